@@ -1,0 +1,64 @@
+"""`ApiModel`, the base of every contract type, and the field types that several blocks share."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+
+class ApiModel(BaseModel):
+    """Frozen, closed (unknown fields are errors) and camelCase on the wire.
+
+    `model_fields_set` tells what the user gave, which is how `core.resolve` knows every value's
+    origin; the CRD therefore carries no defaults.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+class PathMarker:
+    """Marks a field as a file-system path, so that `--mount` can translate it on one machine."""
+
+
+AbsolutePath = Annotated[
+    str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=1024), PathMarker()
+]
+"""An absolute path inside the pods (or on this machine)."""
+
+OptionalPath = Annotated[
+    str, StringConstraints(pattern=r"^(/[^\x00]*)?$", max_length=1024), PathMarker()
+]
+"""An absolute path, or empty for the default."""
+
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=44)
+]
+"""A DNS label of at most 44 characters (KubeRay's limit less our suffixes, row C14)."""
+
+Quantity = Annotated[
+    str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?)?$", max_length=32)
+]
+"""A Kubernetes quantity such as `16`, `500m` or `64Gi`; empty: sized by the operator."""
+
+EnvName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128)
+]
+LabelValue = Annotated[str, StringConstraints(max_length=253)]
+Seconds = Annotated[int, Field(ge=1, le=30 * 24 * 3600)]
+Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class SecretKeyRef(ApiModel):
+    """One key of a Secret in the job's namespace; the value never enters the job or its status."""
+
+    name: LabelValue
+    """Name of the Secret."""
+    key: LabelValue
+    """Key inside the Secret; in the local runtime the environment variable NAME_KEY is read."""

@@ -1,0 +1,110 @@
+"""`RagGrpoJob`: the user's resource, exactly as it is written in YAML."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from . import names
+from .algorithm import AlgorithmSpec
+from .base import ApiModel, LabelValue, Name
+from .checkpoint import CheckpointSpec
+from .data import DataSpec
+from .model import ModelSpec
+from .monitoring import MonitoringSpec
+from .recovery import RecoverySpec
+from .resources import EnvVar, ResourcesSpec, SchedulingSpec, Volume
+from .retrieval import RetrievalSpec
+from .reward import RewardSpec
+from .rollout import RolloutSpec
+from .status import JobStatus
+from .training import TrainingSpec
+from .validation import ValidationSpec
+
+
+class Preset(StrEnum):
+    """Named sets of values (A24); every one of them can be overridden."""
+
+    FAST = "Fast"
+    MAX_PERFORMANCE = "MaxPerformance"
+    MEMORY_LIMITED = "MemoryLimited"
+    DEBUG = "Debug"
+
+
+class JobSpec(ApiModel):
+    """What the user wants."""
+
+    preset: Preset = Preset.FAST
+    """Speed preset that fills in what is not given."""
+    image: Annotated[str, StringConstraints(max_length=512)] = ""
+    """Trainer image; empty: the operator's default."""
+    image_pull_secrets: Annotated[list[LabelValue], Field(max_length=8)] = []
+    """Secrets for pulling the image."""
+    model: ModelSpec
+    """The model to train."""
+    data: DataSpec
+    """The prompts."""
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    """The objective."""
+    rollout: RolloutSpec = RolloutSpec()
+    """Sampling."""
+    training: TrainingSpec = TrainingSpec()
+    """The optimisation."""
+    retrieval: RetrievalSpec = RetrievalSpec()
+    """Retrieval."""
+    reward: RewardSpec = RewardSpec()
+    """Rewards."""
+    validation: ValidationSpec = ValidationSpec()
+    """Held-out measurements."""
+    checkpoint: CheckpointSpec
+    """Checkpoints."""
+    monitoring: MonitoringSpec = MonitoringSpec()
+    """Metrics and logs."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """Processors and memory."""
+    recovery: RecoverySpec = RecoverySpec()
+    """Restarts and deadlines."""
+    volumes: Annotated[list[Volume], Field(max_length=16)] = []
+    """Claims mounted into the pods."""
+    env: Annotated[list[EnvVar], Field(max_length=64)] = []
+    """Environment of the trainer."""
+    scheduling: SchedulingSpec = SchedulingSpec()
+    """Queue, priority and nodes."""
+    suspend: bool = False
+    """true: save, free the processors and wait; false: resume."""
+    active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 0
+    """Limit over all attempts, not counting suspended or queued time; 0: none."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=-1, le=10 * 365 * 86_400)] = -1
+    """Delete the job so long after its end; -1: never."""
+
+
+class Metadata(BaseModel):
+    """The part of Kubernetes metadata that we read; the rest is kept and ignored."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+    )
+
+    name: Name
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 1
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+
+
+class RagGrpoJob(ApiModel):
+    """A declarative, retrieval-augmented GRPO post-training job."""
+
+    api_version: Literal["raggrpo.io/v1alpha1"] = names.API_VERSION
+    kind: Literal["RagGrpoJob"] = names.KIND
+    metadata: Metadata
+    spec: JobSpec
+    status: JobStatus = JobStatus()
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what the user wrote (unset fields stay absent), as a dict for YAML or JSON."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -1,0 +1,48 @@
+"""Names that operator, trainer and user share: labels, environment variables, ports, files."""
+
+from typing import Final, Literal
+
+GROUP: Final = "raggrpo.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final[Literal["raggrpo.io/v1alpha1"]] = "raggrpo.io/v1alpha1"
+KIND: Final[Literal["RagGrpoJob"]] = "RagGrpoJob"
+PLURAL: Final = "raggrpojobs"
+
+LABEL_JOB: Final = "raggrpo.io/job-name"
+LABEL_ROLE: Final = "raggrpo.io/role"
+LABEL_ATTEMPT: Final = "raggrpo.io/attempt"
+ANNOTATION_RETRY: Final = "raggrpo.io/retry"
+
+ENV_CONFIG: Final = "RAGGRPO_CONFIG"
+"""TrainerConfig as JSON, at most 64 KiB."""
+ENV_FAULT: Final = "RAGGRPO_FAULT"
+"""Faults for drills, such as kill-rank@step=7 (B29)."""
+ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
+ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
+"""Marks every process of one local run, so that a sweep ends exactly those."""
+
+PROGRESS_PORT: Final = 8090
+RETRIEVER_PORT: Final = 8000
+MAX_CONFIG_BYTES: Final = 64 * 1024
+MAX_PROGRESS_BYTES: Final = 64 * 1024
+MAX_PREFLIGHT_BYTES: Final = 4096
+
+ATTEMPTS_DIR: Final = "attempts"
+CONFIG_FILE: Final = "config.json"
+SUMMARY_FILE: Final = "summary.json"
+EXPORT_DIR: Final = "export"
+
+
+def submission_id(job: str, attempt: int) -> str:
+    """Return the Ray Jobs submission id of an attempt."""
+    return f"{job}-a{attempt}"
+
+
+def cluster_name(job: str, number: int) -> str:
+    """Return the name of the number-th Ray cluster of a job."""
+    return f"{job}-c{number}"
+
+
+def ray_namespace(job_uid: str) -> str:
+    """Return the Ray namespace that holds the job's named actors, whatever the attempt."""
+    return f"raggrpo-{job_uid}"

@@ -1,0 +1,225 @@
+"""`status` of a job: conditions are the truth, `phase` is derived from them for people."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from .base import ApiModel
+from .preflight import Check, Facts
+from .progress import CheckpointRef, Metric
+
+
+class Phase(StrEnum):
+    """One word for people; decisions read conditions instead."""
+
+    PENDING = "Pending"
+    PREFLIGHT = "Preflight"
+    QUEUED = "Queued"
+    PROVISIONING = "Provisioning"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    INVALID = "Invalid"
+
+
+class ConditionType(StrEnum):
+    """Conditions, kstatus' three among them."""
+
+    ACCEPTED = "Accepted"
+    PREFLIGHT_PASSED = "PreflightPassed"
+    RETRIEVER_READY = "RetrieverReady"
+    CLUSTER_READY = "ClusterReady"
+    PROGRESSING = "Progressing"
+    CHECKPOINT_HEALTHY = "CheckpointHealthy"
+    RESUME_VERIFIED = "ResumeVerified"
+    SLOWING_DOWN = "SlowingDown"
+    HOST_MEMORY_GROWING = "HostMemoryGrowing"
+    STALLED = "Stalled"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+
+
+class Cause(StrEnum):
+    """Why an attempt ended: the closed set that users grep for (B6)."""
+
+    CONFIG_ERROR = "ConfigError"
+    DATA_ERROR = "DataError"
+    PREFLIGHT_FAILED = "PreflightFailed"
+    REWARD_CODE_ERROR = "RewardCodeError"
+    CUDA_OUT_OF_MEMORY = "CudaOutOfMemory"
+    HOST_OUT_OF_MEMORY = "HostOutOfMemory"
+    ROLLOUT_ENGINE_LOST = "RolloutEngineLost"
+    TRAINER_RANK_LOST = "TrainerRankLost"
+    COLLECTIVE_TIMEOUT = "CollectiveTimeout"
+    NON_FINITE = "NonFinite"
+    RETRIEVAL_UNAVAILABLE = "RetrievalUnavailable"
+    CHECKPOINT_WRITE_FAILED = "CheckpointWriteFailed"
+    VOLUME_FULL = "VolumeFull"
+    CHECKPOINT_INCOMPATIBLE = "CheckpointIncompatible"
+    CHECKPOINT_PATH_IN_USE = "CheckpointPathInUse"
+    STALLED = "Stalled"
+    RESUME_MISMATCH = "ResumeMismatch"
+    FALSE_SUCCESS = "FalseSuccess"
+    PREEMPTED = "Preempted"
+    SUPERSEDED = "Superseded"
+    SUSPENDED = "Suspended"
+    STOPPED = "Stopped"
+    HEAD_LOST = "HeadLost"
+    WORKER_LOST = "WorkerLost"
+    NODE_LOST = "NodeLost"
+    RANKS_STUCK = "RanksStuck"
+    START_FAILED = "StartFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    PROGRESS_UNREACHABLE = "ProgressUnreachable"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    RESTART_BUDGET_EXHAUSTED = "RestartBudgetExhausted"
+    PROGRAM_ERROR = "ProgramError"
+    SUCCEEDED = "Succeeded"
+
+
+class Tier(StrEnum):
+    """How an attempt was begun."""
+
+    FIRST = "First"
+    WARM_CLUSTER = "WarmCluster"
+    NEW_CLUSTER = "NewCluster"
+
+
+class Condition(ApiModel):
+    """A Kubernetes condition."""
+
+    type: ConditionType
+    status: str
+    """True, False or Unknown."""
+    reason: str
+    """CamelCase, from a closed set."""
+    message: Annotated[str, Field(max_length=1024)] = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0
+
+
+class ProgressStatus(ApiModel):
+    """Progress as kubectl shows it (field names as in Kubeflow's trainer status, B15)."""
+
+    step: int = 0
+    total_steps: int = 0
+    progress_percentage: int = 0
+    estimated_remaining_seconds: int | None = None
+    stage: str = ""
+    seconds_per_step: float = 0.0
+    metrics: Annotated[list[Metric], Field(max_length=64)] = []
+    last_updated_time: str = ""
+
+
+class AttemptRecord(ApiModel):
+    """One finished or running attempt."""
+
+    number: int
+    tier: Tier = Tier.FIRST
+    cluster: int = 1
+    cause: Cause | None = None
+    """Why it ended; none while it runs."""
+    message: Annotated[str, Field(max_length=1024)] = ""
+    from_step: int | None = None
+    to_step: int = 0
+    lost_steps: int = 0
+    """Steps done that the next attempt had to repeat."""
+    started: str = ""
+    seconds: int = 0
+    mitigation: str = ""
+    config_hash: str = ""
+    skipped_checkpoints: Annotated[list[str], Field(max_length=16)] = []
+
+
+class RestartCounts(ApiModel):
+    """Failures, all of them and since the last new checkpoint."""
+
+    total: int = 0
+    since_progress: int = 0
+    by_cause: dict[str, int] = {}
+
+
+class RestartState(ApiModel):
+    """What `decide` must remember between two rounds."""
+
+    next_retry_time: str = ""
+    intent: str = ""
+    """Stop or Suspend, written before it is done."""
+    warm_failures_in_a_row: int = 0
+    mitigations: Annotated[list[str], Field(max_length=16)] = []
+    active_seconds: int = 0
+    stage: str = ""
+    stage_entered: str = ""
+    step_seen: int = 0
+    step_seen_time: str = ""
+    reads_since_step: int = 0
+    """Successful reads of /progress since the step last moved; time nobody looked kills nothing."""
+
+
+class SizingTerm(ApiModel):
+    """One named part of a sized amount."""
+
+    resource: str
+    """memory, shm or gpu."""
+    name: str
+    bytes: int
+    reason: str
+
+
+class Sizing(ApiModel):
+    """What was sized, with its terms (B5)."""
+
+    gpus: int = 0
+    cpu: str = ""
+    memory: str = ""
+    shm: str = ""
+    terms: Annotated[list[SizingTerm], Field(max_length=64)] = []
+
+
+class PreflightStatus(ApiModel):
+    """Named checks and facts of the last preflight."""
+
+    generation: int = 0
+    """Generation of the job it was made for."""
+    checks: Annotated[list[Check], Field(max_length=32)] = []
+    facts: Facts = Facts()
+
+
+class ClusterStatus(ApiModel):
+    """The current Ray cluster."""
+
+    name: str = ""
+    number: int = 0
+
+
+class JobStatus(ApiModel):
+    """Everything `decide` needs after a restart of the operator is here or can be observed."""
+
+    observed_generation: int = 0
+    phase: Phase = Phase.PENDING
+    conditions: Annotated[list[Condition], Field(max_length=16)] = []
+    progress: ProgressStatus = ProgressStatus()
+    checkpoint: CheckpointRef | None = None
+    best_step: int | None = None
+    attempt: int = 0
+    """Number of the newest attempt; written before it is submitted."""
+    restarts: RestartCounts = RestartCounts()
+    attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = []
+    sizing: Sizing = Sizing()
+    effective_training_time_ratio: str = ""
+    preflight: PreflightStatus = PreflightStatus()
+    pinned: dict[str, str] = {}
+    """Image, Ray version, schema digest, precision, attention: decided once, kept."""
+    cluster: ClusterStatus = ClusterStatus()
+    restart_state: RestartState = RestartState()
+    config_hash: str = ""
+    resume_hash: str = ""
+    start_time: str = ""
+    completion_time: str = ""

@@ -1,0 +1,95 @@
+"""`TrainerConfig`: the resolved configuration one attempt runs with (no Auto from presets left).
+
+It is assembled from the same blocks as the spec, so that a knob is declared once. The digest of
+its JSON schema travels along: operator and image may have different versions.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from .algorithm import AlgorithmSpec
+from .base import ApiModel
+from .checkpoint import CheckpointSpec
+from .data import DataSpec
+from .model import ModelSpec
+from .monitoring import MonitoringSpec
+from .resources import ResourcesSpec
+from .retrieval import RetrievalSpec
+from .reward import RewardSpec
+from .rollout import RolloutSpec
+from .training import TrainingSpec
+from .validation import ValidationSpec
+
+
+class AttemptIdentity(ApiModel):
+    """Who this attempt is."""
+
+    job_name: str
+    namespace: str = "default"
+    job_uid: str
+    number: int
+    """Attempt number, from 1."""
+    config_hash: str = ""
+    resume_hash: str = ""
+
+
+class World(ApiModel):
+    """How many processes of each kind."""
+
+    num_ranks: int = 1
+    num_engines: int = 1
+    cpus_per_rank: float = 1.0
+    gpus_per_rank: float = 0.0
+    cpus_per_engine: float = 1.0
+    gpus_per_engine: float = 0.0
+
+
+class TrainerConfig(ApiModel):
+    """Everything the driver needs; it reads nothing else of the job."""
+
+    schema_digest: str
+    attempt: AttemptIdentity
+    model: ModelSpec
+    data: DataSpec
+    algorithm: AlgorithmSpec
+    rollout: RolloutSpec
+    training: TrainingSpec
+    retrieval: RetrievalSpec
+    reward: RewardSpec
+    validation: ValidationSpec
+    checkpoint: CheckpointSpec
+    monitoring: MonitoringSpec
+    resources: ResourcesSpec
+    world: World
+    grace_seconds: int = 30
+    """Time between SIGTERM and SIGKILL, for the emergency save."""
+
+    def to_json(self) -> str:
+        """Return the canonical JSON that travels with the attempt."""
+        return json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
+
+
+def schema_digest() -> str:
+    """Return the digest of TrainerConfig's JSON schema, without its descriptions."""
+    schema = _without_words(TrainerConfig.model_json_schema(by_alias=True))
+    return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def content_hash(value: Any) -> str:
+    """Return a short stable hash of a JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_words(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        words = ("description", "title")
+        return {
+            key: _without_words(value)
+            for key, value in schema.items()
+            if not (key in words and isinstance(value, str))
+        }
+    if isinstance(schema, list):
+        return [_without_words(item) for item in schema]
+    return schema

@@ -1,0 +1,1 @@
+"""The `raggrpo` command, also installed as `kubectl-raggrpo`."""

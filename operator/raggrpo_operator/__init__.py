@@ -1,0 +1,1 @@
+"""The operator: a pure core and two runtimes that observe and perform for it."""

@@ -1,0 +1,1 @@
+"""The GRPO trainer: one driver, FSDP2 ranks and vLLM engines as Ray actors."""
