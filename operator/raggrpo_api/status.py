@@ -150,11 +150,15 @@ class RestartState(ApiModel):
     """What `decide` must remember between two rounds."""
 
     next_retry_time: str = ""
-    intent: str = ""
-    """Stop or Suspend, written before it is done."""
+    intent: Cause | None = None
+    """Why the running attempt is being stopped; written before it is done."""
     warm_failures_in_a_row: int = 0
     mitigations: Annotated[list[str], Field(max_length=16)] = []
     active_seconds: int = 0
+    cluster_since: str = ""
+    """When the present cluster was asked for; bounds provisioning."""
+    read_since: str = ""
+    """Last successful read of /progress, or the submission before the first one."""
     stage: str = ""
     stage_entered: str = ""
     step_seen: int = 0
@@ -186,8 +190,8 @@ class Sizing(ApiModel):
 class PreflightStatus(ApiModel):
     """Named checks and facts of the last preflight."""
 
-    generation: int = 0
-    """Generation of the job it was made for."""
+    spec_hash: str = ""
+    """Hash of the part of the spec that it judged; another one repeats it."""
     checks: Annotated[list[Check], Field(max_length=32)] = []
     facts: Facts = Facts()
 
@@ -221,5 +225,7 @@ class JobStatus(ApiModel):
     restart_state: RestartState = RestartState()
     config_hash: str = ""
     resume_hash: str = ""
+    retry: str = ""
+    """Value of the annotation raggrpo.io/retry that was honoured last."""
     start_time: str = ""
     completion_time: str = ""

@@ -1,0 +1,95 @@
+"""Conditions: set without moving the transition time needlessly; `phase` derived from them."""
+
+from datetime import datetime
+
+from raggrpo_api.progress import Stage
+from raggrpo_api.status import Condition, ConditionType, JobStatus, Phase
+
+MAX_MESSAGE = 1024
+
+
+def timestamp(now: datetime) -> str:
+    """Return RFC 3339 in UTC with whole seconds, as Kubernetes writes it."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Return the time of an RFC 3339 text (with time zone)."""
+    return datetime.fromisoformat(text)
+
+
+def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
+    """Return the condition, `Unknown` when it was never set."""
+    for condition in status.conditions:
+        if condition.type is kind:
+            return condition
+    return Condition(type=kind, status="Unknown", reason="NotEvaluated")
+
+
+def is_true(status: JobStatus, kind: ConditionType) -> bool:
+    """Tell whether the condition is True."""
+    return get_condition(status, kind).status == "True"
+
+
+def set_condition(
+    status: JobStatus,
+    kind: ConditionType,
+    value: bool | None,
+    reason: str,
+    message: str,
+    now: datetime,
+) -> JobStatus:
+    """Return the status with this condition; its transition time moves only when it flips."""
+    text = {True: "True", False: "False", None: "Unknown"}[value]
+    old = get_condition(status, kind)
+    since = old.last_transition_time if old.status == text else timestamp(now)
+    new = Condition(
+        type=kind,
+        status=text,
+        reason=reason,
+        message=message[:MAX_MESSAGE],
+        last_transition_time=since or timestamp(now),
+        observed_generation=status.observed_generation,
+    )
+    kept = [c for c in status.conditions if c.type is not kind]
+    order = list(ConditionType)
+    conditions = sorted([*kept, new], key=lambda c: order.index(c.type))
+    return status.model_copy(update={"conditions": conditions})
+
+
+STARTING = frozenset(
+    {
+        Stage.CONNECTING,
+        Stage.LOADING_MODEL,
+        Stage.STARTING_ROLLOUT,
+        Stage.WARMING_RETRIEVAL,
+        Stage.FIRST_STEP,
+    }
+)
+
+
+def phase_from(status: JobStatus) -> Phase:
+    """Return the one word for people that these conditions amount to."""
+    true = {c.type for c in status.conditions if c.status == "True"}
+    false = {c.type for c in status.conditions if c.status == "False"}
+    progressing = get_condition(status, ConditionType.PROGRESSING)
+    if ConditionType.COMPLETE in true:
+        return Phase.SUCCEEDED
+    if ConditionType.ACCEPTED in false:
+        return Phase.INVALID
+    if ConditionType.FAILED in true:
+        return Phase.FAILED
+    if ConditionType.SUSPENDED in true:
+        reason = get_condition(status, ConditionType.SUSPENDED).reason
+        return Phase.QUEUED if reason == "Queued" else Phase.SUSPENDED
+    if ConditionType.ACCEPTED not in true:
+        return Phase.PENDING
+    if ConditionType.PREFLIGHT_PASSED not in true:
+        return Phase.PREFLIGHT
+    if progressing.reason == "Restarting":
+        return Phase.RESTARTING
+    if ConditionType.CLUSTER_READY not in true or status.attempt == 0:
+        return Phase.PROVISIONING
+    if status.progress.stage in STARTING or not status.progress.stage:
+        return Phase.STARTING
+    return Phase.RUNNING

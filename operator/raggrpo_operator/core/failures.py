@@ -1,0 +1,158 @@
+"""Failures: evidence about an ended attempt becomes one cause with its policy. Pure tables."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.progress import Progress
+from raggrpo_api.status import Cause
+
+from .observed import AttemptObserved, ClusterObserved, SubmissionStatus
+
+
+class Restart(StrEnum):
+    """Which tier of recovery a cause asks for."""
+
+    WARM = "Warm"
+    NEW = "New"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What follows a cause."""
+
+    restart: Restart
+    is_counted: bool = True
+    """Whether it spends the restart budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why an attempt ended, in words a user can act on."""
+
+    cause: Cause
+    message: str
+
+
+CAUSE_OF_EXIT: dict[int, Cause] = {
+    ExitCode.PROGRAM_ERROR: Cause.PROGRAM_ERROR,
+    ExitCode.CONFIG_ERROR: Cause.CONFIG_ERROR,
+    ExitCode.DATA_ERROR: Cause.DATA_ERROR,
+    ExitCode.PREFLIGHT_FAILED: Cause.PREFLIGHT_FAILED,
+    ExitCode.REWARD_CODE_ERROR: Cause.REWARD_CODE_ERROR,
+    ExitCode.CUDA_OUT_OF_MEMORY: Cause.CUDA_OUT_OF_MEMORY,
+    ExitCode.ROLLOUT_ENGINE_LOST: Cause.ROLLOUT_ENGINE_LOST,
+    ExitCode.TRAINER_RANK_LOST: Cause.TRAINER_RANK_LOST,
+    ExitCode.COLLECTIVE_TIMEOUT: Cause.COLLECTIVE_TIMEOUT,
+    ExitCode.NON_FINITE: Cause.NON_FINITE,
+    ExitCode.RETRIEVAL_UNAVAILABLE: Cause.RETRIEVAL_UNAVAILABLE,
+    ExitCode.CHECKPOINT_WRITE_FAILED: Cause.CHECKPOINT_WRITE_FAILED,
+    ExitCode.VOLUME_FULL: Cause.VOLUME_FULL,
+    ExitCode.CHECKPOINT_INCOMPATIBLE: Cause.CHECKPOINT_INCOMPATIBLE,
+    ExitCode.CHECKPOINT_PATH_IN_USE: Cause.CHECKPOINT_PATH_IN_USE,
+    ExitCode.RANKS_STUCK: Cause.RANKS_STUCK,
+    ExitCode.PREEMPTED: Cause.PREEMPTED,
+    ExitCode.SUPERSEDED: Cause.SUPERSEDED,
+}
+
+_NEVER = Policy(Restart.NEVER)
+_WARM = Policy(Restart.WARM)
+_NEW = Policy(Restart.NEW)
+
+POLICIES: dict[Cause, Policy] = {
+    Cause.CONFIG_ERROR: _NEVER,
+    Cause.DATA_ERROR: _NEVER,
+    Cause.PREFLIGHT_FAILED: _NEVER,
+    Cause.REWARD_CODE_ERROR: _NEVER,
+    Cause.CUDA_OUT_OF_MEMORY: _WARM,
+    Cause.HOST_OUT_OF_MEMORY: _NEW,
+    Cause.ROLLOUT_ENGINE_LOST: _WARM,
+    Cause.TRAINER_RANK_LOST: _WARM,
+    Cause.COLLECTIVE_TIMEOUT: _WARM,
+    Cause.NON_FINITE: _WARM,
+    Cause.RETRIEVAL_UNAVAILABLE: _WARM,
+    Cause.CHECKPOINT_WRITE_FAILED: _WARM,
+    Cause.VOLUME_FULL: _NEVER,
+    Cause.CHECKPOINT_INCOMPATIBLE: _NEVER,
+    Cause.CHECKPOINT_PATH_IN_USE: _NEVER,
+    Cause.STALLED: _WARM,
+    Cause.RESUME_MISMATCH: _WARM,
+    Cause.FALSE_SUCCESS: _WARM,
+    Cause.PREEMPTED: Policy(Restart.WARM, is_counted=False),
+    Cause.SUPERSEDED: Policy(Restart.WARM, is_counted=False),
+    Cause.SUSPENDED: Policy(Restart.NEW, is_counted=False),
+    Cause.STOPPED: _WARM,
+    Cause.HEAD_LOST: _NEW,
+    Cause.WORKER_LOST: _NEW,
+    Cause.NODE_LOST: _NEW,
+    Cause.RANKS_STUCK: _NEW,
+    Cause.START_FAILED: _NEVER,
+    Cause.UNSCHEDULABLE: _NEVER,
+    Cause.PROGRESS_UNREACHABLE: _WARM,
+    Cause.DEADLINE_EXCEEDED: _NEVER,
+    Cause.RESTART_BUDGET_EXHAUSTED: _NEVER,
+    Cause.PROGRAM_ERROR: _WARM,
+    Cause.SUCCEEDED: _NEVER,
+}
+
+
+def classify(
+    attempt: AttemptObserved | None,
+    cluster: ClusterObserved | None,
+    progress: Progress | None,
+    *,
+    was_seen: bool,
+    intent: Cause | None,
+    total_steps: int,
+) -> Ended | None:
+    """Return why the attempt ended, None while it may still run.
+
+    Infrastructure wins over exit codes: a driver on a dying head can end with any code. `progress`
+    must belong to this attempt. `was_seen` tells that the Jobs API knew the attempt before;
+    `intent` is the cause recorded before we asked it to stop.
+    """
+    if cluster is None or cluster.is_lost:
+        if intent is not None:
+            return Ended(intent, f"the attempt was stopped ({intent}) and its cluster ended")
+        cause = (cluster and cluster.cause) or Cause.HEAD_LOST
+        return Ended(cause, (cluster and cluster.message) or "the Ray cluster is gone")
+    if attempt is None:
+        return (
+            Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
+            if was_seen
+            else None
+        )
+    if not attempt.status.is_terminal:
+        return None
+    if cluster.cause is not None:
+        return Ended(cluster.cause, cluster.message)
+    if attempt.status is SubmissionStatus.SUCCEEDED:
+        return _verified_success(progress, total_steps)
+    if intent is not None:
+        return Ended(intent, f"the attempt was stopped: {intent}")
+    if attempt.status is SubmissionStatus.STOPPED:
+        return Ended(Cause.STOPPED, "somebody else stopped the submission")
+    return _from_exit_code(attempt, progress)
+
+
+def _verified_success(progress: Progress | None, total_steps: int) -> Ended:
+    """Return success only when the target was reached (B9)."""
+    step = progress.step if progress else 0
+    if step >= total_steps:
+        return Ended(Cause.SUCCEEDED, f"reached step {step}")
+    return Ended(
+        Cause.FALSE_SUCCESS, f"the driver exited with 0 at step {step}, before step {total_steps}"
+    )
+
+
+def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Ended:
+    code = attempt.exit_code
+    cause = CAUSE_OF_EXIT.get(code, Cause.PROGRAM_ERROR) if code is not None else None
+    failure = progress.failure if progress else None
+    if failure is not None and (code is None or failure.exit_code == code):
+        return Ended(
+            cause or CAUSE_OF_EXIT.get(failure.exit_code, Cause.PROGRAM_ERROR), failure.message
+        )
+    how = f"exit code {code}" if code is not None else "without an exit code (killed)"
+    return Ended(cause or Cause.PROGRAM_ERROR, f"the driver ended with {how}: {attempt.message}")

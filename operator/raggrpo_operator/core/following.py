@@ -1,0 +1,151 @@
+"""Following a running attempt: its progress into status, resume verified, hangs found."""
+
+from datetime import timedelta
+
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.status import AttemptRecord, Cause, ConditionType, ProgressStatus
+
+from .actions import DumpStacks, StopAttempt
+from .conditions import STARTING, is_true, parse_timestamp, timestamp
+from .round import Decision, Round
+from .watchdog import overdue, watch
+
+FOLLOW_SECONDS = 1.0
+
+
+def own_progress(this: Round, record: AttemptRecord) -> Progress | None:
+    """Return the progress if it is about this attempt; an older attempt's says nothing."""
+    progress = this.observed.progress
+    return progress if progress is not None and progress.attempt == record.number else None
+
+
+def note_progress(this: Round, record: AttemptRecord, progress: Progress | None) -> AttemptRecord:
+    """Bring status and the attempt's record up to date with what was read."""
+    attempt = this.observed.attempt
+    changes: dict[str, object] = {}
+    if not record.started and attempt is not None and attempt.number == record.number:
+        changes["started"] = timestamp(this.now)
+        this.update_restart_state(read_since=timestamp(this.now))
+    if progress is not None:
+        changes["to_step"] = progress.step
+        changes["skipped_checkpoints"] = [
+            f"{s.path}: {s.reason}" for s in progress.skipped_checkpoints
+        ][:16]
+        if progress.started_from_step is not None:
+            changes["from_step"] = progress.started_from_step
+    if changes:
+        record = record.model_copy(update=changes)
+        this.update(attempts=[record, *this.status.attempts[1:]])
+    if progress is not None:
+        _verify_resume(this, progress)
+        this.update(progress=_progress_status(this, progress))
+        if progress.checkpoint is not None:
+            this.update(checkpoint=progress.checkpoint, best_step=progress.best_step)
+            this.condition(
+                ConditionType.CHECKPOINT_HEALTHY, True, "Saved", f"step {progress.checkpoint.step}"
+            )
+        if progress.pinned:
+            this.update(pinned={**progress.pinned, **this.status.pinned})
+    return record
+
+
+def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Decision:
+    """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
+    state = this.status.restart_state
+    if state.intent is not None:  # recorded in an earlier round: now it may be done
+        this.actions.append(StopAttempt(record.number))
+        return this.end(FOLLOW_SECONDS)
+    if this.job.spec.suspend:
+        return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
+    if _deadline_passed(this, record):
+        limit = this.job.spec.active_deadline_seconds
+        return _intend(this, Cause.DEADLINE_EXCEEDED, f"activeDeadlineSeconds {limit} is over")
+    if progress is None:
+        return _unreachable(this)
+    if this.status.attempts[0].from_step is not None and not is_true(
+        this.status, ConditionType.RESUME_VERIFIED
+    ):
+        return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
+    state = watch(state, progress, this.now)
+    this.update_restart_state(**{**state.model_dump(), "read_since": timestamp(this.now)})
+    late = overdue(state, progress, this.resolved.spec.recovery.deadlines, this.now)
+    if late is not None:
+        this.condition(ConditionType.STALLED, True, "Stalled", late)
+        this.actions.append(DumpStacks(record.number))
+        return _intend(this, Cause.STALLED, late)
+    this.condition(ConditionType.STALLED, False, "Moving")
+    stage = "Starting" if progress.stage in STARTING else "Training"
+    this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {record.number}")
+    return this.end(FOLLOW_SECONDS)
+
+
+def _intend(this: Round, cause: Cause, message: str) -> Decision:
+    """Record why the attempt will be stopped; the next round stops it."""
+    this.update_restart_state(intent=cause)
+    this.condition(ConditionType.PROGRESSING, False, str(cause), message)
+    return this.end(requeue_after=0.0)
+
+
+def _unreachable(this: Round) -> Decision:
+    """Give an unreadable /progress its own long deadline; nothing is killed for one bad read."""
+    since = this.status.restart_state.read_since
+    limit = this.resolved.spec.recovery.deadlines.progress_unreachable_seconds
+    if since and (this.now - parse_timestamp(since)).total_seconds() > limit:
+        return _intend(this, Cause.PROGRESS_UNREACHABLE, f"no /progress for {limit} s")
+    return this.end(FOLLOW_SECONDS)
+
+
+def _verify_resume(this: Round, progress: Progress) -> None:
+    """Compare the step an attempt began at with the newest checkpoint seen before it (B8)."""
+    record = this.status.attempts[0]
+    started = progress.started_from_step
+    reason = f"attempt {record.number}: "
+    if started is None:
+        this.condition(ConditionType.RESUME_VERIFIED, None, "NotYetKnown")
+        return
+    settled = this.status.conditions and any(
+        c.type is ConditionType.RESUME_VERIFIED
+        and c.status != "Unknown"
+        and c.message.startswith(reason)
+        for c in this.status.conditions
+    )
+    if settled:
+        return
+    expected = this.status.checkpoint.step if this.status.checkpoint else 0
+    skipped = [s for s in progress.skipped_checkpoints]
+    if started >= expected:
+        message = f"{reason}began after step {started}"
+        this.condition(ConditionType.RESUME_VERIFIED, True, "Verified", message)
+    elif skipped:
+        names = "; ".join(f"{s.path}: {s.reason}" for s in skipped)
+        message = f"{reason}began after step {started} instead of {expected}, skipped {names}"
+        this.condition(ConditionType.RESUME_VERIFIED, True, "OlderCheckpoint", message)
+    else:
+        message = f"{reason}began after step {started}, expected at least {expected}"
+        this.condition(ConditionType.RESUME_VERIFIED, False, "ResumeMismatch", message)
+
+
+def _progress_status(this: Round, progress: Progress) -> ProgressStatus:
+    total = progress.total_steps or this.total_steps
+    remaining = None
+    if progress.seconds_per_step > 0 and progress.stage in (Stage.TRAINING, Stage.CHECKPOINTING):
+        remaining = round((total - progress.step) * progress.seconds_per_step)
+    return ProgressStatus(
+        step=progress.step,
+        total_steps=total,
+        progress_percentage=100 * progress.step // total if total else 0,
+        estimated_remaining_seconds=remaining,
+        stage=str(progress.stage),
+        seconds_per_step=round(progress.seconds_per_step, 3),
+        metrics=progress.metrics,
+        last_updated_time=progress.time,
+    )
+
+
+def _deadline_passed(this: Round, record: AttemptRecord) -> bool:
+    """Tell whether all attempts together have used up activeDeadlineSeconds."""
+    limit = this.job.spec.active_deadline_seconds
+    if not limit or not record.started:
+        return False
+    earlier = timedelta(seconds=this.status.restart_state.active_seconds)
+    return earlier + (this.now - parse_timestamp(record.started)) > timedelta(seconds=limit)

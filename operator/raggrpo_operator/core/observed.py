@@ -1,0 +1,79 @@
+"""`Observed`: a frozen snapshot of what exists, made by a runtime and read by `decide`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.progress import Progress
+from raggrpo_api.status import Cause
+
+
+class SubmissionStatus(StrEnum):
+    """Status of a submission in Ray's Jobs API."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Tell whether the driver has ended."""
+        return self in (self.SUCCEEDED, self.FAILED, self.STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightObserved:
+    """The preflight process or pod."""
+
+    spec_hash: str
+    result: PreflightResult | None = None
+    """None while it runs."""
+    problem: str = ""
+    """It ended without a result: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObserved:
+    """One Ray cluster."""
+
+    number: int
+    is_ready: bool = False
+    is_lost: bool = False
+    """The head is gone for good: nothing on it can be reached again."""
+    cause: Cause | None = None
+    """What pods or processes gave away about a loss (OOM kill, node, image)."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptObserved:
+    """The newest attempt as Ray's Jobs API tells it."""
+
+    number: int
+    status: SubmissionStatus
+    exit_code: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverObserved:
+    """A managed retriever."""
+
+    name: str
+    is_ready: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything a runtime saw in one round; None means it does not exist."""
+
+    preflight: PreflightObserved | None = None
+    cluster: ClusterObserved | None = None
+    attempt: AttemptObserved | None = None
+    progress: Progress | None = None
+    """Last answer of GET /progress; None when it could not be read."""
+    retrievers: tuple[RetrieverObserved, ...] = ()
+    dashboard_reachable: bool = True

@@ -1,0 +1,161 @@
+"""The end of an attempt, settled: success, another attempt after a delay, or failure for good."""
+
+import hashlib
+from datetime import timedelta
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, PreflightStatus
+
+from .actions import DeletePreflight, StopRetrievers
+from .conditions import parse_timestamp, timestamp
+from .failures import CAUSE_OF_EXIT, POLICIES, Restart
+from .mitigations import next_mitigation
+from .resolve import resolve
+from .round import Decision, Round
+from .rules import violations
+from .violation import Severity
+
+WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
+
+
+def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> Decision:
+    """Record why the attempt ended and decide what follows."""
+    record = _close(this, record, cause, message)
+    if cause is Cause.SUCCEEDED:
+        return _complete(this, message)
+    if cause is Cause.SUSPENDED:
+        this.update_restart_state(intent=None)
+        this.condition(ConditionType.PROGRESSING, False, "Suspended")
+        return this.end(requeue_after=0.0)
+    progressed = _has_progressed(this.status, record)
+    policy = POLICIES[cause]
+    counted = 1 if policy.is_counted else 0
+    restarts = this.status.restarts
+    since = (0 if progressed else restarts.since_progress) + counted
+    by_cause = {**restarts.by_cause, str(cause): restarts.by_cause.get(str(cause), 0) + 1}
+    this.update(
+        restarts=restarts.model_copy(update={"since_progress": since, "by_cause": by_cause})
+    )
+    if policy.restart is Restart.NEVER:
+        return fail(this, cause, message)
+    recovery = this.resolved.spec.recovery
+    if since > recovery.max_restarts:
+        text = f"{since - 1} restarts without a new checkpoint, last {cause}: {message}"
+        return fail(this, Cause.RESTART_BUDGET_EXHAUSTED, text)
+    _plan_restart(this, cause, since, progressed)
+    this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
+    return this.end(requeue_after=0.0)
+
+
+def fail(this: Round, cause: Cause, message: str) -> Decision:
+    """End the job as failed."""
+    this.condition(ConditionType.FAILED, True, str(cause), message)
+    this.condition(ConditionType.PROGRESSING, False, "Failed")
+    this.condition(ConditionType.CLUSTER_READY, False, "Failed")
+    this.update(completion_time=timestamp(this.now))
+    return this.end(requeue_after=0.0)
+
+
+def needs_new_cluster(status: JobStatus) -> bool:
+    """Tell whether the newest attempt's end rules out its cluster."""
+    if not status.attempts or status.attempts[0].cause is None:
+        return False
+    if POLICIES[status.attempts[0].cause].restart is Restart.NEW:
+        return True
+    return status.restart_state.warm_failures_in_a_row >= WARM_FAILURES_BEFORE_NEW_CLUSTER
+
+
+def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decision:
+    """Turn named checks and facts into acceptance, or into a failure that names all of them."""
+    resolved = resolve(this.job, result.facts)
+    found = [
+        v for v in violations(this.job, resolved, result.facts) if v.severity is Severity.ERROR
+    ]
+    state = CheckState.FAILED if found else CheckState.PASSED
+    evidence = "; ".join(v.line() for v in found)[:512]
+    rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence=evidence)
+    checks = [*(c for c in result.checks if c.id is not CheckId.RULES_ON_FACTS), rules]
+    this.update(preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=result.facts))
+    this.actions.append(DeletePreflight())
+    failed = [c for c in checks if c.state is CheckState.FAILED]
+    if not failed:
+        this.resolved = resolved
+        this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
+        return this.end(requeue_after=0.0)
+    message = "\n".join(
+        [
+            *(f"{c.id}: {c.evidence}" for c in failed if c.id is not rules.id),
+            *(v.line() for v in found),
+        ]
+    )
+    this.condition(ConditionType.PREFLIGHT_PASSED, False, str(failed[0].id), message)
+    code = result.exit_code or ExitCode.PREFLIGHT_FAILED
+    return fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
+
+
+def _close(this: Round, record: AttemptRecord, cause: Cause, message: str) -> AttemptRecord:
+    seconds = 0
+    if record.started:
+        seconds = round((this.now - parse_timestamp(record.started)).total_seconds())
+    saved = this.status.checkpoint.step if this.status.checkpoint else 0
+    lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
+    record = record.model_copy(
+        update={"cause": cause, "message": message[:1024], "seconds": seconds, "lost_steps": lost}
+    )
+    this.update(attempts=[record, *this.status.attempts[1:]])
+    active = this.status.restart_state.active_seconds + seconds
+    this.update_restart_state(active_seconds=active)
+    return record
+
+
+def _complete(this: Round, message: str) -> Decision:
+    this.condition(ConditionType.COMPLETE, True, "TargetReached", message)
+    this.condition(ConditionType.PROGRESSING, False, "Complete")
+    this.condition(ConditionType.CLUSTER_READY, False, "Complete")
+    this.update(completion_time=timestamp(this.now))
+    if this.observed.retrievers:
+        this.actions.append(StopRetrievers())
+    return this.end(requeue_after=0.0)
+
+
+def _has_progressed(status: JobStatus, record: AttemptRecord) -> bool:
+    """Tell whether the attempt left a checkpoint beyond all that existed before it (B11)."""
+    saved = status.checkpoint.step if status.checkpoint else 0
+    return saved > (record.from_step or 0) and record.from_step is not None
+
+
+def _plan_restart(this: Round, cause: Cause, since: int, progressed: bool) -> None:
+    spec, state = this.resolved.spec, this.status.restart_state
+    warm = POLICIES[cause].restart is Restart.WARM
+    in_a_row = 0 if progressed or not warm else state.warm_failures_in_a_row
+    mitigations = list(state.mitigations)
+    if (found := next_mitigation(cause, mitigations, spec)) is not None:
+        mitigations.append(str(found))
+    delay = backoff(
+        since,
+        spec.recovery.backoff_seconds,
+        spec.recovery.max_backoff_seconds,
+        f"{this.job.metadata.uid}/{this.status.attempt}",
+    )
+    this.update_restart_state(
+        intent=None,
+        next_retry_time=timestamp(this.now + timedelta(seconds=delay)) if delay else "",
+        warm_failures_in_a_row=in_a_row + (1 if warm else 0),
+        mitigations=mitigations,
+    )
+    total = this.status.restarts.total + 1
+    this.update(restarts=this.status.restarts.model_copy(update={"total": total}))
+
+
+def backoff(failures: int, first: int, largest: int, key: str) -> float:
+    """Return the delay in seconds before the next attempt.
+
+    The first failure after progress restarts at once; from the second in a row the delay
+    doubles. Jitter of ±10 % is keyed, so that a repeated round decides the same.
+    """
+    if failures <= 1:
+        return 0.0
+    delay = min(float(largest), first * 2.0 ** (failures - 2))
+    jitter = int.from_bytes(hashlib.sha256(key.encode()).digest()[:2], "big") / 65535
+    return delay * (0.9 + 0.2 * jitter)

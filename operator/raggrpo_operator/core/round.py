@@ -1,0 +1,67 @@
+"""One round of `decide` in progress: what is known, and the status as it is being changed."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import ConditionType, JobStatus
+
+from .actions import Action
+from .conditions import is_true, phase_from, set_condition
+from .observed import Observed
+from .resolve import Resolved
+
+POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The status to write, the actions to perform after it, and when to look again."""
+
+    status: JobStatus
+    actions: tuple[Action, ...] = ()
+    requeue_after: float | None = None
+    """Seconds; None: nothing more happens by itself."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One call of `decide` in progress: what is known, and the status as it is being changed."""
+
+    job: RagGrpoJob
+    observed: Observed
+    now: datetime
+    status: JobStatus
+    resolved: Resolved
+    actions: list[Action] = field(default_factory=list)
+
+    def condition(
+        self, kind: ConditionType, value: bool | None, reason: str, message: str = ""
+    ) -> None:
+        """Set a condition."""
+        self.status = set_condition(self.status, kind, value, reason, message, self.now)
+
+    def update(self, **changes: object) -> None:
+        """Change fields of the status."""
+        self.status = self.status.model_copy(update=changes)
+
+    def update_restart_state(self, **changes: object) -> None:
+        """Change what `decide` remembers between rounds."""
+        self.update(restart_state=self.status.restart_state.model_copy(update=changes))
+
+    @property
+    def total_steps(self) -> int:
+        """Target step of the job."""
+        return self.resolved.spec.training.total_steps
+
+    def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
+        """Return the decision with the phase derived from the conditions."""
+        ready = _is_ready(self.status)
+        self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
+        self.update(phase=phase_from(self.status))
+        return Decision(self.status, tuple(self.actions), requeue_after)
+
+
+def _is_ready(status: JobStatus) -> bool:
+    """Tell whether the job runs healthily or is complete (kstatus' Ready)."""
+    return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.PROGRESSING)

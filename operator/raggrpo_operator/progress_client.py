@@ -1,0 +1,54 @@
+"""Reads GET /progress of an attempt, limited in time and size. An unreadable one is None."""
+
+import logging
+
+import httpx
+from pydantic import ValidationError
+
+from raggrpo_api.names import MAX_PROGRESS_BYTES
+from raggrpo_api.progress import Progress
+
+TIMEOUT_SECONDS = 3.0
+log = logging.getLogger(__name__)
+
+
+class ProgressClient:
+    """The progress server of one Ray cluster."""
+
+    def __init__(self, address: str, token: str = "") -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.AsyncClient(
+            base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def read(self) -> Progress | None:
+        """Return the newest progress; None when there is none to read, with the reason logged."""
+        try:
+            async with self._http.stream("GET", "/progress") as answer:
+                if answer.status_code != 200:
+                    return None
+                body = b""
+                async for chunk in answer.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_PROGRESS_BYTES:
+                        log.warning("progress of more than %d bytes refused", MAX_PROGRESS_BYTES)
+                        return None
+        except httpx.HTTPError as error:
+            log.debug("progress at %s: %r", self._http.base_url, error)
+            return None
+        try:
+            return Progress.model_validate_json(body)
+        except ValidationError as error:
+            log.warning("progress at %s is not readable: %s", self._http.base_url, error)
+            return None
+
+    async def dump_stacks(self) -> None:
+        """Ask for the stacks of all processes in the log folder; best effort before a stop."""
+        try:
+            await self._http.post("/stacks")
+        except httpx.HTTPError as error:
+            log.warning("stack dump not possible: %r", error)

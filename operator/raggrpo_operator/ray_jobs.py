@@ -1,0 +1,98 @@
+"""Client of Ray's Jobs REST API: submit, status, stop. It decides nothing.
+
+Measured behaviour (Ray 2.60): a used submission id answers 500; the driver's own exit code is
+`driver_exit_code`; a stopped driver has none; without a token 401.
+"""
+
+from typing import Any
+
+import httpx
+
+from .core.observed import AttemptObserved, SubmissionStatus
+from .errors import AccessRefused, RuntimeTrouble
+
+TIMEOUT_SECONDS = 10.0
+
+
+class RayJobs:
+    """The Jobs API of one Ray head."""
+
+    def __init__(self, address: str, token: str = "") -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.AsyncClient(
+            base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def is_ready(self) -> bool:
+        """Tell whether the API answers."""
+        try:
+            return (await self._http.get("/api/version")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def submit(
+        self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str]
+    ) -> None:
+        """Submit a driver; does nothing when this submission exists already."""
+        if await self._get(submission_id) is not None:
+            return
+        body = {
+            "submission_id": submission_id,
+            "entrypoint": entrypoint,
+            "metadata": metadata,
+            "runtime_env": {"env_vars": env},
+        }
+        answer = await self._call("POST", "/api/jobs/", json=body)
+        if answer.status_code >= 400:
+            raise RuntimeTrouble(f"submitting {submission_id}: {_explain(answer)}")
+
+    async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
+        """Return what is known of a submission, None when the head does not know it."""
+        job = await self._get(submission_id)
+        if job is None:
+            return None
+        return AttemptObserved(
+            number=number,
+            status=SubmissionStatus(job["status"]),
+            exit_code=job.get("driver_exit_code"),
+            message=str(job.get("message") or "")[-800:],
+        )
+
+    async def stop(self, submission_id: str) -> None:
+        """SIGTERM the driver; Ray kills it after the wait time of its environment."""
+        answer = await self._call("POST", f"/api/jobs/{submission_id}/stop")
+        if answer.status_code >= 400 and answer.status_code != 404:
+            raise RuntimeTrouble(f"stopping {submission_id}: {_explain(answer)}")
+
+    async def logs(self, submission_id: str) -> str:
+        """Return the driver's output so far."""
+        answer = await self._call("GET", f"/api/jobs/{submission_id}/logs")
+        if answer.status_code >= 400:
+            raise RuntimeTrouble(f"logs of {submission_id}: {_explain(answer)}")
+        return str(answer.json().get("logs") or "")
+
+    async def _get(self, submission_id: str) -> dict[str, Any] | None:
+        answer = await self._call("GET", f"/api/jobs/{submission_id}")
+        if answer.status_code == 404:
+            return None
+        if answer.status_code >= 400:
+            raise RuntimeTrouble(f"status of {submission_id}: {_explain(answer)}")
+        body: dict[str, Any] = answer.json()
+        return body
+
+    async def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            answer = await self._http.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise RuntimeTrouble(f"Ray dashboard {self._http.base_url}: {error!r}") from error
+        if answer.status_code in (401, 403):
+            raise AccessRefused(f"Ray dashboard {self._http.base_url}: {_explain(answer)}")
+        return answer
+
+
+def _explain(answer: httpx.Response) -> str:
+    return f"HTTP {answer.status_code} {answer.text[:300]}"
