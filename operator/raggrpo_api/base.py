@@ -61,4 +61,4 @@ class SecretKeyRef(ApiModel):
     name: LabelValue
     """Name of the Secret."""
     key: LabelValue
-    """Key inside the Secret; in the local runtime the environment variable NAME_KEY is read."""
+    """Key inside the Secret; locally the variable RAGGRPO_SECRET_<NAME>_<KEY> stands in for it."""

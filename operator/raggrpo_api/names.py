@@ -1,5 +1,6 @@
 """Names that operator, trainer and user share: labels, environment variables, ports, files."""
 
+import re
 from typing import Final, Literal
 
 GROUP: Final = "raggrpo.io"
@@ -21,6 +22,9 @@ ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
 ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 """Marks every process of one local run, so that a sweep ends exactly those."""
 
+ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
+"""File that receives the preflight's result; in a pod the termination message."""
+
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000
 MAX_CONFIG_BYTES: Final = 64 * 1024
@@ -31,6 +35,11 @@ ATTEMPTS_DIR: Final = "attempts"
 CONFIG_FILE: Final = "config.json"
 SUMMARY_FILE: Final = "summary.json"
 EXPORT_DIR: Final = "export"
+
+
+def secret_env(name: str, key: str) -> str:
+    """Return the environment variable that carries one key of a Secret into the trainer."""
+    return "RAGGRPO_SECRET_" + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
 
 
 def submission_id(job: str, attempt: int) -> str:
