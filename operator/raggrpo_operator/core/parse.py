@@ -1,0 +1,228 @@
+"""From a parsed YAML or JSON object to a `RagGrpoJob`, or to every mistake in it at once.
+
+Never raises for a user's mistake and judges only the form; combinations are judged by `rules`.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from raggrpo_api import names
+from raggrpo_api.base import PathMarker
+from raggrpo_api.job import RagGrpoJob
+
+from .violation import Reason, Violation
+
+Location = tuple[int | str, ...]
+
+
+def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
+    """Return the job, or all its mistakes of form with their places and remedies."""
+    if not isinstance(raw, Mapping):
+        return (
+            Violation(
+                "(file)",
+                Reason.NOT_A_MAPPING,
+                f"a job is a mapping, this is {_kind(raw)}",
+                "begin with apiVersion, kind, metadata and spec",
+            ),
+        )
+    plain = _plain(raw)
+    wrong_kind = tuple(_wrong_kind(plain))
+    try:
+        job = RagGrpoJob.model_validate_json(
+            json.dumps(plain), strict=True, by_alias=True, by_name=False
+        )
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        seen = {violation.path for violation in wrong_kind}
+        found = (_violation(detail) for detail in details)
+        return wrong_kind + tuple(each for each in found if each.path not in seen)
+    return wrong_kind or job
+
+
+def dotted(location: Sequence[int | str]) -> str:
+    """Return a location as users write it, such as `spec.data.trainFiles[0]`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON knows it; null means not given, as for the API server."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)  # dates: YAML reads 2026-01-01 as one, JSON as text
+
+
+def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
+    for key, expected in (("apiVersion", names.API_VERSION), ("kind", names.KIND)):
+        if key not in raw:
+            yield Violation(key, Reason.MISSING_FIELD, f"{key} is missing", f"{key}: {expected}")
+        elif raw[key] != expected:
+            yield Violation(
+                key, Reason.WRONG_KIND, f"{raw[key]!r} is not {expected}", f"{key}: {expected}"
+            )
+
+
+def _violation(error: ErrorDetails) -> Violation:
+    location, value = error["loc"], error["input"]
+    path, context = dotted(location), error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden":
+            return _unknown_field(location)
+        case "missing":
+            return Violation(
+                path,
+                Reason.MISSING_FIELD,
+                f"{location[-1]} is missing",
+                f"add {location[-1]}: under {dotted(location[:-1]) or 'the top level'}",
+            )
+        case "enum" | "literal_error":
+            return _not_a_choice(path, value, str(context["expected"]))
+        case "string_pattern_mismatch":
+            return _bad_format(location, str(value), str(context["pattern"]))
+        case "string_too_long" if location == ("metadata", "name"):
+            return _bad_name(path, str(value))
+        case kind if kind.endswith("_type") or kind.endswith("_parsing"):
+            wanted = error["msg"].removeprefix("Input should be ")
+            return Violation(
+                path, Reason.WRONG_TYPE, f"{_shown(value)} is not {wanted}", f"give {wanted}"
+            )
+        case _:
+            wanted = error["msg"].replace("Input should", "should").replace(" after validation", "")
+            return Violation(
+                path, Reason.OUT_OF_RANGE, f"{_shown(value)}: {wanted}", "choose another value"
+            )
+
+
+def _unknown_field(location: Location) -> Violation:
+    unknown, parent = str(location[-1]), location[:-1]
+    siblings = list(_fields_at(parent))
+    known = dict(_field_paths())
+    if unknown in known:
+        remedy = f"it belongs at {known[unknown]}"
+    elif near := difflib.get_close_matches(unknown, siblings, n=1, cutoff=0.6):
+        remedy = f"did you mean {near[0]}?"
+    elif near := difflib.get_close_matches(unknown, known, n=1, cutoff=0.75):
+        remedy = f"did you mean {known[near[0]]}?"
+    else:
+        remedy = f"remove it; known here: {', '.join(siblings)}"
+    return Violation(dotted(location), Reason.UNKNOWN_FIELD, "unknown field", remedy)
+
+
+def _not_a_choice(path: str, value: object, expected: str) -> Violation:
+    choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(str(value).lower(), by_lower, n=1, cutoff=0.6)
+    remedy = f"did you mean {by_lower[near[0]]}?" if near else f"choose one of {expected}"
+    return Violation(
+        path, Reason.NOT_A_CHOICE, f"{_shown(value)} is none of {', '.join(choices)}", remedy
+    )
+
+
+def _bad_format(location: Location, value: str, pattern: str) -> Violation:
+    path = dotted(location)
+    if location == ("metadata", "name"):
+        return _bad_name(path, value)
+    if "://" in value and "@" in value:
+        return Violation(
+            path,
+            Reason.CREDENTIALS_IN_URL,
+            "the URL holds credentials",
+            "take them out; give a header with secretKeyRef",
+        )
+    if _is_path(location):
+        return Violation(
+            path,
+            Reason.RELATIVE_PATH,
+            f"{value!r} is not an absolute path",
+            "use an absolute path, beginning with /",
+        )
+    return Violation(
+        path,
+        Reason.INVALID_FORMAT,
+        f"{_shown(value)} does not have the form {pattern}",
+        _FORM_HINTS.get(str(location[-1]), "write it in that form"),
+    )
+
+
+_FORM_HINTS: Mapping[str, str] = {
+    "url": "give a full URL such as http://host:8000/retrieve",
+    "python": "write package.module:function",
+    "name": "use lower-case letters, digits and hyphens",
+    "memory": "write a quantity such as 64Gi",
+    "shmSize": "write a quantity such as 16Gi",
+    "cpu": "write a quantity such as 16 or 500m",
+}
+
+
+def _bad_name(path: str, value: str) -> Violation:
+    return Violation(
+        path,
+        Reason.INVALID_NAME,
+        f"{_shown(value)} is no name of at most 44 characters",
+        "use lower-case letters, digits and hyphens, at most 44, beginning and ending with neither",
+    )
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)
+
+
+def _fields_at(location: Location) -> Mapping[str, Any]:
+    """Return name → field of the model at a location, empty where there is none."""
+    fields = _fields(RagGrpoJob)
+    for part in location:
+        if isinstance(part, int):
+            continue
+        models = list(_models_in(fields[part].annotation)) if part in fields else []
+        fields = _fields(models[0]) if models else {}
+    return fields
+
+
+def _fields(model: type[BaseModel]) -> Mapping[str, Any]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _field_paths() -> Iterator[tuple[str, str]]:
+    """Yield (name, path) of every field of the specification, the shallowest last."""
+    pending: list[Location] = [("spec",)]
+    found: list[tuple[str, str]] = []
+    while pending:
+        location = pending.pop(0)
+        for name in _fields_at(location):
+            found.append((name, dotted((*location, name))))
+            pending.append((*location, name))
+    yield from reversed(found)
+
+
+def _is_path(location: Location) -> bool:
+    field_names = [part for part in location if isinstance(part, str)]
+    field = _fields_at(tuple(field_names[:-1])).get(field_names[-1])
+    return field is not None and (
+        _is_marked(field.annotation) or any(map(_is_marked, field.metadata))
+    )
+
+
+def _is_marked(part: Any) -> bool:
+    return isinstance(part, PathMarker) or any(map(_is_marked, get_args(part)))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _kind(value: object) -> str:
+    return "empty" if value is None else f"a {type(value).__name__}"

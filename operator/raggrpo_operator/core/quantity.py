@@ -1,0 +1,38 @@
+"""Kubernetes quantities: text to numbers and back. Knows no resource names."""
+
+import math
+import re
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_FACTORS = {
+    "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+    "Ki": float(KIB), "Mi": float(MIB), "Gi": float(GIB), "Ti": float(1024**4),
+}  # fmt: skip
+
+
+def parse_quantity(text: str) -> float:
+    """Return the amount: bytes for memory, cores for CPU. Raises ValueError for other text."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti)?", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no Kubernetes quantity")
+    return float(match[1]) * _FACTORS[match[2] or ""]
+
+
+def format_bytes(amount: float, unit: int = MIB) -> str:
+    """Return bytes rounded up to a multiple of `unit`, in the largest exact binary unit."""
+    rounded = math.ceil(amount / unit) * unit
+    for size, suffix in ((GIB, "Gi"), (MIB, "Mi"), (KIB, "Ki")):
+        if rounded % size == 0:
+            return f"{rounded // size}{suffix}"
+    return str(rounded)
+
+
+def readable(amount: float) -> str:
+    """Return bytes for people, such as `1.5 GiB`."""
+    for size, suffix in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if amount >= size:
+            return f"{amount / size:.1f} {suffix}"
+    return f"{amount:.0f} B"

@@ -1,0 +1,45 @@
+"""From YAML text to one object, read as kubectl reads it. Judges nothing but the text."""
+
+import re
+from typing import Any
+
+import yaml
+
+from .violation import Reason, Violation
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with `1e-6` as a number, and with a key given twice as a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse duplicates, which YAML forbids and PyYAML lets pass."""
+        seen: set[str] = set()
+        for key in (pair[0] for pair in node.value):
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen and key.value != "<<":
+                    problem = f"key {key.value!r} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_yaml(text: str) -> object | Violation:
+    """Return the single document of `text`, or why it cannot be read, with line and column."""
+    try:
+        document: object = yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"(file) line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
+        return _unreadable(where, error.problem or "this is not YAML")
+    except yaml.YAMLError as error:
+        return _unreadable("(file)", str(error).replace("\n", " "))
+    return document
+
+
+def _unreadable(where: str, problem: str) -> Violation:
+    return Violation(where, Reason.INVALID_YAML, problem, "mend the YAML; one file holds one job")
