@@ -1,0 +1,112 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raggrpo_retriever.corpus import CorpusError, Passage, load_corpus, load_vectors
+
+
+def test_jsonl_and_parquet_of_the_same_records_give_the_same_passages(tmp_path: Path) -> None:
+    records = [{"id": "a", "contents": "Köln"}, {"id": "b", "contents": "成都"}]
+    jsonl = tmp_path / "corpus.jsonl"
+    jsonl.write_text("\n".join(json.dumps(record) for record in records) + "\n\n")
+    parquet = tmp_path / "corpus.parquet"
+    pq.write_table(pa.Table.from_pylist(records), parquet)
+
+    expected = [Passage("a", "Köln"), Passage("b", "成都")]
+    assert load_corpus(jsonl) == expected
+    assert load_corpus(parquet) == expected
+
+
+def test_text_with_a_title_and_integer_ids_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": 7, "title": "Tea", "text": "Leaves."}\n{"id": 8, "text": "Beans."}\n')
+
+    assert load_corpus(path) == [Passage("7", "Tea\nLeaves."), Passage("8", "Beans.")]
+
+
+GOOD = b'{"id": "1", "contents": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("c.jsonl", GOOD + b"\n{oops\n", "line 3: not JSON at column 2 (Expecting property name"),
+        ("c.jsonl", GOOD + b"\xff\xfe\n", "line 2: not UTF-8; save the file in UTF-8"),
+        ("c.jsonl", GOOD + b"[1]\n", "line 2: not a JSON object; write one line {"),
+        ("c.jsonl", b'{"contents": "x"}\n', 'line 1: "id" is missing or no string; write {'),
+        ("c.jsonl", b'{"id": true, "text": "x"}\n', 'line 1: "id" is missing or no string'),
+        ("c.jsonl", b'{"id": "1"}\n', 'line 1: "contents" is missing, blank or no string; write'),
+        ("c.jsonl", b'{"id": "1", "text": " "}\n', 'line 1: "text" is missing, blank or no string'),
+        ("c.jsonl", b'{"id": 1, "text": "x", "title": 3}\n', 'line 1: "title" is no string'),
+        ("c.jsonl", GOOD + GOOD, "line 2: id '1' stands on line 1 too; make every id unique"),
+        ("c.jsonl", b"\n", ": holds no passage; add one line {"),
+        ("c.parquet", b"PAR1 and no more", ": not readable as parquet ("),
+        ("c.csv", GOOD, ": unknown kind of file; name it .jsonl or .parquet"),
+    ],
+)
+def test_a_bad_corpus_is_refused_with_place_and_remedy_in_one_line(
+    tmp_path: Path, name: str, content: bytes, expected: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+
+    with pytest.raises(CorpusError) as refusal:
+        load_corpus(path)
+
+    assert str(refusal.value).startswith(str(path))
+    assert expected in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"absent\.jsonl: no such file; give"):
+        load_corpus(tmp_path / "absent.jsonl")
+
+
+def test_a_parquet_file_without_the_columns_names_row_and_field(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    pq.write_table(pa.table({"id": ["1"], "body": ["x"]}), path)
+
+    with pytest.raises(CorpusError, match='row 1: "contents" is missing'):
+        load_corpus(path)
+
+
+def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    np.save(path, np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+    vectors = load_vectors(path, count=2)
+
+    assert vectors.dtype == np.float32
+    assert vectors.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.zeros((3, 2), np.float32), "3 vectors for 2 passages; embed"),
+        (np.zeros(2, np.float32), r"expected a float32 array \[N, D\], found float32 \(2,\)"),
+        (np.zeros((2, 2), np.int64), r"expected a float32 array \[N, D\], found int64"),
+        (np.array([[0.0, 1.0], [0.0, np.nan]]), "row 2 is not finite"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(
+    tmp_path: Path, array: np.ndarray, expected: str
+) -> None:
+    path = tmp_path / "vectors.npy"
+    np.save(path, array)
+
+    with pytest.raises(CorpusError, match=expected):
+        load_vectors(path, count=2)
+
+
+def test_a_file_that_is_no_npy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    path.write_text("1 2 3")
+
+    with pytest.raises(CorpusError, match=r"not readable as \.npy .*; write it with numpy\.save"):
+        load_vectors(path, count=1)

@@ -1,0 +1,86 @@
+import math
+
+import numpy as np
+import pytest
+
+from raggrpo_retriever.corpus import Passage
+from raggrpo_retriever.index import QUERIES_AT_ONCE, Bm25Index, DenseIndex, Hit, tokenize
+
+
+def some_passages(*texts: str) -> list[Passage]:
+    return [Passage(str(number), text) for number, text in enumerate(texts)]
+
+
+def ids(hits: list[Hit]) -> list[str]:
+    return [hit.passage.id for hit in hits]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("Hello, WORLD-wide 42!", ["hello", "world", "wide", "42"]),
+        ("客户画像", ["客户", "户画", "画像"]),
+        ("猫", ["猫"]),
+        ("买iPhone15手机", ["买", "iphone15", "手机"]),
+        ("ひらカナ", ["ひら", "らカ", "カナ"]),
+        ("Ärger, naïve", ["ärger", "naïve"]),
+        ("?! …", []),
+    ],
+)
+def test_tokens_are_lower_cased_words_and_cjk_bigrams(text: str, tokens: list[str]) -> None:
+    assert tokenize(text) == tokens
+
+
+def test_bm25_scores_equal_values_worked_by_hand() -> None:
+    index = Bm25Index(some_passages("red apple", "green apple tree", "blue sky"))
+
+    [hits] = index.search(["apple"], top_k=3)
+
+    # idf = ln(1 + (3 - 2 + 0.5) / (2 + 0.5)); mean length 7/3; tf part 1 / (1 + k1 (1 - b + b l/m))
+    idf = math.log(1 + 1.5 / 2.5)
+    short = idf / (1 + 1.5 * (0.25 + 0.75 * 2 / (7 / 3)))
+    long = idf / (1 + 1.5 * (0.25 + 0.75 * 3 / (7 / 3)))
+    assert ids(hits) == ["0", "1"]
+    assert [hit.score for hit in hits] == pytest.approx([short, long], rel=1e-6)
+
+
+def test_passages_that_share_no_token_with_the_query_are_not_returned() -> None:
+    index = Bm25Index(some_passages("red apple", "blue sky"))
+
+    assert [ids(hits) for hits in index.search(["sky", "ocean", ""], top_k=5)] == [["1"], [], []]
+
+
+def test_chinese_passages_are_found_by_part_of_a_sentence() -> None:
+    index = Bm25Index(some_passages("保险产品的客户画像", "今天天气很好", "贷款利率说明"))
+
+    assert ids(index.search(["他想了解贷款的利率"], top_k=1)[0]) == ["2"]
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3, 4, 9])
+def test_equal_scores_keep_the_corpus_order(top_k: int) -> None:
+    index = Bm25Index(some_passages("tea", "rare tea", "tea", "tea", "coffee", "tea"))
+
+    [hits] = index.search(["rare tea"], top_k)
+
+    assert ids(hits) == ["1", "0", "2", "3", "5"][:top_k]
+
+
+def test_dense_search_equals_a_full_sort_of_all_inner_products() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.integers(-3, 4, (200, 4)).astype(np.float32)  # many equal products
+    queries = random.integers(-3, 4, (QUERIES_AT_ONCE + 5, 4)).astype(np.float32)
+    index = DenseIndex(some_passages(*["x"] * 200), vectors)
+
+    found = index.search(queries, top_k=7)
+
+    for query, hits in zip(queries, found, strict=True):
+        products = vectors @ query
+        expected = np.argsort(-products, kind="stable")[:7]
+        assert ids(hits) == [str(i) for i in expected]
+        assert [hit.score for hit in hits] == [products[i] for i in expected]
+
+
+def test_dense_search_returns_the_whole_corpus_when_more_is_asked_for() -> None:
+    index = DenseIndex(some_passages("a", "b"), np.array([[1.0], [2.0]], np.float32))
+
+    assert ids(index.search(np.array([[1.0]], np.float32), top_k=10)[0]) == ["1", "0"]

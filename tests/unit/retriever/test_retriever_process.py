@@ -1,0 +1,139 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from raggrpo_retriever.__main__ import main
+
+DEADLINE_SECONDS = 30
+
+
+@contextmanager
+def a_retriever(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raggrpo_retriever", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "deadline passed"
+        time.sleep(0.02)
+
+
+def a_corpus(folder: Path) -> Path:
+    path = folder / "corpus.jsonl"
+    records = [{"id": str(n), "contents": f"word{n} shared"} for n in range(3)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def the_port(file: Path) -> int:
+    wait_for(file.exists)
+    return int(file.read_text())
+
+
+def is_healthy(port: int) -> bool:
+    return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+
+
+def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    np.save(tmp_path / "corpus.npy", np.eye(3, dtype=np.float32))
+    arguments = ["--corpus", str(a_corpus(tmp_path)), "--index", "Dense"]
+
+    with a_retriever(*arguments, "--port-file", str(port_file)) as process:
+        port = the_port(port_file)
+        wait_for(lambda: is_healthy(port))
+        answer = httpx.post(f"http://127.0.0.1:{port}/retrieve", json={"vectors": [[0, 1, 0]]})
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(DEADLINE_SECONDS)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+    assert answer.json()["result"][0][0]["id"] == "1"
+    assert code == -signal.SIGTERM
+
+
+def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
+    corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
+    os.mkfifo(corpus)  # can be read to its end only once somebody has written it
+
+    with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)):
+        port = the_port(port_file)
+        early = httpx.get(f"http://127.0.0.1:{port}/healthz")
+        corpus.write_text('{"id": "1", "contents": "late"}\n')
+        wait_for(lambda: is_healthy(port))
+
+    assert (early.status_code, early.json()) == (503, {"error": f"loading {corpus}"})
+
+
+def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
+    corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
+    os.mkfifo(corpus)
+
+    with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
+        port = the_port(port_file)
+        assert not is_healthy(port)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(DEADLINE_SECONDS)
+
+    assert code == -signal.SIGTERM
+
+
+def test_bad_corpus_ends_with_one_line_and_exit_code_3(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1", "contents": "fine"}\n{"id": "2"}\n')
+
+    with a_retriever("--corpus", str(corpus)) as process:
+        _, errors = process.communicate(timeout=DEADLINE_SECONDS)
+
+    assert process.returncode == 3
+    assert errors == (
+        f'error: {corpus}, line 2: "contents" is missing, blank or no string; '
+        'write {"id": "7", "contents": "..."} or drop the passage\n'
+    )
+
+
+def test_port_in_use_ends_with_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code = main(["--corpus", str(a_corpus(tmp_path)), "--port", str(port)])
+
+    errors = capsys.readouterr().err
+    assert code == 2
+    assert errors.startswith(f"error: cannot listen on 127.0.0.1:{port} (")
+    assert errors.count("\n") == 1
+
+
+def test_impossible_port_ends_with_exit_code_2(tmp_path: Path) -> None:
+    assert main(["--corpus", str(a_corpus(tmp_path)), "--port", "99999"]) == 2
+
+
+def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ending:
+        main(["--corpus", "corpus.jsonl", "--index", "FAISS"])
+
+    assert ending.value.code == 2
+    assert "invalid IndexKind value: 'FAISS'" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""The bundled retriever: an HTTP server over one corpus, without knowledge of jobs."""

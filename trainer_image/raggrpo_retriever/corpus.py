@@ -1,0 +1,158 @@
+"""Read a corpus file into passages, or say what is wrong with it; nothing is searched here."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SHAPE = '{"id": "7", "contents": "..."}'
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One text that can be found: `id` is unique in its corpus, `contents` is never blank."""
+
+    id: str
+    contents: str
+
+
+class CorpusError(Exception):
+    """The corpus cannot be served. The message is one line: place, problem, remedy."""
+
+
+def load_corpus(path: Path) -> list[Passage]:
+    """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]}.
+
+    A title stands on a line of its own before the text. Integer ids become strings. Raises
+    CorpusError with the file, the line (row) counted from 1 and the remedy.
+    """
+    if not path.exists():
+        raise CorpusError(f"{path}: no such file; give the absolute path of a corpus file")
+    match path.suffix:
+        case ".jsonl":
+            records = _jsonl_records(path)
+        case ".parquet":
+            records = _parquet_records(path)
+        case _:
+            raise CorpusError(f"{path}: unknown kind of file; name it .jsonl or .parquet")
+    passages = list(_unique_passages(path, records))
+    if not passages:
+        raise CorpusError(f"{path}: holds no passage; add one line {SHAPE} for each passage")
+    return passages
+
+
+def load_vectors(path: Path, count: int) -> np.ndarray:
+    """Read `count` passage embeddings, [N, D] float32 in the corpus's order.
+
+    Raises CorpusError when the file is no numeric array of that length or holds NaN or infinity.
+    """
+    try:
+        vectors = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise CorpusError(
+            f"{path}: not readable as .npy ({_line(error)}); write it with numpy.save"
+        ) from error
+    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind != "f":
+        found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else "archive"
+        raise CorpusError(f"{path}: expected a float32 array [N, D], found {found}; save one array")
+    if len(vectors) != count:
+        raise CorpusError(
+            f"{path}: {len(vectors)} vectors for {count} passages; embed the corpus again"
+        )
+    if broken := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
+        raise CorpusError(
+            f"{path}: row {broken[0] + 1} is not finite; embed the corpus again without NaN"
+        )
+    return vectors.astype(np.float32, copy=False)
+
+
+Record = tuple[str, object]
+"""Where it stands ("line 3"), and what was read there."""
+
+
+def _jsonl_records(path: Path) -> Iterator[Record]:
+    try:
+        yield from _lines(path)
+    except OSError as error:
+        raise CorpusError(f"{path}: {error.strerror}; make the file readable") from error
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield f"line {number}", json.loads(line)
+            except json.JSONDecodeError as error:
+                raise CorpusError(
+                    f"{path}, line {number}: not JSON at column {error.colno} ({error.msg}); "
+                    f"write one line {SHAPE}"
+                ) from error
+            except UnicodeDecodeError as error:
+                raise CorpusError(
+                    f"{path}, line {number}: not UTF-8; save the file in UTF-8"
+                ) from error
+
+
+def _parquet_records(path: Path) -> Iterator[Record]:
+    try:
+        yield from _rows(path)
+    except (OSError, pa.ArrowException) as error:
+        raise CorpusError(
+            f"{path}: not readable as parquet ({_line(error)}); write the file again"
+        ) from error
+
+
+def _rows(path: Path) -> Iterator[Record]:
+    with pq.ParquetFile(path) as file:
+        known = ("id", "contents", "text", "title")
+        columns = [name for name in known if name in file.schema_arrow.names]
+        row = 0
+        for batch in file.iter_batches(columns=columns):
+            for record in batch.to_pylist():
+                row += 1
+                yield f"row {row}", record
+
+
+def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]:
+    seen: dict[str, str] = {}
+    for place, record in records:
+        try:
+            passage = _passage(record)
+        except ValueError as error:
+            raise CorpusError(f"{path}, {place}: {error}") from error
+        if passage.id in seen:
+            raise CorpusError(
+                f"{path}, {place}: id {passage.id!r} stands on {seen[passage.id]} too; "
+                "make every id unique"
+            )
+        seen[passage.id] = place
+        yield passage
+
+
+def _passage(record: object) -> Passage:
+    if not isinstance(record, dict):
+        raise ValueError(f"not a JSON object; write one line {SHAPE}")
+    key = record.get("id")
+    if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
+        raise ValueError(f'"id" is missing or no string; write {SHAPE}')
+    field = "contents" if "contents" in record else "text"
+    text = record.get(field)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(
+            f'"{field if field in record else "contents"}" is missing, blank or no string; '
+            f"write {SHAPE} or drop the passage"
+        )
+    title = record.get("title")
+    if title is not None and not isinstance(title, str):
+        raise ValueError('"title" is no string; quote it or leave it out')
+    return Passage(str(key), f"{title}\n{text}" if title and field == "text" else text)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

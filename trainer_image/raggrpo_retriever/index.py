@@ -1,0 +1,101 @@
+"""Search one corpus in memory: BM25 over words, or exact inner products over given vectors.
+
+Equal scores keep the corpus's order, so an answer depends on the corpus and the query alone.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import bm25s
+import numpy as np
+
+from raggrpo_retriever.corpus import Passage
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG on import
+
+# Kana, ideographs and Hangul: scripts whose words are not (reliably) set apart by spaces.
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W{_CJK}]+")
+
+QUERIES_AT_ONCE = 64  # bounds the [queries, passages] score matrix of a dense search
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that was found, with its score: larger is better, the scale is the index's own."""
+
+    passage: Passage
+    score: float
+
+
+def tokenize(text: str) -> list[str]:
+    """Lower-cased words; a run of CJK characters becomes its bigrams, a lone one stays itself."""
+    tokens: list[str] = []
+    for run in _RUN.finditer(text.lower()):
+        word = run.group()
+        if run["cjk"] and len(word) > 1:
+            tokens += [word[i : i + 2] for i in range(len(word) - 1)]
+        else:
+            tokens.append(word)
+    return tokens
+
+
+class Bm25Index:
+    """BM25 (Lucene's variant, k1 1.5, b 0.75) over `tokenize`."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
+        self._vocabulary: dict[str, int] = {}
+        documents = [
+            [self._vocabulary.setdefault(token, len(self._vocabulary)) for token in tokens]
+            for tokens in (tokenize(passage.contents) for passage in passages)
+        ]
+        self._bm25 = bm25s.BM25()
+        self._bm25.index(
+            (documents, self._vocabulary), create_empty_token=False, show_progress=False
+        )
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+        """For each query its best passages: at most `top_k`, only such as share a token with it."""
+        return [self._search_one(query, top_k) for query in queries]
+
+    def _search_one(self, query: str, top_k: int) -> list[Hit]:
+        known = [self._vocabulary[t] for t in tokenize(query) if t in self._vocabulary]
+        if not known:
+            return []
+        scores: np.ndarray = self._bm25.get_scores_from_ids(known)  # [N]
+        best = _best(scores, top_k)
+        return [Hit(self._passages[i], float(scores[i])) for i in best if scores[i] > 0]
+
+
+class DenseIndex:
+    """Exact search by inner product over one float32 vector per passage."""
+
+    def __init__(self, passages: Sequence[Passage], vectors: np.ndarray) -> None:
+        """`vectors` [N, D] float32, in the order of `passages`."""
+        self._passages = passages
+        self._vectors = vectors
+        self.dimension: int = vectors.shape[1]
+
+    def search(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
+        """For each row of `queries` [Q, D] the `top_k` passages of the largest inner product."""
+        hits: list[list[Hit]] = []
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            scores = queries[start : start + QUERIES_AT_ONCE] @ self._vectors.T  # [q, N]
+            hits += [[Hit(self._passages[i], float(s[i])) for i in _best(s, top_k)] for s in scores]
+        return hits
+
+
+Index = Bm25Index | DenseIndex
+
+
+def _best(scores: np.ndarray, top_k: int) -> list[int]:
+    """Positions of the `top_k` largest of `scores` [N], best first, ties in corpus order."""
+    count = min(top_k, len(scores))
+    smallest = scores[np.argpartition(scores, -count)[-count]]
+    above = np.flatnonzero(scores > smallest)
+    level = np.flatnonzero(scores == smallest)[: count - len(above)]
+    chosen = np.concatenate([above[np.argsort(-scores[above], kind="stable")], level])
+    return [int(position) for position in chosen]
