@@ -1,0 +1,36 @@
+"""Loads new weights into a running vLLM worker. Imported by vLLM inside its worker process."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker through `worker_extension_cls`."""
+
+    def load_weights_file(self: Any, path: str) -> None:
+        """Load every tensor of a safetensors file, by Hugging Face names.
+
+        The layer-wise reload is needed because vLLM's CPU build replaces loaded weights by
+        packed ones: a plain load into a running engine fails there.
+        """
+        self.reload_weights(weights_iterator=_tensors(path))
+        if self.device.type == "cpu":
+            _repack_tied_head(self.model_runner.model)
+
+
+def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    with safe_open(path, "pt", device="cpu") as file:
+        for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
+            yield name, file.get_tensor(name)
+
+
+def _repack_tied_head(model: torch.nn.Module) -> None:
+    """Pack a tied LM head again: it owns no tensor, so the reload leaves its old GEMM in place."""
+    module: Any
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
+            module.quant_method.process_weights_after_loading(module)
