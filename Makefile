@@ -1,0 +1,64 @@
+# Every target works on a fresh clone: it sets up its own environment first.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+UV_VERSION := 0.13.8
+SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/dev.txt | sha256sum | cut -c1-16)
+DIR ?= raggrpo-jobs/quickstart
+
+.PHONY: help setup quickstart test test-fast verify fmt lint types generate golden drill bench lock clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(SETUP) ## make the environment in .venv from the hashed lock
+
+$(SETUP): pyproject.toml requirements/dev.txt
+	@$(PYTHON) scripts/check_machine.py
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
+	@rm -f .venv/.installed-* && touch $(SETUP)
+
+quickstart: setup ## train the small retrieval job for real on this machine (about 5 minutes)
+	$(BIN)/python -m raggrpo_quickstart --dir $(DIR)/input
+	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
+
+test: setup ## all tests that need neither a GPU nor a cluster
+	$(BIN)/python -m pytest tests --durations=15
+
+test-fast: setup ## the tests without Ray, vLLM and training
+	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -q
+
+verify: setup ## format, lint, types, layers, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m raggrpo_api.crd --check
+
+fmt: setup ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+generate: setup ## write the CRD from the models
+	$(BIN)/python -m raggrpo_api.crd
+
+golden: setup ## rewrite the golden files; read the diff
+	$(BIN)/python -m pytest tests/golden -q --update-golden
+
+drill: setup ## kill every process of a run at every kind of moment; writes docs/drills.md
+	$(BIN)/python tests/local/drill.py --table docs/drills.md
+
+bench: setup ## training throughput against TRL, monitoring overhead
+	$(BIN)/python tests/bench/train_throughput.py
+	$(BIN)/python tests/bench/monitoring_overhead.py
+
+lock: setup ## resolve requirements/*.txt anew from pyproject.toml
+	scripts/lock.sh $(BIN)/uv
+
+clean: ## remove the environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

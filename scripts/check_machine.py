@@ -1,0 +1,40 @@
+"""Names what this machine lacks for `make setup`. Runs with the system's Python, standard library only."""
+
+import platform
+import shutil
+import sys
+
+GIB = 1024**3
+
+
+def problems() -> list[str]:
+    """Return every missing thing with its remedy."""
+    found = []
+    if sys.version_info < (3, 11) or sys.version_info >= (3, 13):
+        found.append(
+            f"Python {platform.python_version()}: 3.11 or 3.12 is needed; "
+            "name one with `make PYTHON=python3.11 ...`"
+        )
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        found.append(f"{platform.system()} {platform.machine()}: only Linux on x86-64 is built for")
+    for module, package in (("venv", "python3-venv"), ("ensurepip", "python3-venv")):
+        try:
+            __import__(module)
+        except ImportError:
+            found.append(f"Python's {module} is missing: install the package {package}")
+    if shutil.which("git") is None:
+        found.append("git is missing: install the package git")
+    free = shutil.disk_usage(".").free / GIB
+    if free < 9:
+        found.append(f"{free:.0f} GiB of free disk: the environment needs 8 GiB")
+    shm = shutil.disk_usage("/dev/shm").free / GIB
+    if shm < 0.5:
+        found.append(f"{shm:.1f} GiB of free /dev/shm: 0.5 GiB are needed (docker run --shm-size=2g)")
+    return found
+
+
+if __name__ == "__main__":
+    missing = problems()
+    for line in missing:
+        print(f"  missing: {line}", file=sys.stderr)
+    sys.exit(1 if missing else 0)
