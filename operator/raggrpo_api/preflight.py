@@ -55,6 +55,8 @@ class Facts(ApiModel):
     context_length: int = 0
     rows: int = 0
     """Rows of the training files after maxSamples."""
+    corpus_bytes: int = 0
+    """Bytes of the managed retriever's corpus and vectors (C20)."""
     ray_version: str = ""
     schema_digest: str = ""
 

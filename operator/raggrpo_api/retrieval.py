@@ -81,7 +81,7 @@ class ActorOutput(ApiModel):
 
     format: ActorFormat = ActorFormat.JSON
     """One JSON object, or one tag per field."""
-    fields: Annotated[list[Name | EnvName], Field(min_length=1, max_length=16)] = [
+    fields: Annotated[list[EnvName], Field(min_length=1, max_length=16)] = [
         "user_profile",
         "rewritten_query",
         "history_summary",
@@ -156,7 +156,7 @@ class RetrievalSpec(ApiModel):
     shuffle_passages: bool = False
     """Mode Prompt: order passages at random (seeded), so that rank is no shortcut."""
     max_passage_tokens: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Tokens kept of one passage (C8)."""
+    """Tokens kept of one passage; less when not given and the lengths are short (C8)."""
     max_turns: Annotated[int, Field(ge=1, le=32)] = 2
     """Mode Search: searches per completion."""
     actor_output: ActorOutput = ActorOutput()

@@ -11,6 +11,8 @@ from raggrpo_api.status import Cause
 
 MIN_UTILIZATION = 0.3
 UTILIZATION_STEP = 0.1
+MAX_MITIGATIONS = 16
+"""As many as status can hold."""
 
 
 class Mitigation(StrEnum):
@@ -36,6 +38,8 @@ def next_mitigation(cause: Cause, applied: Sequence[str], spec: JobSpec) -> Miti
     micro-batch is halved further, down to the longest single completion.
     """
     if spec.recovery.on_out_of_memory is not OnOutOfMemory.MITIGATE:
+        return None
+    if len(applied) >= MAX_MITIGATIONS:
         return None
     now = mitigated(spec, applied)
     if cause is Cause.HOST_OUT_OF_MEMORY:

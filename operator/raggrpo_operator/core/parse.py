@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
-from raggrpo_api.base import PathMarker
 from raggrpo_api.job import RagGrpoJob
 
+from .path_fields import is_path
 from .violation import Reason, Violation
 
 Location = tuple[int | str, ...]
@@ -210,13 +210,7 @@ def _field_paths() -> Iterator[tuple[str, str]]:
 def _is_path(location: Location) -> bool:
     field_names = [part for part in location if isinstance(part, str)]
     field = _fields_at(tuple(field_names[:-1])).get(field_names[-1])
-    return field is not None and (
-        _is_marked(field.annotation) or any(map(_is_marked, field.metadata))
-    )
-
-
-def _is_marked(part: Any) -> bool:
-    return isinstance(part, PathMarker) or any(map(_is_marked, get_args(part)))
+    return field is not None and is_path(field.annotation, field.metadata)
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,91 @@
+"""Rules about the group, the batch and how it divides (C1, C2, C3)."""
+
+from collections.abc import Iterator
+
+from raggrpo_api.training import RowLayout
+from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_operator.core.world import num_ranks
+
+from .rule_input import RuleInput, warning
+
+
+def group_size_equals_n(given: RuleInput) -> Iterator[Violation]:
+    """Ask for one group of all completions of a prompt (C1, A1)."""
+    n, group = given.spec.rollout.n, given.spec.algorithm.group_size
+    if n != group:
+        yield Violation(
+            "spec.rollout.n",
+            Reason.GROUP_SIZE_MISMATCH,
+            f"rollout.n is {n} and algorithm.groupSize is {group}",
+            "give one of the two, or make them equal",
+        )
+
+
+def group_has_a_baseline(given: RuleInput) -> Iterator[Violation]:
+    """Refuse a group of one: it has no advantage (C1)."""
+    if given.spec.rollout.n < 2:
+        yield Violation(
+            "spec.rollout.n",
+            Reason.GROUP_TOO_SMALL,
+            "a group of one completion has no advantage to learn from",
+            "rollout.n: 2 or more",
+        )
+
+
+def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
+    """Give every rank a row; rows are packed by tokens and need not divide evenly (C2)."""
+    ranks, training = num_ranks(given.spec.resources), given.spec.training
+    rows = training.mini_batch_prompts
+    unit = "prompts"
+    if training.row_layout is RowLayout.PADDED:
+        rows, unit = rows * given.spec.rollout.n, "completions"
+    if rows < ranks:
+        yield Violation(
+            "spec.training.miniBatchPrompts",
+            Reason.BATCH_SMALLER_THAN_WORLD,
+            f"{rows} {unit} per update leave {ranks - rows} of {ranks} ranks without work",
+            f"at least {ranks} {unit} per update, or fewer ranks in resources",
+        )
+    elif rows % ranks:
+        yield warning(
+            "spec.training.miniBatchPrompts",
+            Reason.BATCH_UNEVEN_OVER_RANKS,
+            f"{rows} {unit} per update do not divide evenly over {ranks} ranks",
+            f"a multiple of {ranks} keeps all ranks busy",
+        )
+
+
+def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
+    """Divide the batch by mini-batches, counted in prompts (C3)."""
+    batch, mini = given.spec.data.train_batch_size, given.spec.training.mini_batch_prompts
+    if batch % mini:
+        divisors = [size for size in range(1, batch + 1) if batch % size == 0]
+        nearest = min(divisors, key=lambda size: abs(size - mini))
+        yield Violation(
+            "spec.training.miniBatchPrompts",
+            Reason.MINI_BATCH_NOT_DIVISOR,
+            f"{mini} prompts do not divide data.trainBatchSize {batch}",
+            f"training.miniBatchPrompts: {nearest}, or 0 for one update per batch",
+        )
+
+
+def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
+    """Hold at least one completion in the token budget, better one group (C3)."""
+    data, budget = given.spec.data, given.spec.training.tokens_per_micro_batch
+    single = data.max_prompt_length + data.max_response_length
+    group = data.max_prompt_length + given.spec.rollout.n * data.max_response_length
+    path = "spec.training.tokensPerMicroBatch"
+    if budget < single:
+        yield Violation(
+            path,
+            Reason.MICRO_BATCH_TOO_SMALL,
+            f"{budget} tokens cannot hold one prompt and completion of {single} tokens",
+            f"training.tokensPerMicroBatch: {single} or more",
+        )
+    elif given.spec.training.row_layout is RowLayout.SHARED_PREFIX and budget < group:
+        yield warning(
+            path,
+            Reason.GROUP_EXCEEDS_MICRO_BATCH,
+            f"the longest group has {group} tokens, more than the budget of {budget}",
+            f"training.tokensPerMicroBatch: {group}, or expect one row beyond the budget",
+        )

@@ -1,0 +1,74 @@
+"""Rules about checkpoints, backups and validation (C9, C10, A8, A27)."""
+
+from collections.abc import Iterator
+
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput, warning
+
+
+def restarts_need_checkpoints(given: RuleInput) -> Iterator[Violation]:
+    """Refuse restarts without checkpoints: they begin from nothing (C9)."""
+    restarts = given.spec.recovery.max_restarts
+    if not given.spec.checkpoint.every_steps and restarts:
+        yield Violation(
+            "spec.checkpoint.everySteps",
+            Reason.RESTARTS_NEED_CHECKPOINTS,
+            f"0 saves only at the end, and recovery.maxRestarts is {restarts}",
+            "checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
+        )
+
+
+def checkpoints_come_in_time(given: RuleInput) -> Iterator[Violation]:
+    """Advise against an interval as long as the run; best is √(2 · save · MTTF) (C9)."""
+    every, steps = given.spec.checkpoint.every_steps, given.spec.training.total_steps
+    if every and steps and every >= steps and given.spec.recovery.max_restarts:
+        yield warning(
+            "spec.checkpoint.everySteps",
+            Reason.CHECKPOINTS_TOO_RARE,
+            f"every {every} steps of {steps}: a failure loses everything before the end",
+            f"checkpoint.everySteps: {max(1, steps // 10)}; "
+            "best is √(2 × save time × time between failures)",
+        )
+
+
+def two_checkpoints_are_kept(given: RuleInput) -> Iterator[Violation]:
+    """Keep one to fall back to when the newest is damaged (C10, A28)."""
+    if given.spec.checkpoint.keep_last < 2:
+        yield Violation(
+            "spec.checkpoint.keepLast",
+            Reason.KEEP_LAST_TOO_SMALL,
+            "with 1 there is nothing to fall back to when the newest is damaged",
+            "checkpoint.keepLast: 2 or more",
+        )
+
+
+def backups_meet_checkpoints(given: RuleInput) -> Iterator[Violation]:
+    """Meet checkpoints with backups, which copy them (A27)."""
+    checkpoint = given.spec.checkpoint
+    every, backup = checkpoint.every_steps, checkpoint.backup
+    if backup.url and every and backup.every_steps % every:
+        yield warning(
+            "spec.checkpoint.backup.everySteps",
+            Reason.BACKUP_NOT_A_MULTIPLE,
+            f"{backup.every_steps} is no multiple of checkpoint.everySteps {every}",
+            f"checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}",
+        )
+
+
+def validation_has_files(given: RuleInput) -> Iterator[Violation]:
+    """Ask for the held-out prompts that are to be measured (A8)."""
+    validation = given.spec.validation
+    wanted = {
+        "beforeTraining": validation.before_training,
+        "everySteps": validation.every_steps > 0,
+        "afterTraining": validation.after_training,
+    }
+    asked = [name for name, is_on in wanted.items() if is_on]
+    if asked and not given.spec.data.validation_files:
+        yield Violation(
+            "spec.data.validationFiles",
+            Reason.VALIDATION_NEEDS_FILES,
+            f"validation.{asked[0]} is on and there are no validation files",
+            "data.validationFiles: [/path/to/held_out.jsonl], or switch validation off",
+        )

@@ -1,0 +1,123 @@
+"""Rules about the length of the run and of sequences (C6, C8, C17)."""
+
+import math
+from collections.abc import Iterator
+
+from raggrpo_api.retrieval import RetrievalMode
+from raggrpo_operator.core.violation import Reason, Severity, Violation
+
+from .rule_input import RuleInput, warning
+
+
+def run_has_one_target(given: RuleInput) -> Iterator[Violation]:
+    """Ask for exactly one target, since success means reaching it (C17)."""
+    training = given.job.spec.training
+    if not training.total_steps and not training.epochs:
+        yield Violation(
+            "spec.training.totalSteps",
+            Reason.NO_TARGET,
+            "neither totalSteps nor epochs is given",
+            "training.totalSteps: 400, or training.epochs: 1",
+        )
+    if training.total_steps and training.epochs:
+        yield Violation(
+            "spec.training.epochs",
+            Reason.TWO_TARGETS,
+            f"both totalSteps {training.total_steps} and epochs {training.epochs} are given",
+            "keep one of the two",
+        )
+
+
+def batch_fits_data(given: RuleInput) -> Iterator[Violation]:
+    """Refuse a prompt twice in a batch: it would be sampled with the same seeds (C17)."""
+    data = given.spec.data
+    rows = given.facts.rows or data.max_samples
+    if rows and rows < data.train_batch_size:
+        yield Violation(
+            "spec.data.trainBatchSize",
+            Reason.BATCH_LARGER_THAN_DATA,
+            f"a batch of {data.train_batch_size} prompts from {rows} rows "
+            f"(data.maxSamples is {data.max_samples})",
+            f"data.trainBatchSize: {rows} or less, or more data",
+        )
+
+
+def data_may_repeat(given: RuleInput) -> Iterator[Violation]:
+    """Say so when the steps need more prompts than there are (C17)."""
+    steps, rows = given.job.spec.training.total_steps, given.facts.rows
+    prompts = steps * given.spec.data.train_batch_size
+    if rows and prompts > rows:
+        yield warning(
+            "spec.training.totalSteps",
+            Reason.DATA_REPEATS,
+            f"{steps} steps use {prompts} prompts; the data has {rows} and is read "
+            f"{math.ceil(prompts / rows)} times",
+            "fewer steps or more data, if that is not meant",
+        )
+
+
+def engine_step_holds_a_sequence(given: RuleInput) -> Iterator[Violation]:
+    """Refuse fewer tokens per engine step than a sequence has: prefill would starve (C6)."""
+    longest, tokens = _longest(given), given.spec.rollout.max_num_batched_tokens
+    if tokens < longest:
+        yield Violation(
+            "spec.rollout.maxNumBatchedTokens",
+            Reason.BATCHED_TOKENS_TOO_FEW,
+            f"{tokens} is less than maxPromptLength + maxResponseLength = {longest}",
+            f"rollout.maxNumBatchedTokens: {longest} or more, or 0 to have it sized",
+        )
+
+
+def sequence_fits_context(given: RuleInput) -> Iterator[Violation]:
+    """Stay within the model's context (C6, A19)."""
+    longest, context = _longest(given), given.facts.context_length
+    if context and longest > context:
+        yield Violation(
+            "spec.data.maxPromptLength",
+            Reason.CONTEXT_TOO_SHORT,
+            f"maxPromptLength + maxResponseLength = {longest} exceeds the model's {context} tokens",
+            f"lower the two to {context} together",
+        )
+
+
+def passages_leave_room(given: RuleInput) -> Iterator[Violation]:
+    """Leave room to the question beside whole passages (C8)."""
+    spec = given.spec
+    if spec.retrieval.mode is not RetrievalMode.PROMPT:
+        return
+    passages, tokens = _top_k(given), spec.retrieval.max_passage_tokens
+    if passages * tokens >= spec.data.max_prompt_length:
+        yield Violation(
+            "spec.data.maxPromptLength",
+            Reason.PASSAGES_DO_NOT_FIT,
+            f"{passages} passages × {tokens} tokens leave no room to the question "
+            f"in {spec.data.max_prompt_length} tokens",
+            "raise data.maxPromptLength, lower topK or retrieval.maxPassageTokens, "
+            "or data.allowTruncation: true",
+            Severity.WARNING if spec.data.allow_truncation else Severity.ERROR,
+        )
+
+
+def searches_leave_room(given: RuleInput) -> Iterator[Violation]:
+    """Leave room to the answer beside search results, part of the completion (C8)."""
+    spec = given.spec
+    if spec.retrieval.mode is not RetrievalMode.SEARCH:
+        return
+    turns, passages = spec.retrieval.max_turns, _top_k(given)
+    tokens = spec.retrieval.max_passage_tokens
+    if turns * passages * tokens >= spec.data.max_response_length:
+        yield Violation(
+            "spec.data.maxResponseLength",
+            Reason.SEARCHES_DO_NOT_FIT,
+            f"{turns} searches × {passages} passages × {tokens} tokens leave no room to the "
+            f"answer in {spec.data.max_response_length} tokens",
+            "raise data.maxResponseLength, lower topK, retrieval.maxTurns or maxPassageTokens",
+        )
+
+
+def _longest(given: RuleInput) -> int:
+    return given.spec.data.max_prompt_length + given.spec.data.max_response_length
+
+
+def _top_k(given: RuleInput) -> int:
+    return max((endpoint.top_k for endpoint in given.spec.retrieval.endpoints), default=0)

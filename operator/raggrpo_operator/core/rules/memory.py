@@ -1,0 +1,157 @@
+"""Rules about the memory of GPUs, pods and retrievers (C4, C5, C7, C12, C20)."""
+
+from collections.abc import Iterator
+
+from raggrpo_api.job import Preset
+from raggrpo_api.resources import Device, Placement
+from raggrpo_operator.core import gpu_memory
+from raggrpo_operator.core.quantity import format_bytes, parse_quantity, readable
+from raggrpo_operator.core.sizing import estimate, retriever_bytes
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput, warning
+
+UTILIZATION = "spec.rollout.gpuMemoryUtilization"
+LOWEST_UTILIZATION = 0.3
+HIGHEST_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
+
+
+def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
+    """Give trainer and engine their parts of a GPU that they share (C4)."""
+    if given.spec.resources.device is not Device.GPU:
+        return
+    share, placement = given.spec.rollout.gpu_memory_utilization, given.spec.resources.placement
+    highest = HIGHEST_UTILIZATION[placement]
+    if share > highest:
+        yield Violation(
+            UTILIZATION,
+            Reason.UTILIZATION_TOO_HIGH,
+            f"{share} leaves too little to the trainer when {placement}",
+            f"rollout.gpuMemoryUtilization: {highest} or less",
+        )
+    elif share < LOWEST_UTILIZATION:
+        yield warning(
+            UTILIZATION,
+            Reason.UTILIZATION_TOO_LOW,
+            f"{share} leaves the engine little KV cache",
+            f"rollout.gpuMemoryUtilization: {LOWEST_UTILIZATION} or more",
+        )
+
+
+def training_state_fits(given: RuleInput) -> Iterator[Violation]:
+    """Fit parameters, gradients and moments into what the engine leaves (C4)."""
+    if not _knows_gpu(given):
+        return
+    state, room = (
+        gpu_memory.training_state(given.spec, given.facts),
+        gpu_memory.trainer_share(given.spec),
+    )
+    if state > room:
+        yield Violation(
+            UTILIZATION,
+            Reason.TRAINING_STATE_DOES_NOT_FIT,
+            f"training needs {readable(state)} per GPU, {readable(max(0, room))} are left of "
+            f"{given.spec.resources.gpu_memory_gib} GiB",
+            "more GPUs, or a lower rollout.gpuMemoryUtilization",
+        )
+
+
+def activations_fit(given: RuleInput) -> Iterator[Violation]:
+    """Estimate activations and say which budget would fit (C4)."""
+    if not _knows_gpu(given):
+        return
+    spec, facts = given.spec, given.facts
+    room = gpu_memory.trainer_share(spec) - gpu_memory.training_state(spec, facts)
+    active = gpu_memory.activations(spec, facts)
+    if 0 <= room < active:
+        fits = room // max(1, gpu_memory.activation_bytes_per_token(spec, facts))
+        longest = spec.data.max_prompt_length + spec.data.max_response_length
+        options = [f"training.tokensPerMicroBatch: {fits}"] if fits >= longest else []
+        if not spec.training.gradient_checkpointing:
+            options.append("training.gradientCheckpointing: true")
+        yield warning(
+            "spec.training.tokensPerMicroBatch",
+            Reason.ACTIVATIONS_MAY_NOT_FIT,
+            f"activations need about {readable(active)} per GPU, {readable(room)} are left",
+            ", or ".join(options) or "more GPUs, or shorter prompts and responses",
+        )
+
+
+def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
+    """Fit weights and the KV cache of at least one sequence into the engine's share (C5)."""
+    if not _knows_gpu(given):
+        return
+    spec, facts = given.spec, given.facts
+    longest = spec.data.max_prompt_length + spec.data.max_response_length
+    needed = longest * gpu_memory.kv_bytes_per_token(spec, facts)
+    if gpu_memory.kv_cache(spec, facts) < needed:
+        weights, share = gpu_memory.engine_weights(spec, facts), gpu_memory.engine_share(spec)
+        yield Violation(
+            "spec.rollout.tensorParallelSize",
+            Reason.WEIGHTS_DO_NOT_FIT,
+            f"weights of {readable(weights)}, 2 GiB of graphs and {readable(needed)} of KV cache "
+            f"exceed the engine's {readable(share)}",
+            "a larger rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
+        )
+
+
+def eager_only_where_memory_is_short(given: RuleInput) -> Iterator[Violation]:
+    """Advise against eager mode where speed counts (C7)."""
+    spec = given.spec
+    fits = spec.preset in (Preset.MEMORY_LIMITED, Preset.DEBUG)
+    if spec.rollout.enforce_eager and spec.resources.device is Device.GPU and not fits:
+        yield warning(
+            "spec.rollout.enforceEager",
+            Reason.EAGER_IS_SLOW,
+            f"eager execution slows rollouts down and preset {spec.preset} is about speed",
+            "rollout.enforceEager: false, or preset: MemoryLimited",
+        )
+
+
+def shm_within_memory(given: RuleInput) -> Iterator[Violation]:
+    """Keep /dev/shm below the pod's memory, to which it is charged (C12, A5)."""
+    shm, memory = parse_quantity(given.sizing.shm), parse_quantity(given.sizing.memory)
+    if shm >= memory:
+        yield Violation(
+            "spec.resources.shmSize",
+            Reason.SHM_EXCEEDS_MEMORY,
+            f"/dev/shm of {given.sizing.shm} is not below the memory of {given.sizing.memory}",
+            "lower resources.shmSize or raise resources.memory; empty values are sized",
+        )
+
+
+def memory_covers_estimate(given: RuleInput) -> Iterator[Violation]:
+    """Announce an expected OOM kill; the user's word still wins (C12)."""
+    given_amounts = {"memory": given.spec.resources.memory, "shm": given.spec.resources.shm_size}
+    for resource, text in given_amounts.items():
+        needed = estimate(given.sizing, resource)
+        if text and parse_quantity(text) < needed:
+            field = {"memory": "memory", "shm": "shmSize"}[resource]
+            yield warning(
+                f"spec.resources.{field}",
+                Reason.MEMORY_BELOW_ESTIMATE,
+                f"{text} is less than the estimate of {readable(needed)}",
+                f"resources.{field}: {format_bytes(needed)}, or leave it out; see raggrpo plan",
+            )
+
+
+def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
+    """Fit a managed retriever's texts and index into its memory (C20)."""
+    if not given.facts.corpus_bytes:
+        return
+    needed = retriever_bytes(given.facts)
+    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+        memory = endpoint.managed.memory if endpoint.managed else ""
+        if memory and parse_quantity(memory) < needed:
+            yield Violation(
+                f"spec.retrieval.endpoints[{index}].managed.memory",
+                Reason.RETRIEVER_MEMORY_TOO_SMALL,
+                f"{memory} is less than the {readable(needed)} that corpus and index need",
+                f"memory: {format_bytes(needed)}, or leave it out",
+            )
+
+
+def _knows_gpu(given: RuleInput) -> bool:
+    resources = given.spec.resources
+    known = given.facts.parameters > 0 and resources.gpu_memory_gib > 0
+    return known and resources.device is Device.GPU

@@ -1,0 +1,107 @@
+"""Rules about names that must differ and values that must not be written down (C14, C15)."""
+
+from collections import Counter
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, urlsplit
+
+from raggrpo_api import names
+from raggrpo_api.secret_names import looks_secret
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput
+
+RESERVED_ENV = frozenset(
+    {
+        names.ENV_CONFIG,
+        names.ENV_PREFLIGHT_OUTPUT,
+        names.ENV_PROGRESS_PORT,
+        names.ENV_RUN_MARK,
+        "CUDA_VISIBLE_DEVICES",
+        "RAY_ADDRESS",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+    }
+)
+"""Set by the operator for each process."""
+
+Literal = tuple[str, str, str]
+"""(place, name, value) of something written into the file in plain text."""
+
+
+def names_are_unique(given: RuleInput) -> Iterator[Violation]:
+    """Let a name stand for one thing (C14)."""
+    spec = given.spec
+    lists = {
+        "spec.retrieval.endpoints": [endpoint.name for endpoint in spec.retrieval.endpoints],
+        "spec.volumes": [volume.name for volume in spec.volumes],
+        "spec.volumes (mountPath)": [volume.mount_path for volume in spec.volumes],
+        "spec.env": [variable.name for variable in spec.env],
+        "spec.retrieval.actorOutput.fields": spec.retrieval.actor_output.fields,
+    }
+    for path, found in lists.items():
+        for name, count in Counter(found).items():
+            if count > 1:
+                yield Violation(
+                    path,
+                    Reason.NAME_NOT_UNIQUE,
+                    f"{name} is given {count} times",
+                    "give each its own name",
+                )
+
+
+def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
+    """Refuse variables that the operator sets itself (C14)."""
+    for index, variable in enumerate(given.spec.env):
+        if variable.name in RESERVED_ENV or variable.name.startswith("RAGGRPO_SECRET_"):
+            yield Violation(
+                f"spec.env[{index}].name",
+                Reason.RESERVED_NAME,
+                f"{variable.name} is set by the operator",
+                "remove it",
+            )
+
+
+def values_have_one_source(given: RuleInput) -> Iterator[Violation]:
+    """Take a value as written or by reference, not both (C15)."""
+    for index, variable in enumerate(given.spec.env):
+        if variable.value and variable.secret_key_ref:
+            yield _one_source(f"spec.env[{index}]", f"{variable.name} has both")
+    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+        for position, header in enumerate(endpoint.headers):
+            if bool(header.value) == bool(header.secret_key_ref):
+                state = "has both" if header.value else "has neither"
+                path = f"spec.retrieval.endpoints[{index}].headers[{position}]"
+                yield _one_source(path, f"{header.name} {state}")
+
+
+def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
+    """Refuse literal secrets: whoever can read the job could read them (C15)."""
+    for place, name, value in _literals(given):
+        if value and looks_secret(name):
+            yield Violation(
+                place,
+                Reason.SECRET_IN_PLAIN_TEXT,
+                f"{name} looks like a secret and is written in plain text",
+                "put the value into a Secret; give secretKeyRef: {name, key}",
+            )
+
+
+def _literals(given: RuleInput) -> Iterator[Literal]:
+    for index, variable in enumerate(given.spec.env):
+        yield f"spec.env[{index}].value", variable.name, variable.value
+    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+        path = f"spec.retrieval.endpoints[{index}]"
+        for position, header in enumerate(endpoint.headers):
+            yield f"{path}.headers[{position}].value", header.name, header.value
+        for key, value in endpoint.extra_body.items():
+            yield f"{path}.extraBody.{key}", key, value
+        for key, value in parse_qsl(urlsplit(endpoint.url).query):
+            yield f"{path}.url", key, value
+    for index, term in enumerate(given.spec.reward.functions):
+        for key, value in parse_qsl(urlsplit(term.url).query):
+            yield f"spec.reward.functions[{index}].url", key, value
+
+
+def _one_source(path: str, problem: str) -> Violation:
+    remedy = "give exactly one of value and secretKeyRef"
+    return Violation(path, Reason.ONE_SOURCE_OF_VALUE, f"{problem} value and secretKeyRef", remedy)

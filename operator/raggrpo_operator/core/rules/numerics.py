@@ -1,0 +1,102 @@
+"""Rules about the numbers of the objective and of recovery (C18, C19, B6)."""
+
+from collections.abc import Iterator
+
+from raggrpo_api.model import Attention
+from raggrpo_api.resources import Device
+from raggrpo_api.training import Precision, RowLayout
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput, warning
+
+LEARNING_RATES = (1e-8, 1e-3)
+
+
+def temperature_is_positive(given: RuleInput) -> Iterator[Violation]:
+    """Refuse greedy sampling: equal completions carry no advantage (C19)."""
+    if given.spec.rollout.temperature == 0:
+        yield Violation(
+            "spec.rollout.temperature",
+            Reason.TEMPERATURE_ZERO,
+            "0 makes the completions of a group equal, so that nothing is learned",
+            "rollout.temperature: 0.6",
+        )
+
+
+def top_p_keeps_logprobs_exact(given: RuleInput) -> Iterator[Violation]:
+    """Advise against a cut-off that the trainer's softmax does not know (C19)."""
+    if given.spec.rollout.top_p < 1:
+        yield warning(
+            "spec.rollout.topP",
+            Reason.TOP_P_BELOW_ONE,
+            f"{given.spec.rollout.top_p} makes rollout and trainer log-probabilities differ",
+            "rollout.topP: 1.0",
+        )
+
+
+def learning_rate_is_usual(given: RuleInput) -> Iterator[Violation]:
+    """Point at rates that are mostly a slip of the exponent (C19)."""
+    rate, (lowest, highest) = given.spec.training.learning_rate, LEARNING_RATES
+    if not lowest <= rate <= highest:
+        yield warning(
+            "spec.training.learningRate",
+            Reason.LEARNING_RATE_UNUSUAL,
+            f"{rate:g} lies outside {lowest:g} to {highest:g}",
+            "1e-6 is usual for models from 0.5B parameters",
+        )
+
+
+def clip_range_is_sane(given: RuleInput) -> Iterator[Violation]:
+    """Refuse a range without width or with the larger side below (C19)."""
+    low, high = given.spec.algorithm.clip_ratio_low, given.spec.algorithm.clip_ratio_high
+    if high < low or high == 0:
+        yield Violation(
+            "spec.algorithm.clipRatioHigh",
+            Reason.CLIP_RANGE,
+            f"clipRatioLow is {low} and clipRatioHigh is {high}",
+            "0.2 and 0.28; the upper distance is above 0 and not below the lower",
+        )
+
+
+def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
+    """Reach the peak learning rate within the run (C19)."""
+    warmup, steps = given.spec.training.warmup_steps, given.spec.training.total_steps
+    if steps and warmup >= steps:
+        yield warning(
+            "spec.training.warmupSteps",
+            Reason.WARMUP_EXCEEDS_RUN,
+            f"{warmup} of {steps} steps are warm-up",
+            f"training.warmupSteps: {steps // 10}",
+        )
+
+
+def attention_is_available(given: RuleInput) -> Iterator[Violation]:
+    """Ask FlashAttention for a GPU, 16-bit numbers and rows without block mask (C18, A32)."""
+    spec = given.spec
+    if spec.model.attention is not Attention.FLASH:
+        return
+    obstacles = {
+        "resources.device is CPU": spec.resources.device is Device.CPU,
+        "training.precision is FP32": spec.training.precision is Precision.FP32,
+        "training.rowLayout is SharedPrefix": spec.training.row_layout is RowLayout.SHARED_PREFIX,
+    }
+    for obstacle, stands in obstacles.items():
+        if stands:
+            yield Violation(
+                "spec.model.attention",
+                Reason.ATTENTION_UNAVAILABLE,
+                f"Flash does not work while {obstacle}",
+                "model.attention: Auto takes the best that works",
+            )
+
+
+def backoff_grows(given: RuleInput) -> Iterator[Violation]:
+    """Refuse a largest delay below the first (B6)."""
+    recovery = given.spec.recovery
+    if recovery.max_backoff_seconds < recovery.backoff_seconds:
+        yield Violation(
+            "spec.recovery.maxBackoffSeconds",
+            Reason.BACKOFF_RANGE,
+            f"{recovery.max_backoff_seconds} is below backoffSeconds {recovery.backoff_seconds}",
+            f"recovery.maxBackoffSeconds: {recovery.backoff_seconds} or more",
+        )

@@ -1,0 +1,77 @@
+"""Rules about paths and the volumes they lie on (C11). Looks at no file system."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from raggrpo_api.resources import Placement, Volume
+from raggrpo_operator.core.path_fields import path_fields
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput, warning
+
+CHECKPOINT = "spec.checkpoint.path"
+
+
+def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
+    """Keep checkpoints off the pod's own disk, which vanishes with it (C11)."""
+    volumes, path = given.spec.volumes, given.spec.checkpoint.path
+    if not volumes:
+        yield warning(
+            "spec.volumes",
+            Reason.NO_VOLUME,
+            "none: fine on one machine, but in a cluster checkpoints are lost with the pod",
+            "volumes: [{name, claimName, mountPath}] for data and checkpoints",
+        )
+        return
+    volume = _volume_of(path, volumes)
+    if volume is None:
+        yield Violation(
+            CHECKPOINT,
+            Reason.CHECKPOINT_NOT_ON_VOLUME,
+            f"{path} lies on no volume ({_mounts(volumes)})",
+            f"a folder below a volume, such as {volumes[-1].mount_path}/{given.job.metadata.name}",
+        )
+    elif volume.read_only:
+        yield Violation(
+            CHECKPOINT,
+            Reason.CHECKPOINT_READ_ONLY,
+            f"{path} lies on volume {volume.name}, which is read-only",
+            "another volume, or readOnly: false",
+        )
+
+
+def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
+    """Point at other paths off the volumes, which only an image can hold (C11)."""
+    volumes = given.spec.volumes
+    for place, path in path_fields(given.job.spec):
+        is_other = place != CHECKPOINT and not place.startswith("spec.volumes")
+        if volumes and is_other and _volume_of(path, volumes) is None:
+            yield warning(
+                place,
+                Reason.PATH_NOT_ON_VOLUME,
+                f"{path} lies on no volume ({_mounts(volumes)})",
+                "mount a volume there, unless the image holds it",
+            )
+
+
+def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
+    """Remind of shared claims where pods can land on several nodes (C11)."""
+    resources, volumes = given.spec.resources, given.spec.volumes
+    many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
+    if many and volumes:
+        yield warning(
+            "spec.volumes",
+            Reason.NEEDS_READ_WRITE_MANY,
+            "trainer pods can land on several nodes",
+            f"claims with ReadWriteMany: {', '.join(volume.claim_name for volume in volumes)}",
+        )
+
+
+def _volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
+    """Return the volume that holds `path`: the one with the longest mount path above it."""
+    holding = [v for v in volumes if PurePosixPath(path).is_relative_to(v.mount_path)]
+    return max(holding, key=lambda volume: len(volume.mount_path), default=None)
+
+
+def _mounts(volumes: Sequence[Volume]) -> str:
+    return ", ".join(volume.mount_path for volume in volumes)

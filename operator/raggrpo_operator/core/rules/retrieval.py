@@ -1,0 +1,175 @@
+"""Rules about retrieval: endpoints, roles, protocols and templates (A4, A14, B21, C8)."""
+
+from collections.abc import Iterator
+from string import Formatter
+
+from raggrpo_api.retrieval import (
+    EndpointProtocol,
+    EndpointRole,
+    IndexKind,
+    RetrievalEndpoint,
+    RetrievalMode,
+)
+from raggrpo_api.reward import RewardKind
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput, warning
+
+MODE = "spec.retrieval.mode"
+RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
+"""Fields that a RagChat request must hold besides the context (A14)."""
+
+
+def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
+    """Ask for a service elsewhere or for one that the operator runs (B21)."""
+    for path, endpoint in _endpoints(given):
+        if bool(endpoint.url) == (endpoint.managed is not None):
+            state = "both url and managed" if endpoint.url else "neither url nor managed"
+            yield Violation(
+                path,
+                Reason.ENDPOINT_SOURCE,
+                f"endpoint {endpoint.name} has {state}",
+                "give exactly one of url and managed",
+            )
+
+
+def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
+    """Ask for the vectors that dense search works on (B21)."""
+    for path, endpoint in _endpoints(given):
+        managed = endpoint.managed
+        if managed and managed.index is IndexKind.DENSE and not managed.vectors:
+            yield Violation(
+                f"{path}.managed.vectors",
+                Reason.VECTORS_NEEDED,
+                "a Dense index has no vectors",
+                "managed.vectors: /path/to/vectors.npy, or managed.index: BM25",
+            )
+
+
+def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
+    """Match roles: retrievers speak SearchR1, Actor and Reference speak RagChat (A14)."""
+    for path, endpoint in _endpoints(given):
+        is_retriever = endpoint.role is EndpointRole.RETRIEVER
+        wanted = EndpointProtocol.SEARCH_R1 if is_retriever else EndpointProtocol.RAG_CHAT
+        if endpoint.protocol is not wanted:
+            yield Violation(
+                f"{path}.protocol",
+                Reason.PROTOCOL_MISMATCH,
+                f"{endpoint.name} with role {endpoint.role} has protocol {endpoint.protocol}",
+                f"protocol: {wanted}, or another role",
+            )
+
+
+def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
+    """Ask for one retriever in modes Prompt and Search (A4)."""
+    mode = given.spec.retrieval.mode
+    if mode not in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
+        return
+    found = _with_role(given, EndpointRole.RETRIEVER)
+    if len(found) != 1:
+        yield Violation(
+            "spec.retrieval.endpoints",
+            Reason.RETRIEVER_NEEDED,
+            f"mode {mode} needs one endpoint with role Retriever, there are {len(found)}",
+            "one endpoint {name, role: Retriever, protocol: SearchR1, url or managed}",
+        )
+
+
+def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
+    """Ask for both endpoints whose results RagScore compares (A4, A14)."""
+    if not _uses_rag_score(given):
+        return
+    if given.spec.retrieval.mode is not RetrievalMode.REWARD:
+        yield Violation(
+            MODE,
+            Reason.RAG_ENDPOINTS_NEEDED,
+            f"reward RagScore calls endpoints after generation, the mode is "
+            f"{given.spec.retrieval.mode}",
+            "retrieval.mode: Reward, or another reward",
+        )
+    for role in (EndpointRole.ACTOR, EndpointRole.REFERENCE):
+        found = _with_role(given, role)
+        if len(found) != 1:
+            yield Violation(
+                "spec.retrieval.endpoints",
+                Reason.RAG_ENDPOINTS_NEEDED,
+                f"reward RagScore needs one endpoint with role {role}, there are {len(found)}",
+                f"one endpoint {{name, role: {role}, protocol: RagChat, url}}",
+            )
+
+
+def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
+    """Refuse a RagChat request without one of its fields, as the service would (A14)."""
+    fields = given.spec.retrieval.actor_output.fields
+    missing = [name for name in RAG_FIELDS if name not in fields]
+    if _uses_rag_score(given) and missing:
+        yield Violation(
+            "spec.retrieval.actorOutput.fields",
+            Reason.RAG_FIELD_MISSING,
+            f"RagChat requests need {', '.join(missing)}",
+            f"fields: [{', '.join([*fields, *missing])}]",
+        )
+
+
+def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
+    """Point at endpoints that nobody calls, probably for a forgotten mode (A4)."""
+    mode = given.spec.retrieval.mode
+    used: set[EndpointRole] = set()
+    if mode in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
+        used = {EndpointRole.RETRIEVER}
+    elif _uses_rag_score(given):
+        used = {EndpointRole.ACTOR, EndpointRole.REFERENCE}
+    for path, endpoint in _endpoints(given):
+        if endpoint.role not in used:
+            yield warning(
+                path,
+                Reason.ENDPOINT_UNUSED,
+                f"{endpoint.name} with role {endpoint.role} is not called in mode {mode}",
+                "remove it, or choose the mode and reward that use it",
+            )
+
+
+def templates_have_their_placeholders(given: RuleInput) -> Iterator[Violation]:
+    """Refuse templates through which passages never reach the model (C8)."""
+    retrieval = given.spec.retrieval
+    checks: list[tuple[str, str, set[str], set[str]]] = []
+    if retrieval.mode is RetrievalMode.PROMPT:
+        both = {"prompt", "passages"}
+        checks.append(("promptTemplate", retrieval.prompt_template, both, both))
+    if retrieval.mode in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
+        checks.append(("passageTemplate", retrieval.passage_template, {"text"}, {"text", "index"}))
+    for name, template, required, known in checks:
+        problem = _template_problem(template, required, known)
+        if problem:
+            wanted = " and ".join(f"{{{key}}}" for key in sorted(required))
+            yield Violation(
+                f"spec.retrieval.{name}",
+                Reason.TEMPLATE_PLACEHOLDER,
+                problem,
+                f"write {wanted}; double any other brace",
+            )
+
+
+def _template_problem(template: str, required: set[str], known: set[str]) -> str:
+    try:
+        found = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+    except ValueError as error:
+        return str(error)
+    if missing := sorted(required - found):
+        return f"misses {{{missing[0]}}}"
+    if unknown := sorted(found - known):
+        return f"has the unknown placeholder {{{unknown[0]}}}"
+    return ""
+
+
+def _endpoints(given: RuleInput) -> Iterator[tuple[str, RetrievalEndpoint]]:
+    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+        yield f"spec.retrieval.endpoints[{index}]", endpoint
+
+
+def _with_role(given: RuleInput, role: EndpointRole) -> list[RetrievalEndpoint]:
+    return [endpoint for endpoint in given.spec.retrieval.endpoints if endpoint.role is role]
+
+
+def _uses_rag_score(given: RuleInput) -> bool:
+    return any(term.name is RewardKind.RAG_SCORE for term in given.spec.reward.functions)

@@ -1,0 +1,118 @@
+"""Rules about processors, processes and placement (C5, C12, C13, C16, A3)."""
+
+from collections.abc import Iterator
+
+from raggrpo_api.resources import Device, Placement
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput, warning
+
+
+def gpus_are_asked_for(given: RuleInput) -> Iterator[Violation]:
+    """Ask for a GPU per rank (C12)."""
+    resources = given.spec.resources
+    if resources.device is Device.GPU and not resources.gpus_per_node:
+        yield Violation(
+            "spec.resources.gpusPerNode",
+            Reason.NO_GPUS,
+            "device is GPU and gpusPerNode is 0",
+            "resources.gpusPerNode: 1 or more, or resources.device: CPU",
+        )
+
+
+def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
+    """Give engines GPUs of their own exactly when Disaggregated (C12)."""
+    resources = given.spec.resources
+    if resources.device is not Device.GPU:
+        return
+    disaggregated = resources.placement is Placement.DISAGGREGATED
+    if disaggregated != bool(resources.rollout_gpus):
+        yield Violation(
+            "spec.resources.rolloutGpus",
+            Reason.ROLLOUT_GPUS_MISMATCH,
+            f"placement is {resources.placement} and rolloutGpus is {resources.rollout_gpus}",
+            "resources.rolloutGpus: 1 or more with placement Disaggregated, else 0",
+        )
+
+
+def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
+    """Keep an engine's GPUs in one pod (C5)."""
+    resources, size = given.spec.resources, given.spec.rollout.tensor_parallel_size
+    gpus, place = resources.gpus_per_node, "resources.gpusPerNode"
+    if resources.device is Device.CPU:
+        gpus, place = 1, "the one CPU engine"
+    elif resources.placement is Placement.DISAGGREGATED:
+        gpus, place = resources.rollout_gpus, "resources.rolloutGpus"
+    if gpus and gpus % size:
+        yield Violation(
+            "spec.rollout.tensorParallelSize",
+            Reason.TENSOR_PARALLEL_NOT_DIVISOR,
+            f"{size} does not divide {place} ({gpus})",
+            f"rollout.tensorParallelSize: a divisor of {gpus}",
+        )
+
+
+def tensor_parallel_divides_heads(given: RuleInput) -> Iterator[Violation]:
+    """Split attention heads evenly over the engine's GPUs (C5)."""
+    heads, size = given.facts.heads, given.spec.rollout.tensor_parallel_size
+    if heads % size:
+        yield Violation(
+            "spec.rollout.tensorParallelSize",
+            Reason.HEADS_NOT_DIVISIBLE,
+            f"{size} does not divide the model's {heads} attention heads",
+            f"rollout.tensorParallelSize: a divisor of {heads}",
+        )
+
+
+def workers_fit_cpus(given: RuleInput) -> Iterator[Violation]:
+    """Cap data threads at the CPUs, where more only compete (C12, A18)."""
+    asked, used = given.job.spec.data.num_workers, given.spec.data.num_workers
+    by_user = "num_workers" in given.job.spec.data.model_fields_set
+    if by_user and asked > used:
+        yield warning(
+            "spec.data.numWorkers",
+            Reason.WORKERS_EXCEED_CPUS,
+            f"{asked} workers are capped to {used} = min(CPUs of a pod, 16)",
+            f"data.numWorkers: {used}, or a larger resources.cpu",
+        )
+
+
+def ray_version_is_the_same(given: RuleInput) -> Iterator[Violation]:
+    """Keep the Ray version that the job began with (C13)."""
+    image, pinned = given.facts.ray_version, given.job.status.pinned.get("rayVersion", "")
+    if image and pinned and image != pinned:
+        yield Violation(
+            "spec.image",
+            Reason.RAY_VERSION_MISMATCH,
+            f"the image has Ray {image}, this job began with {pinned}",
+            f"an image with Ray {pinned}, or a new job",
+        )
+
+
+def async_needs_disaggregation(given: RuleInput) -> Iterator[Violation]:
+    """Refuse overlap on one GPU, which cannot generate while it trains (C16)."""
+    colocated = given.spec.resources.placement is Placement.COLOCATED
+    if given.spec.training.off_policy_steps and colocated:
+        yield Violation(
+            "spec.training.offPolicySteps",
+            Reason.ASYNC_NEEDS_DISAGGREGATION,
+            "rollouts cannot overlap training on the same processors",
+            "resources.placement: Disaggregated, or training.offPolicySteps: 0",
+        )
+
+
+def rollout_optimisations_stay_on(given: RuleInput) -> Iterator[Violation]:
+    """Keep on what saves work on long RAG prompts (A3)."""
+    rollout = given.spec.rollout
+    switches = {
+        "enableChunkedPrefill": rollout.enable_chunked_prefill,
+        "enablePrefixCaching": rollout.enable_prefix_caching,
+    }
+    for name, is_on in switches.items():
+        if not is_on:
+            yield warning(
+                f"spec.rollout.{name}",
+                Reason.ROLLOUT_OPTIMISATION_OFF,
+                "off, which slows rollouts down",
+                f"rollout.{name}: true",
+            )
