@@ -1,0 +1,71 @@
+"""Which prompts a batch holds and which seed a sample gets: pure functions of counters.
+
+Nothing random is carried from step to step, so an interrupted run continues bit for bit, on any
+number of ranks. torch's and numpy's global generators are never touched; Python's `hash()`
+differs between processes and is never used.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where the next batch begins: `position` prompts of pass `epoch` were handed out."""
+
+    epoch: int = 0
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Hands out prompt indices in a new order on every pass over the data."""
+
+    num_prompts: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.num_prompts < 1:
+            raise ValueError("a sampler needs at least one prompt")
+
+    def next_batch(self, cursor: Cursor, size: int) -> tuple[tuple[int, ...], Cursor]:
+        """Return the next `size` indices and the cursor behind them.
+
+        A batch may cross into the following pass; every pass holds each prompt exactly once.
+        """
+        indices: list[int] = []
+        while len(indices) < size:
+            order = _order(self.num_prompts, self.seed, cursor.epoch)
+            taken = order[cursor.position : cursor.position + size - len(indices)]
+            indices += taken.tolist()
+            cursor = Cursor(cursor.epoch, cursor.position + len(taken))
+            if cursor.position == self.num_prompts:
+                cursor = Cursor(cursor.epoch + 1)
+        return tuple(indices), cursor
+
+
+def sample_seed(seed: int, step: int, prompt_id: int, sample: int) -> int:
+    """Return the 63-bit seed of one completion."""
+    return int.from_bytes(_digest("sample", seed, step, prompt_id, sample)[:8]) >> 1
+
+
+def permutation(count: int, *key: int) -> NDArray[np.int64]:
+    """Return a permutation of range(count), [count], that depends on the key alone.
+
+    Made from Philox's raw stream, which numpy never changes; `Generator.permutation` may.
+    """
+    bits = np.random.Philox(key=int.from_bytes(_digest("permutation", *key)[:16]))
+    return np.argsort(bits.random_raw(count), kind="stable")
+
+
+@lru_cache(maxsize=4)
+def _order(num_prompts: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    return permutation(num_prompts, seed, epoch)
+
+
+def _digest(purpose: str, *key: int) -> bytes:
+    return hashlib.sha256(f"{purpose}:{','.join(map(str, key))}".encode()).digest()
