@@ -80,12 +80,14 @@ class Toleration(ApiModel):
 
     key: LabelValue = ""
     """Taint key; empty with operator Exists tolerates all."""
-    operator: Annotated[str, StringConstraints(pattern=r"^(Exists|Equal)$")] = "Exists"
+    operator: Annotated[str, StringConstraints(pattern=r"^(Exists|Equal)$", max_length=16)] = (
+        "Exists"
+    )
     """Exists or Equal."""
     value: LabelValue = ""
     """Taint value for Equal."""
     effect: Annotated[
-        str, StringConstraints(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)?$")
+        str, StringConstraints(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)?$", max_length=32)
     ] = ""
     """Effect; empty: all."""
 

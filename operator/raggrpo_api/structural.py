@@ -1,0 +1,75 @@
+"""From pydantic's JSON schema to the structural schema that Kubernetes takes. Writes no file.
+
+Refuses, naming the place, what a structural schema cannot say (oneOf, allOf, tuples, unions).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = dict[str, Any]
+DescribeDefault = Callable[[str, Any], str]
+"""(place, default) → the sentence that tells it to the reader, empty for none."""
+
+_REFUSED = ("oneOf", "allOf", "anyOf", "prefixItems", "not", "if")
+_DROPPED = ("title", "default", "discriminator", "examples", "propertyNames", "const")
+
+
+def structural(model: type[BaseModel], describe_default: DescribeDefault) -> Schema:
+    """Return a model's structural schema: everything inline, no defaults, no closed objects."""
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    return _Rewriter(schema.get("$defs", {}), describe_default).rewrite(schema, "")
+
+
+class _Rewriter:
+    def __init__(self, definitions: Mapping[str, Schema], describe: DescribeDefault) -> None:
+        self._definitions = definitions
+        self._describe = describe
+
+    def rewrite(self, schema: Schema, place: str) -> Schema:
+        schema = self._inlined(schema, place)
+        if refused := [key for key in _REFUSED if key in schema]:
+            raise ValueError(f"{place or 'the root'}: {refused[0]} has no structural form")
+        result = {key: value for key, value in schema.items() if key not in (*_DROPPED, "$defs")}
+        if "const" in schema:
+            result["enum"] = [schema["const"]]
+        for side in ("Minimum", "Maximum"):
+            exclusive = f"exclusive{side}"
+            if exclusive in result:  # a number in JSON Schema, a flag in OpenAPI 3.0
+                result |= {side.lower(): result[exclusive], exclusive: True}
+        if result.get("type") == "integer":
+            result["format"] = "int64"
+        if "properties" in result:
+            result.pop("additionalProperties", None)
+            result["properties"] = {
+                name: self.rewrite(field, f"{place}.{name}".removeprefix("."))
+                for name, field in result["properties"].items()
+            }
+        elif isinstance(result.get("additionalProperties"), dict):
+            result["additionalProperties"] = self.rewrite(
+                result["additionalProperties"], f"{place}.*"
+            )
+        if "items" in result:
+            result["items"] = self.rewrite(result["items"], f"{place}[]")
+        return self._with_description(result, schema, place)
+
+    def _inlined(self, schema: Schema, place: str, above: tuple[str, ...] = ()) -> Schema:
+        """Replace `$ref` by what it names and `X | null` by X; what stands beside them wins."""
+        beside = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+        if "$ref" in schema:
+            name = schema["$ref"].rpartition("/")[2]
+            if name in above:
+                raise ValueError(f"{place}: {name} contains itself")
+            return self._inlined(self._definitions[name], place, (*above, name)) | beside
+        choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
+        if len(choices) == 1:
+            return self._inlined(choices[0], place, above) | beside
+        return schema
+
+    def _with_description(self, result: Schema, schema: Schema, place: str) -> Schema:
+        words = " ".join(str(result.pop("description", "")).split())
+        default = self._describe(place, schema["default"]) if "default" in schema else ""
+        if text := f"{words} {default}".strip():
+            return {"description": text, **result}
+        return result
