@@ -14,6 +14,7 @@ from raggrpo_api.job import JobSpec, RagGrpoJob
 from raggrpo_api.model import Attention
 from raggrpo_api.preflight import Facts
 from raggrpo_api.resources import Device
+from raggrpo_api.resume import resume_values
 from raggrpo_api.retrieval import RetrievalMode
 from raggrpo_api.trainer_config import (
     AttemptIdentity,
@@ -103,7 +104,7 @@ def trainer_config(
         namespace=job.metadata.namespace,
         job_uid=job.metadata.uid,
         number=number,
-        resume_hash=resume_hash(spec, facts),
+        resume_hash=content_hash(resume_values(spec)),
     )
     blocks = {
         name: getattr(spec, name)
@@ -116,52 +117,6 @@ def trainer_config(
     rendered = config.model_dump(mode="json", by_alias=True, exclude={"attempt"})
     identity = identity.model_copy(update={"config_hash": content_hash(rendered)})
     return config.model_copy(update={"attempt": identity})
-
-
-def resume_hash(spec: JobSpec, facts: Facts | None) -> str:
-    """Return the hash of what a checkpoint depends on: model, data and order, objective, optimiser.
-
-    Left out on purpose, since they change no result: targets, intervals, logging, recovery,
-    memory mitigations, row layout, precision, endpoints' addresses and limits.
-    """
-    known = facts or Facts()
-    training, rollout, retrieval = spec.training, spec.rollout, spec.retrieval
-    return content_hash(
-        {
-            "model": spec.model.path,
-            "architecture": [
-                known.parameters,
-                known.layers,
-                known.hidden_size,
-                known.heads,
-                known.kv_heads,
-                known.vocabulary,
-            ],
-            "rows": known.rows,
-            "data": _part(
-                spec.data,
-                "train_files columns train_batch_size max_samples max_prompt_length "
-                "max_response_length allow_truncation",
-            ),
-            "algorithm": _part(spec.algorithm, " ".join(type(spec.algorithm).model_fields)),
-            "rollout": _part(rollout, "n temperature top_p"),
-            "optimiser": _part(
-                training,
-                "seed learning_rate warmup_steps weight_decay max_grad_norm mini_batch_prompts "
-                "off_policy_steps",
-            ),
-            "retrieval": _part(
-                retrieval,
-                "mode prompt_template passage_template shuffle_passages max_passage_tokens "
-                "max_turns actor_output on_failure",
-            ),
-            "endpoints": [
-                _part(endpoint, "name role protocol top_k score_threshold")
-                for endpoint in retrieval.endpoints
-            ],
-            "reward": [_part(term, "name weight python") for term in spec.reward.functions],
-        }
-    )
 
 
 def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[tuple[str, bool]]:
@@ -234,10 +189,6 @@ def _with_pins(spec: JobSpec, pinned: Mapping[str, str]) -> JobSpec:
     if model.attention is Attention.AUTO and "attention" in pinned:
         model = model.model_copy(update={"attention": Attention(pinned["attention"])})
     return spec.model_copy(update={"training": training, "model": model})
-
-
-def _part(model: ApiModel, names: str) -> dict[str, Any]:
-    return model.model_dump(mode="json", include=set(names.split()))
 
 
 def _get(values: Mapping[str, Any], path: str) -> object:
