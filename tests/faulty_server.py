@@ -1,0 +1,110 @@
+"""A real HTTP server for tests that answers, misbehaves or stays silent as the test says."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as it arrived."""
+
+    body: dict[str, Any]
+    headers: dict[str, str]
+    number: int
+    """Counted from 0 in the order of arrival."""
+
+
+Respond = Callable[[Received], Awaitable[Response]]
+
+
+@dataclass
+class FaultyServer:
+    """What a test sees of the server."""
+
+    url: str
+    requests: list[Received] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+
+@asynccontextmanager
+async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
+    """Serve POST / by `respond` on a free port of 127.0.0.1 until the block ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    faulty = FaultyServer(url=f"http://127.0.0.1:{listener.getsockname()[1]}/")
+
+    async def endpoint(request: Request) -> Response:
+        received = Received(
+            json.loads(await request.body()), dict(request.headers), len(faulty.requests)
+        )
+        faulty.requests.append(received)
+        faulty.in_flight += 1
+        faulty.most_in_flight = max(faulty.most_in_flight, faulty.in_flight)
+        try:
+            return await respond(received)
+        finally:
+            faulty.in_flight -= 1
+
+    app = Starlette(routes=[Route("/", endpoint, methods=["POST"])])
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield faulty
+    finally:
+        task.cancel()  # a graceful end would take uvicorn 0.2 s per test
+        await asyncio.wait([task])
+        for running in server.server_state.tasks:
+            running.cancel()
+        for accepting in server.servers:
+            accepting.close()
+
+
+def always(answer: Any, status: int = 200) -> Respond:
+    """Answer every request alike."""
+
+    async def respond(_: Received) -> Response:
+        return JSONResponse(answer, status)
+
+    return respond
+
+
+async def silent(_: Received) -> Response:
+    """Never answer."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+def search_r1(scores: bool = True) -> Respond:
+    """Find one passage per query: its id is the query itself."""
+
+    async def respond(received: Received) -> Response:
+        documents = [{"id": query, "contents": f"about {query}"} for query in _queries(received)]
+        if not scores:
+            return JSONResponse({"result": [[document] for document in documents]})
+        return JSONResponse({"result": [[{"document": d, "score": 0.5}] for d in documents]})
+
+    return respond
+
+
+def rag_chat(received: Received) -> Response:
+    """Find one passage: its id is the context."""
+    context = received.body["context"]
+    return JSONResponse({"results": [{"id": context, "text": f"about {context}", "score": 0.5}]})
+
+
+def _queries(received: Received) -> list[str]:
+    queries = received.body["queries"]
+    assert isinstance(queries, list)
+    return queries

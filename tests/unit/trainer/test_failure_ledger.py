@@ -1,0 +1,60 @@
+from raggrpo_trainer.sample_failures import (
+    FailureCause,
+    FailureLedger,
+    RetrievalFailed,
+    RewardFailed,
+)
+
+
+def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
+    ledger = FailureLedger()
+    for sample in range(28):
+        ledger.succeeded(sample, "endpoint actor-8b")
+    for sample in range(28, 36):
+        failure = RetrievalFailed("actor-8b", FailureCause.TIMEOUT, "no answer in 30 s")
+        ledger.failed(sample, failure)
+    for sample in range(36, 40):
+        ledger.failed(sample, RetrievalFailed("actor-8b", FailureCause.HTTP_STATUS, "500 'boom'"))
+
+    assert ledger.message() == (
+        "endpoint actor-8b: 12 of 40 calls failed (Timeout 8, HttpStatus 4), "
+        "e.g. sample 28: no answer in 30 s"
+    )
+    assert ledger.ratio == 12 / 40
+    assert ledger.causes("endpoint actor-8b") == {
+        FailureCause.TIMEOUT: 8,
+        FailureCause.HTTP_STATUS: 4,
+    }
+
+
+def test_message_prefers_an_example_of_a_call_that_was_made() -> None:
+    ledger = FailureLedger()
+    for sample in range(5):
+        ledger.failed(sample, RetrievalFailed("kb", FailureCause.CIRCUIT_OPEN, "not asked"))
+    ledger.failed(5, RetrievalFailed("kb", FailureCause.HTTP_STATUS, "500 'boom'"))
+
+    assert ledger.message() == (
+        "endpoint kb: 6 of 6 calls failed (CircuitOpen 5, HttpStatus 1), e.g. sample 5: 500 'boom'"
+    )
+
+
+def test_each_failing_source_gets_its_sentence_and_healthy_ones_none() -> None:
+    ledger = FailureLedger()
+    ledger.succeeded("1/0", "endpoint healthy")
+    ledger.failed("1/0", RetrievalFailed("kb", FailureCause.CIRCUIT_OPEN, "not asked"))
+    ledger.failed("1/1", RewardFailed("Python", FailureCause.RAISED, "KeyError: 'x'"))
+
+    assert ledger.message() == (
+        "endpoint kb: 1 of 1 calls failed (CircuitOpen 1), e.g. sample 1/0: not asked; "
+        "reward Python: 1 of 1 calls failed (Raised 1), e.g. sample 1/1: KeyError: 'x'"
+    )
+
+
+def test_ratio_counts_a_sample_once_however_many_of_its_calls_fail() -> None:
+    ledger = FailureLedger()
+    assert ledger.ratio == 0.0
+    ledger.succeeded("a", "endpoint kb")
+    for endpoint in ("kb", "actor-8b"):
+        ledger.failed("b", RetrievalFailed(endpoint, FailureCause.TIMEOUT, "no answer"))
+
+    assert ledger.ratio == 0.5
