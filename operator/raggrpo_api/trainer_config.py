@@ -6,6 +6,7 @@ its JSON schema travels along: operator and image may have different versions.
 
 import hashlib
 import json
+from functools import cache
 from typing import Any
 
 from .algorithm import AlgorithmSpec
@@ -70,6 +71,7 @@ class TrainerConfig(ApiModel):
         return json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
 
 
+@cache
 def schema_digest() -> str:
     """Return the digest of TrainerConfig's JSON schema, without its descriptions."""
     schema = _without_words(TrainerConfig.model_json_schema(by_alias=True))

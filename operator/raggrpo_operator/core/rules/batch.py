@@ -46,7 +46,7 @@ def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
             f"{rows} {unit} per update leave {ranks - rows} of {ranks} ranks without work",
             f"at least {ranks} {unit} per update, or fewer ranks in resources",
         )
-    elif rows % ranks:
+    elif ranks and rows % ranks:
         yield warning(
             "spec.training.miniBatchPrompts",
             Reason.BATCH_UNEVEN_OVER_RANKS,
