@@ -27,8 +27,8 @@ class _Rewriter:
         self._definitions = definitions
         self._describe = describe
 
-    def rewrite(self, schema: Schema, place: str) -> Schema:
-        schema = self._inlined(schema, place)
+    def rewrite(self, schema: Schema, place: str, above: tuple[str, ...] = ()) -> Schema:
+        schema, above = self._inlined(schema, place, above)
         if refused := [key for key in _REFUSED if key in schema]:
             raise ValueError(f"{place or 'the root'}: {refused[0]} has no structural form")
         result = {key: value for key, value in schema.items() if key not in (*_DROPPED, "$defs")}
@@ -43,29 +43,35 @@ class _Rewriter:
         if "properties" in result:
             result.pop("additionalProperties", None)
             result["properties"] = {
-                name: self.rewrite(field, f"{place}.{name}".removeprefix("."))
+                name: self.rewrite(field, f"{place}.{name}".removeprefix("."), above)
                 for name, field in result["properties"].items()
             }
         elif isinstance(result.get("additionalProperties"), dict):
-            result["additionalProperties"] = self.rewrite(
-                result["additionalProperties"], f"{place}.*"
-            )
+            values = result["additionalProperties"]
+            result["additionalProperties"] = self.rewrite(values, f"{place}.*", above)
         if "items" in result:
-            result["items"] = self.rewrite(result["items"], f"{place}[]")
+            result["items"] = self.rewrite(result["items"], f"{place}[]", above)
         return self._with_description(result, schema, place)
 
-    def _inlined(self, schema: Schema, place: str, above: tuple[str, ...] = ()) -> Schema:
-        """Replace `$ref` by what it names and `X | null` by X; what stands beside them wins."""
+    def _inlined(
+        self, schema: Schema, place: str, above: tuple[str, ...]
+    ) -> tuple[Schema, tuple[str, ...]]:
+        """Replace `$ref` by what it names and `X | null` by X; what stands beside them wins.
+
+        `above` names the definitions around this place, returned with the one entered here.
+        """
         beside = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+        choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]
             if name in above:
                 raise ValueError(f"{place}: {name} contains itself")
-            return self._inlined(self._definitions[name], place, (*above, name)) | beside
-        choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
-        if len(choices) == 1:
-            return self._inlined(choices[0], place, above) | beside
-        return schema
+            inner, above = self._inlined(self._definitions[name], place, (*above, name))
+        elif len(choices) == 1:
+            inner, above = self._inlined(choices[0], place, above)
+        else:
+            return schema, above
+        return inner | beside, above
 
     def _with_description(self, result: Schema, schema: Schema, place: str) -> Schema:
         words = " ".join(str(result.pop("description", "")).split())

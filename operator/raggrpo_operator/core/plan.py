@@ -15,7 +15,7 @@ from raggrpo_api.status import Sizing, SizingTerm
 
 from .quantity import readable
 from .resolve import Resolved
-from .violation import Severity, Violation
+from .violation import Reason, Severity, Violation
 from .world import world
 
 ORIGIN_WIDTH = 7
@@ -37,7 +37,7 @@ def render_plan(
         _heading(job, resolved, facts),
         [
             "Values (origin: user, coupled, preset, default or sized)",
-            *_values(resolved, sizing, width),
+            *_values(resolved, sizing, _secrets(violations), width),
         ],
         ["Sizing", *_sizing(sizing, width)],
     ]
@@ -67,7 +67,15 @@ def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[s
     ]
 
 
-def _values(resolved: Resolved, sizing: Sizing, width: int) -> Iterator[str]:
+def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:
+    """Return the places of literal secrets, which are refused and not repeated here (C15)."""
+    found = (v.path for v in violations if v.reason is Reason.SECRET_IN_PLAIN_TEXT)
+    return tuple(path.removeprefix("spec.") for path in found)
+
+
+def _values(
+    resolved: Resolved, sizing: Sizing, secrets: Sequence[str], width: int
+) -> Iterator[str]:
     given = resolved.spec.model_dump(mode="json", by_alias=True)
     sized = {
         "resources.cpu": sizing.cpu,
@@ -78,7 +86,8 @@ def _values(resolved: Resolved, sizing: Sizing, width: int) -> Iterator[str]:
     value_width = width - len(INDENT) - path_width - ORIGIN_WIDTH - 4
     for path, origin in resolved.origins.items():
         value = sized.get(path) or _value_at(given, path)
-        first, *rest = _wrapped(_shown(value), value_width)
+        is_secret = any(secret == path or secret.startswith(f"{path}.") for secret in secrets)
+        first, *rest = _wrapped("(hidden)" if is_secret else _shown(value), value_width)
         yield f"{INDENT}{path:<{path_width}}  {origin:<{ORIGIN_WIDTH}}  {first}".rstrip()
         margin = " " * (len(INDENT) + path_width + ORIGIN_WIDTH + 4)
         yield from (margin + line for line in rest)

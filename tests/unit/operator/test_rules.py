@@ -38,7 +38,8 @@ REF = {"name": "rag", "key": "token"}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
 NOTHING_KNOWN = Facts()
-MANAGED = {"name": "kb", "managed": {"corpus": "/mnt/work/corpus.jsonl"}}
+CORPUS = {"corpus": "/mnt/work/corpus.jsonl"}
+MANAGED = {"name": "kb", "managed": CORPUS}
 
 
 def with_steps(**changes: Any) -> dict[str, Any]:
@@ -155,8 +156,8 @@ ROWS: tuple[Row, ...] = (
         {"resources": {"shmSize": "1Gi"}}, {"resources": {"shmSize": "16Gi"}}, severity=WARNING),
     Row(memory.retriever_memory_covers_index, Reason.RETRIEVER_MEMORY_TOO_SMALL,
         "spec.retrieval.endpoints[0].managed.memory",
-        in_mode("Prompt", {"name": "kb", "managed": MANAGED["managed"] | {"memory": "4Gi"}}),
-        in_mode("Prompt", {"name": "kb", "managed": MANAGED["managed"] | {"memory": "5Gi"}}),
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "4Gi"}}),
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "5Gi"}}),
         Facts(corpus_bytes=2**30)),
     Row(world.gpus_are_asked_for, Reason.NO_GPUS, "spec.resources.gpusPerNode",
         {"resources": {"gpusPerNode": 0}}, {"resources": {"gpusPerNode": 0, "device": "CPU"}}),
@@ -195,8 +196,8 @@ ROWS: tuple[Row, ...] = (
         in_mode("Prompt", {"name": "kb"}), in_mode("Prompt", KB)),
     Row(retrieval.dense_index_has_vectors, Reason.VECTORS_NEEDED,
         "spec.retrieval.endpoints[0].managed.vectors",
-        in_mode("Prompt", {"name": "kb", "managed": MANAGED["managed"] | {"index": "Dense"}}),
-        in_mode("Prompt", {"name": "kb", "managed": MANAGED["managed"]
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"index": "Dense"}}),
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS
                            | {"index": "Dense", "vectors": "/mnt/work/vectors.npy"}})),
     Row(retrieval.protocol_fits_role, Reason.PROTOCOL_MISMATCH,
         "spec.retrieval.endpoints[0].protocol",

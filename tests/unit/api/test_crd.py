@@ -1,0 +1,241 @@
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from openapi_schema_validator import OAS30Validator
+from pydantic import BaseModel
+
+from job_builders import REMOVED, SAMPLES, a_raw_job, a_sample
+from raggrpo_api.cel import VALIDATIONS
+from raggrpo_api.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
+from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_operator.core.parse import parse_job
+
+VALIDATOR = OAS30Validator(job_schema())
+ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
+
+
+def parts(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield place, schema
+    for name, below in schema.get("properties", {}).items():
+        yield from parts(below, f"{place}.{name}".removeprefix("."))
+    if "items" in schema:
+        yield from parts(schema["items"], f"{place}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from parts(schema["additionalProperties"], f"{place}.*")
+
+
+SCHEMA_PARTS = dict(parts(job_schema()))
+
+
+def test_the_committed_file_is_what_the_models_say() -> None:
+    assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_api.crd"
+    assert yaml.safe_load(CRD_FILE.read_text()) == crd_manifest()
+
+
+def test_check_fails_on_a_file_that_was_edited(tmp_path: Path) -> None:
+    edited = tmp_path / "crd.yaml"
+    main(["--output", str(edited)])
+    main(["--check", "--output", str(edited)])
+    edited.write_text(edited.read_text().replace("Fast", "Slow"))
+
+    with pytest.raises(SystemExit, match="out of date"):
+        main(["--check", "--output", str(edited)])
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_samples_pass_the_models_and_the_generated_schema(path: Path) -> None:
+    job = a_sample(path)
+
+    VALIDATOR.validate(yaml.safe_load(path.read_text()))
+    VALIDATOR.validate(job.manifest())
+
+
+def test_a_written_status_passes_the_generated_schema() -> None:
+    job = a_sample(SAMPLES[0])
+
+    document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    VALIDATOR.validate(document)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("spec", REMOVED),
+        ("spec.model", REMOVED),
+        ("spec.model.path", "relative"),
+        ("spec.data.trainFiles", []),
+        ("spec.data.trainFiles", ["relative"]),
+        ("spec.data.maxSamples", "10"),
+        ("spec.data.trainBatchSize", 0),
+        ("spec.rollout.n", 2.5),
+        ("spec.rollout.n", 300),
+        ("spec.rollout.topP", 0.0),
+        ("spec.rollout.temperature", "hot"),
+        ("spec.suspend", "yes"),
+        ("spec.preset", "Quick"),
+        ("spec.resources.memory", "64 GB"),
+        ("spec.volumes", [{"name": "w", "claimName": "w"}]),
+        ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://me:pw@kb/x"}]),
+        ("spec.retrieval.endpoints", [ENDPOINT | {"role": "Oracle"}]),
+        ("spec.retrieval.endpoints", [ENDPOINT] * 9),
+        ("spec.scheduling.tolerations", [{"operator": "Maybe"}]),
+    ],
+)
+def test_models_and_schema_refuse_the_same(place: str, value: Any) -> None:
+    raw = a_raw_job({place: value})
+
+    assert not isinstance(parse_job(raw), RagGrpoJob)
+    assert not VALIDATOR.is_valid(raw)
+
+
+def test_the_schema_is_structural() -> None:
+    for place, schema in SCHEMA_PARTS.items():
+        assert "type" in schema, place
+        forbidden = {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default", "title", "const"}
+        assert not forbidden & schema.keys(), place
+        assert schema.get("additionalProperties") is not False, place
+
+
+def test_the_file_holds_no_defaults_and_no_references() -> None:
+    assert not re.search(r"^\s*(default|\$ref|title):", crd_yaml(), re.MULTILINE)
+
+
+def test_every_value_of_the_specification_is_bounded() -> None:
+    for place, schema in SCHEMA_PARTS.items():
+        if not place.startswith("spec"):
+            continue
+        match schema["type"]:
+            case "string":
+                assert "enum" in schema or "maxLength" in schema, place
+            case "integer" | "number":
+                assert {"minimum", "maximum"} <= schema.keys(), place
+            case "array":
+                assert "maxItems" in schema, place
+            case "object":
+                assert "properties" in schema or "maxProperties" in schema, place
+
+
+def test_every_field_of_the_specification_is_described() -> None:
+    undescribed = [
+        place
+        for place, schema in SCHEMA_PARTS.items()
+        if place.startswith("spec.") and not place.endswith(("[]", "*"))
+        if "description" not in schema
+    ]
+
+    assert undescribed == []
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("spec.recovery.maxRestarts", "Default: 10."),
+        ("spec.training.learningRate", "Default: 1e-06."),
+        ("spec.preset", "Default: Fast."),
+        ("spec.validation.beforeTraining", "Default: false."),
+        ("spec.data.columns.prompt", "Default: prompt."),
+        ("spec.data.trainBatchSize", "Default: from preset."),
+        ("spec.resources.cpu", "empty: sized."),
+    ],
+)
+def test_descriptions_end_with_the_default(place: str, sentence: str) -> None:
+    assert SCHEMA_PARTS[place]["description"].endswith(sentence)
+
+
+def test_conditions_are_a_map_by_type_and_named_things_by_name() -> None:
+    keys = {
+        place: schema["x-kubernetes-list-map-keys"]
+        for place, schema in SCHEMA_PARTS.items()
+        if schema.get("x-kubernetes-list-type") == "map"
+    }
+
+    assert keys == {
+        "status.conditions": ["type"],
+        "spec.retrieval.endpoints": ["name"],
+        "spec.volumes": ["name"],
+        "spec.env": ["name"],
+    }
+    for place, (key,) in keys.items():
+        assert key in SCHEMA_PARTS[f"{place}[]"]["required"]
+
+
+def test_rules_stand_where_they_belong_and_point_at_fields_that_exist() -> None:
+    for place, rules in VALIDATIONS.items():
+        schema = SCHEMA_PARTS[place]
+        assert schema["x-kubernetes-validations"] == [rule.manifest() for rule in rules]
+        for rule in rules:
+            assert rule.message
+            target = f"{place}{rule.field_path}".removeprefix(".")
+            assert target in SCHEMA_PARTS, target
+
+
+def test_rules_guard_every_optional_field_they_read() -> None:
+    for place, rules in VALIDATIONS.items():
+        for rule in rules:
+            for reference in set(re.findall(r"self((?:\.[a-zA-Z]+)+)", rule.rule)):
+                names = reference.strip(".").split(".")
+                names = names[:-1] if names[-1] == "matches" else names
+                for end in range(1, len(names) + 1):
+                    parent = ".".join([*filter(None, [place]), *names[: end - 1]])
+                    required = SCHEMA_PARTS[parent].get("required", [])
+                    guard = f"has(self.{'.'.join(names[:end])})"
+                    known = names[end - 1] in required or names[0] == "metadata"
+                    assert known or guard in rule.rule, (reference, rule.rule)
+
+
+def test_columns_and_selectable_fields_read_fields_that_exist() -> None:
+    version = crd_manifest()["spec"]["versions"][0]
+    paths = [column["jsonPath"] for column in version["additionalPrinterColumns"]]
+    paths += [field["jsonPath"] for field in version["selectableFields"]]
+
+    for path in paths:
+        place = re.sub(r"\[\?.*?\]", "[]", path).removeprefix(".")
+        assert place in SCHEMA_PARTS or place.startswith("metadata."), path
+
+
+def test_names_of_the_resource() -> None:
+    manifest = crd_manifest()
+
+    assert manifest["metadata"]["name"] == "raggrpojobs.raggrpo.io"
+    assert manifest["spec"]["names"]["shortNames"] == ["rgj"]
+    assert manifest["spec"]["names"]["categories"] == ["all", "ml"]
+    assert manifest["spec"]["versions"][0]["subresources"] == {"status": {}}
+
+
+def test_the_full_sample_gives_every_field() -> None:
+    full = next(path for path in SAMPLES if path.stem == "full")
+    given: set[str] = set()
+    known: set[str] = set()
+
+    def walk(model: BaseModel, place: str) -> None:
+        for name, field in type(model).model_fields.items():
+            here = f"{place}.{field.alias}"
+            known.add(here)
+            if name not in model.model_fields_set:
+                continue
+            given.add(here)
+            value = getattr(model, name)
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, BaseModel):
+                    walk(item, here)
+
+    walk(a_sample(full).spec, "spec")
+
+    assert isinstance(a_sample(full).spec, JobSpec)
+    assert known - given == set()
+
+
+def test_the_generator_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "raggrpo_api.crd", "--check"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
