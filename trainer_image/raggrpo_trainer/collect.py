@@ -27,7 +27,7 @@ from .errors import TrainerError
 from .packing import Completion, Group
 from .prompts import Prompt, PromptTooLong, compose
 from .retrieval import RetrievalClient
-from .rewards import RewardSample, Rewards
+from .rewards import Rewards, RewardSample
 from .rollout import EnginePool
 from .sample_failures import FailureLedger, SampleFailed
 from .sampler import sample_seed
@@ -127,10 +127,24 @@ class Collector:
         self._retrieval, self._rewards = retrieval, rewards
         self._eos = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
 
-    async def prepare(self, step: int, prompts: Sequence[Prompt], sampling: Sampling) -> Batch:
-        """Retrieve for the prompts and compose them; may run while the step before trains."""
+    async def prepare(
+        self,
+        step: int,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        swap_passages: bool = False,
+    ) -> Batch:
+        """Retrieve for the prompts and compose them; may run while the step before trains.
+
+        `swap_passages` gives every prompt the passages of another one: a control that shows
+        whether the policy reads them.
+        """
         ledger = FailureLedger()
         found = await asyncio.gather(*(self._passages(prompt, ledger) for prompt in prompts))
+        if swap_passages:
+            half = len(found) // 2
+            found = found[half:] + found[:half]
         samples: list[Sample] = []
         for prompt, passages in zip(prompts, found, strict=True):
             samples += self._composed(step, prompt, passages, sampling, ledger)
@@ -223,6 +237,7 @@ class Collector:
         prompt: Prompt,
         passages: tuple[str, ...] | SampleFailed,
         sampling: Sampling,
+        ledger: FailureLedger,
     ) -> list[Sample]:
         samples = [Sample(prompt, i) for i in range(sampling.n)]
         if isinstance(passages, SampleFailed):

@@ -74,7 +74,7 @@ class EngineOptions:
 
 def environment(device: str, threads: int) -> dict[str, str]:
     """Return the variables an engine's process must start with."""
-    common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     if device != "cpu":
         return common
     return common | {

@@ -127,41 +127,42 @@ class RankActor:
 class Ranks:
     """All ranks of an attempt. The loss of one ends the attempt: its peers hang in collectives."""
 
-    def __init__(self, actors: list[Any], infos: list[RankInfo]) -> None:
+    def __init__(self, actors: list[Any]) -> None:
         self._actors = actors
-        self.infos = infos
+        self.infos: list[RankInfo] = []
 
     @classmethod
-    async def start(
-        cls,
-        config: TrainerConfig,
-        placement: Placement,
-        epoch: int,
-        arguments: dict[str, Any],
-        log_folder: Path,
+    def create(
+        cls, config: TrainerConfig, placement: Placement, epoch: int, log_folder: Path
     ) -> "Ranks":
-        """Build the ranks. `arguments` are Policy's, with precision possibly Auto."""
+        """Start the ranks' processes; `build` makes them trainers."""
         world = config.world
-        actors = [
-            ray.remote(RankActor)
-            .options(
-                name=rank_name(epoch, rank),
-                num_cpus=world.cpus_per_rank,
-                num_gpus=world.gpus_per_rank,
-                scheduling_strategy=placement.for_rank(rank),
-                runtime_env={"env_vars": _environment(config)},
-            )
-            .remote(rank, world.num_ranks, str(log_folder))
-            for rank in range(world.num_ranks)
-        ]
-        this = cls(actors, [])
-        address = (await this._all(lambda a: a.address.remote(), actors[:1]))[0]
-        if arguments["precision"] == "Auto":
-            path = arguments["model_path"]
-            found = await this._all(lambda a: a.measure_precision.remote(path), actors[:1])
-            arguments = arguments | {"precision": found[0]}
-        this.infos = await this._all(lambda a: a.build.remote(address, arguments))
-        return this
+        return cls(
+            [
+                ray.remote(RankActor)
+                .options(
+                    name=rank_name(epoch, rank),
+                    num_cpus=world.cpus_per_rank,
+                    num_gpus=world.gpus_per_rank,
+                    scheduling_strategy=placement.for_rank(rank),
+                    runtime_env={"env_vars": _environment(config)},
+                )
+                .remote(rank, world.num_ranks, str(log_folder))
+                for rank in range(world.num_ranks)
+            ]
+        )
+
+    async def measure_precision(self, model_path: str) -> str:
+        """Return the precision that the ranks' processors compute faster."""
+        found: list[str] = await self._all(
+            lambda a: a.measure_precision.remote(model_path), self._actors[:1]
+        )
+        return found[0]
+
+    async def build(self, arguments: dict[str, Any]) -> None:
+        """Join the ranks into one group and load the model. `arguments` are Policy's."""
+        [address] = await self._all(lambda a: a.address.remote(), self._actors[:1])
+        self.infos = await self._all(lambda a: a.build.remote(address, arguments))
 
     async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
         """Train one step; every rank takes its share of the batch by itself."""

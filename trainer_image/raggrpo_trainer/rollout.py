@@ -44,7 +44,6 @@ class RolloutActor:
         self._engine = engine(options)
         self._options = options
         self._epoch = 0
-        self._version = -1
 
     async def adopt(self, epoch: int) -> dict[str, Any]:
         """Take orders from this epoch only; end what an earlier one left running."""
@@ -76,10 +75,13 @@ class RolloutActor:
             path = str(local)
         try:
             await self._engine.load_weights(path, version)
-            self._version = version
+        except Exception:
+            # Half of its layers may be taken apart: it is not trusted again, the pool replaces it.
+            log.exception("loading weights failed, this engine ends")
+            ray.actor.exit_actor()
         finally:
             if data is not None:
-                local.unlink()
+                await asyncio.to_thread(local.unlink)
 
     async def sleep(self, epoch: int) -> None:
         """Give GPU memory to the ranks."""
@@ -155,6 +157,7 @@ class EnginePool:
         self._placement, self._epoch = placement, epoch
         self._engines: list[Any] = []
         self._nodes: list[str] = []
+        self.pids: list[int] = []
         self._weights: tuple[int, str, str, Callable[[], Any]] | None = None
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
@@ -165,7 +168,8 @@ class EnginePool:
         number = self._config.world.num_engines
         results = await asyncio.gather(*(self._obtain(i) for i in range(number)))
         self._engines = [actor for actor, _, _ in results]
-        self._nodes = [node for _, node, _ in results]
+        self._nodes = [info["node"] for _, info, _ in results]
+        self.pids = [info["pid"] for _, info, _ in results]
         return [reused for _, _, reused in results]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
@@ -200,7 +204,7 @@ class EnginePool:
         if self._options.enable_sleep and self._options.device != "cpu":
             await asyncio.gather(*(e.wake.remote(self._epoch) for e in self._engines))
 
-    async def _obtain(self, index: int) -> tuple[Any, str, bool]:
+    async def _obtain(self, index: int) -> tuple[Any, dict[str, Any], bool]:
         name = f"engine-{index}"
         digest = options_digest(self._options)
         try:
@@ -211,14 +215,14 @@ class EnginePool:
             try:
                 info = await asyncio.wait_for(actor.adopt.remote(self._epoch), 10)
                 if info["digest"] == digest:
-                    return actor, info["node"], True
+                    return actor, info, True
                 log.info("%s has other options, replacing it", name)
             except (RayActorError, TimeoutError) as error:
                 log.info("%s does not answer, replacing it: %r", name, error)
             await end_actor(actor, name)
         actor = self._start(name, index)
         info = await actor.adopt.remote(self._epoch)
-        return actor, info["node"], False
+        return actor, info, False
 
     def _start(self, name: str, index: int) -> Any:
         world, threads = self._config.world, max(1, int(self._config.world.cpus_per_engine))
@@ -283,7 +287,7 @@ class EnginePool:
             await end_actor(lost, f"engine-{index}")
             self._engines[index] = self._start(f"engine-{index}", index)
             info = await self._engines[index].adopt.remote(self._epoch)
-            self._nodes[index] = info["node"]
+            self._nodes[index], self.pids[index] = info["node"], info["pid"]
             await self._load(index)
             lasted = time.monotonic() - began
             self.replacements.append(

@@ -1,6 +1,5 @@
 """Loads new weights into a running vLLM worker. Imported by vLLM inside its worker process."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,15 +15,12 @@ class WorkerExtension:
         The layer-wise reload is needed because vLLM's CPU build replaces loaded weights by
         packed ones: a plain load into a running engine fails there.
         """
-        self.reload_weights(weights_iterator=_tensors(path))
+        with safe_open(path, "pt", device="cpu") as file:
+            # Opened first: an unreadable file must be refused before anything is taken apart.
+            tensors = ((name, file.get_tensor(name)) for name in list(file.keys()))
+            self.reload_weights(weights_iterator=tensors)
         if self.device.type == "cpu":
             _repack_tied_head(self.model_runner.model)
-
-
-def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    with safe_open(path, "pt", device="cpu") as file:
-        for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
-            yield name, file.get_tensor(name)
 
 
 def _repack_tied_head(model: torch.nn.Module) -> None:

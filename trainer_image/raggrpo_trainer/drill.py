@@ -1,0 +1,72 @@
+"""Faults struck inside the real trainer, for drills and tests (B29). Does nothing unless asked."""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from .checkpoint import SavePhase
+from .faults import Faults
+from .packing import Group
+from .ranks import Ranks
+from .rollout import EnginePool
+
+log = logging.getLogger(__name__)
+
+
+class Drill:
+    """Strikes the faults that RAGGRPO_FAULT names when their moment comes."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._pids: dict[str, int] = {"driver": os.getpid()}
+
+    def aim(self, ranks: Ranks, pool: EnginePool) -> None:
+        """Learn which processes there are to strike."""
+        self._pids |= {"rank": ranks.infos[-1].pid, "engine": pool.pids[0]}
+
+    async def before_step(self, step: int) -> None:
+        """Strike what is due at the beginning of a step."""
+        for victim, pid in self._pids.items():
+            if self._faults.due(f"kill-{victim}", step=step):
+                self._kill(pid, victim, f"step {step}")
+        if self._faults.due("hang-driver", step=step):
+            log.warning("drill: the driver hangs at step %d", step)
+            time.sleep(86_400)  # noqa: ASYNC251 - blocking the loop is the fault
+        if self._faults.due("exit0", step=step):
+            log.warning("drill: exit 0 at step %d", step)
+            sys.stdout.flush()
+            os._exit(0)
+        if self._faults.due("freeze", step=step):
+            log.warning("drill: the driver stops itself at step %d", step)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if seconds := self._faults.due("slow-step", step=step):
+            await asyncio.sleep(float(seconds))
+
+    def spoil(self, step: int, groups: Sequence[Group]) -> list[Group]:
+        """Return the step's groups, with a NaN advantage when that is due."""
+        if not self._faults.due("nan", step=step):
+            return list(groups)
+        return [
+            dataclasses.replace(group, advantages=(float("nan"),) * len(group.advantages))
+            for group in groups
+        ]
+
+    def during_save(self, phase: SavePhase, step: int) -> None:
+        """Strike what is due at this phase of a save."""
+        for victim, pid in self._pids.items():
+            if self._faults.due(f"kill-{victim}", save=step, phase=str(phase)):
+                self._kill(pid, victim, f"save {step}, {phase}")
+        if seconds := self._faults.due("pause", save=step, phase=str(phase)):
+            log.warning("drill: save %d pauses at %s", step, phase)
+            time.sleep(float(seconds))
+
+    @staticmethod
+    def _kill(pid: int, victim: str, when: str) -> None:
+        log.warning("drill: SIGKILL of the %s at %s", victim, when)
+        sys.stdout.flush()
+        os.kill(pid, signal.SIGKILL)
