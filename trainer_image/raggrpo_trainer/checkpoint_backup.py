@@ -1,0 +1,87 @@
+"""Copies of checkpoints at a URL that fsspec understands (A27): file, s3, gs.
+
+The same rule holds there: COMPLETE is copied last, and without it there is no checkpoint.
+Credentials come from the environment; this module never sees one, and never deletes.
+"""
+
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from raggrpo_api.exit_codes import ExitCode
+
+from .checkpoint_folder import COMPLETE, Checkpoint, CheckpointName, Marker, parse_marker
+from .errors import TrainerError
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A whole checkpoint at the backup's URL."""
+
+    file_system: Any
+    folder: str
+    marker: Marker
+
+    def fetch(self, target: Path) -> None:
+        """Copy everything but the marker into a local folder."""
+        for file in self.marker.files:
+            local = target / file
+            local.parent.mkdir(parents=True, exist_ok=True)
+            self.file_system.get_file(posixpath.join(self.folder, file), str(local))
+
+
+def copy_out(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
+    """Copy a checkpoint below the URL; `check` is asked once more before it becomes complete.
+
+    Raises TrainerError CHECKPOINT_WRITE_FAILED naming the URL, and what `check` raises.
+    """
+    file_system, root = _open(url)
+    folder = posixpath.join(root, checkpoint.folder.name)
+    try:
+        for file in checkpoint.marker.files:
+            remote = posixpath.join(folder, file)
+            file_system.makedirs(posixpath.dirname(remote), exist_ok=True)
+            file_system.put_file(str(checkpoint.folder / file), remote)
+        check()
+        file_system.put_file(str(checkpoint.folder / COMPLETE), posixpath.join(folder, COMPLETE))
+    except OSError as error:
+        raise TrainerError(
+            ExitCode.CHECKPOINT_WRITE_FAILED,
+            f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}: {error}",
+        ) from error
+
+
+def newest(url: str) -> Backup | None:
+    """Return the newest backup whose files are all there in full size."""
+    file_system, root = _open(url)
+    if not file_system.isdir(root):
+        return None
+    listed = (posixpath.basename(path.rstrip("/")) for path in file_system.ls(root, detail=False))
+    for name in CheckpointName.among(listed):
+        backup = _whole(file_system, posixpath.join(root, str(name)))
+        if backup is not None:
+            return backup
+    return None
+
+
+def _whole(file_system: Any, folder: str) -> Backup | None:
+    try:
+        marker = parse_marker(file_system.cat_file(posixpath.join(folder, COMPLETE)))
+        present = {file: file_system.size(posixpath.join(folder, file)) for file in marker.files}
+    except (FileNotFoundError, ValueError):  # a copy that was cut short
+        return None
+    return Backup(file_system, folder, marker) if present == marker.files else None
+
+
+def _open(url: str) -> tuple[Any, str]:
+    try:
+        file_system, root = fsspec.core.url_to_fs(url)
+    except ImportError as error:  # s3fs or gcsfs
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR, f"checkpoint.backup.url {url}: {error}"
+        ) from error
+    return file_system, root

@@ -1,0 +1,58 @@
+"""May a checkpoint be continued with this configuration? Compares values, loads nothing."""
+
+import json
+from collections.abc import Mapping
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.resume import resume_values
+from raggrpo_api.trainer_config import TrainerConfig
+
+from .checkpoint_folder import Meta
+from .errors import TrainerError
+from .sampler import Cursor
+
+
+def meta_of(config: TrainerConfig, step: int, cursor: Cursor, metrics: Mapping[str, float]) -> Meta:
+    """Describe a checkpoint of this configuration after `step` steps."""
+    return Meta(
+        step=step,
+        cursor=cursor,
+        world_size=config.world.num_ranks,
+        resume_hash=config.attempt.resume_hash,
+        resume_values=resume_values(config),
+        metrics=metrics,
+    )
+
+
+def compare(meta: Meta, config: TrainerConfig) -> list[str]:
+    """Return the settings that differ from the checkpoint's, as "path: old → new"."""
+    old, new = meta.resume_values, resume_values(config)
+    return [
+        f"{path}: {_shown(old.get(path))} → {_shown(new.get(path))}"
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    ]
+
+
+def check_compatible(meta: Meta, config: TrainerConfig) -> list[str]:
+    """Return what is worth a note, such as another world size, which is resharded (B20).
+
+    Raises TrainerError CHECKPOINT_INCOMPATIBLE, naming every value that differs.
+    """
+    if meta.resume_hash != config.attempt.resume_hash:
+        differing = compare(meta, config)
+        what = "; ".join(differing) or "the model's shape or the number of data rows"
+        raise TrainerError(
+            ExitCode.CHECKPOINT_INCOMPATIBLE,
+            f"the checkpoint of step {meta.step} was made with other settings (old → new): {what}. "
+            "Set them back, or give the job an empty checkpoint.path",
+        )
+    ranks = config.world.num_ranks
+    if meta.world_size != ranks:
+        return [f"written by {meta.world_size} ranks, resharded to {ranks}"]
+    return []
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else f"{text[:117]}..."
