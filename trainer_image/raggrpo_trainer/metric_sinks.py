@@ -1,0 +1,187 @@
+"""Where reported numbers go: history lines, TensorBoard event files, Prometheus text.
+
+Used by the reporting thread alone. What grows with the run is thinned out, never unbounded (A26).
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from raggrpo_api.progress import Progress
+
+from .step_record import StepRecord
+
+HISTORY_BYTES = 32 * 2**20
+"""After so many bytes a history file gets every 10th step, after twice as many every 100th, …"""
+BOARD_POINTS = 20_000
+"""The same for TensorBoard, in steps written (about 2 KiB each)."""
+RARE_EVENTS = frozenset({"start", "resume", "validation", "end"})
+"""Written whatever the size; the others come with every checkpoint."""
+
+
+class JsonLines:
+    """One history file (raggrpo_api.history reads it). A killed process loses no written line."""
+
+    def __init__(self, path: Path, identity: Mapping[str, int], limit: int = HISTORY_BYTES) -> None:
+        self._path, self._identity, self._limit = path, identity, limit
+        self._written = 0
+
+    def step(self, time: str, record: StepRecord, measured: Mapping[str, float]) -> None:
+        """Write a step."""
+        if is_kept(record.step, self._written, self._limit):
+            calls = {name: asdict(summary) for name, summary in record.retrieval.items()}
+            self._write(
+                {"time": time, "step": record.step}
+                | record.scalars()
+                | {"step_seconds": record.step_seconds, "seconds": record.stage_seconds()}
+                | {"reward_parts": dict(record.reward_parts), "retrieval": calls, **measured}
+            )
+
+    def event(self, time: str, event: Mapping[str, Any]) -> None:
+        """Write an event, `{"event": name, "step": step, ...}`."""
+        if event["event"] in RARE_EVENTS or is_kept(event["step"], self._written, self._limit):
+            self._write({"time": time, **event})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        line = json.dumps(_finite({**record, **self._identity})).encode() + b"\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Opened each time (30 µs): a descriptor may go stale on network file systems.
+        with self._path.open("ab") as file:
+            file.write(line)
+        self._written += len(line)
+
+
+class TensorBoard:
+    """Event files of one attempt; they hide what older attempts wrote beyond its first step."""
+
+    def __init__(self, folder: Path, flush_seconds: int, limit: int = BOARD_POINTS) -> None:
+        # Slow to import and needed by the reporting thread alone.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._class: Any = SummaryWriter
+        self._folder, self._flush_seconds = str(folder), flush_seconds
+        self._board: Any = None
+        self._limit = limit
+        self._points = 0
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add the scalars' points at a step."""
+        if not is_kept(step, self._points, self._limit):
+            return
+        if self._board is None:
+            self._board = self._class(self._folder, purge_step=step, flush_secs=self._flush_seconds)
+        for name, value in scalars.items():
+            self._board.add_scalar(name, value, step)
+        self._points += 1
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        if self._board is not None:
+            self._board.close()
+
+
+def is_kept(step: int, written: int, limit: int) -> bool:
+    """Whether a step is written to a log that already holds `written` of `limit`.
+
+    Each further `limit` takes ten times as many steps to fill: ten million steps stay below five.
+    """
+    stride: int = 10 ** (written // limit)
+    return step % stride == 0
+
+
+class PrometheusText(Collector):
+    """The newest numbers in Prometheus' text format."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._families: list[Metric] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def collect(self) -> list[Metric]:
+        """Return what the next scrape shows."""
+        return self._families
+
+    def render(
+        self,
+        progress: Progress,
+        record: StepRecord | None,
+        measured: Mapping[str, float],
+        lost_records: int,
+    ) -> bytes:
+        """Return the text."""
+        self._families = [*self._gauges(progress, record, measured)]
+        if record is not None:
+            self._families += [self._stages(record), *self._retrieval(record)]
+        self._families.append(self._lost(lost_records))
+        return generate_latest(self._registry)
+
+    def _gauges(
+        self, progress: Progress, record: StepRecord | None, measured: Mapping[str, float]
+    ) -> Iterator[Metric]:
+        numbers: dict[str, float] = {
+            "step": progress.step,
+            "total_steps": progress.total_steps,
+            "attempt": progress.attempt,
+            "stage_seconds": progress.stage_seconds,
+            "save_seconds": progress.save_seconds,
+            "checkpoint_step": progress.checkpoint.step if progress.checkpoint else 0,
+        }
+        numbers |= {**record.scalars(), **measured} if record is not None else {}
+        for name, value in numbers.items():
+            family = GaugeMetricFamily(f"raggrpo_{name}", name.replace("_", " "), labels=["job"])
+            family.add_metric([self._job], value)
+            yield family
+
+    def _stages(self, record: StepRecord) -> Metric:
+        family = GaugeMetricFamily(
+            "raggrpo_step_seconds", "seconds of the newest step by stage", labels=["job", "stage"]
+        )
+        for stage, seconds in record.stage_seconds().items():
+            family.add_metric([self._job, stage], seconds)
+        return family
+
+    def _retrieval(self, record: StepRecord) -> Iterator[Metric]:
+        calls = CounterMetricFamily(
+            "raggrpo_retrieval_calls",
+            "calls of retrieval endpoints, answered or by cause of failure",
+            labels=["job", "endpoint", "outcome"],
+        )
+        latency = GaugeMetricFamily(
+            "raggrpo_retrieval_seconds",
+            "latency of answered calls",
+            labels=["job", "endpoint", "quantile"],
+        )
+        for endpoint, summary in record.retrieval.items():
+            calls.add_metric([self._job, endpoint, "Answered"], summary.answered)
+            for cause, count in summary.failures.items():
+                calls.add_metric([self._job, endpoint, str(cause)], count)
+            for quantile, seconds in ((50, summary.p50), (95, summary.p95), (99, summary.p99)):
+                latency.add_metric([self._job, endpoint, f"0.{quantile}"], seconds)
+        yield from (calls, latency)
+
+    def _lost(self, count: int) -> Metric:
+        family = CounterMetricFamily(
+            "raggrpo_lost_log_records",
+            "records that could not be written to the log folder",
+            labels=["job"],
+        )
+        family.add_metric([self._job], count)
+        return family
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with null for what JSON cannot hold (NaN, infinity)."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return value
