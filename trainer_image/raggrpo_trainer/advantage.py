@@ -1,0 +1,28 @@
+"""Advantages of one GRPO group; pure arithmetic that must not know how rewards came about."""
+
+import math
+from collections.abc import Sequence
+
+_STD_FLOOR = 1e-6
+"""Added to the standard deviation, so that nearly equal rewards do not explode."""
+
+
+def group_advantages(
+    rewards: Sequence[float | None], *, normalize_by_std: bool
+) -> list[float | None]:
+    """Return reward minus the group's mean, per sample.
+
+    `None` is a sample that failed: it stays out of the baseline and remains `None` (A13). Without
+    two valid samples, or without any variance, there is nothing to learn and every valid sample
+    gets exactly 0. `normalize_by_std` divides by the sample standard deviation (DeepSeekMath,
+    arXiv 2402.03300); without it this is the unbiased form of Dr. GRPO (arXiv 2503.20783).
+    """
+    valid = [reward for reward in rewards if reward is not None]
+    if len(valid) < 2 or min(valid) == max(valid):
+        return [None if reward is None else 0.0 for reward in rewards]
+    mean = math.fsum(valid) / len(valid)
+    scale = 1.0
+    if normalize_by_std:
+        variance = math.fsum((reward - mean) ** 2 for reward in valid) / (len(valid) - 1)
+        scale = math.sqrt(variance) + _STD_FLOOR
+    return [None if reward is None else (reward - mean) / scale for reward in rewards]

@@ -1,0 +1,111 @@
+"""What one training step reports, and the sums it is made of; must not know the model."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .loss import LossTerms
+from .packing import MicroBatch
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """What one step did: over all ranks, except `seconds`, which are this rank's own.
+
+    Means are over the trained tokens.
+    """
+
+    loss: float
+    """Mean over the step's updates."""
+    grad_norm: float
+    """Before clipping; the largest of the step's updates."""
+    learning_rate: float
+    non_finite: bool
+    """A loss or gradient norm was not finite: that update and those after it were not made."""
+    num_sampled_tokens: int
+    """Of the whole batch."""
+    num_trained_tokens: int
+    """Those that were computed: completions whose advantage is 0 are not."""
+    num_positions: int
+    """Positions of all rows, prompts and padding included."""
+    mismatch_mean: float
+    """Of |trainer - rollout log-probability|."""
+    mismatch_max: float
+    importance_mean: float
+    clip_fraction: float
+    kl: float
+    entropy: float
+    """Estimated by the mean of -log-probability of the sampled tokens."""
+    seconds: dict[str, float]
+
+
+class Totals:
+    """Sums over the micro-batches of one update."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(8, dtype=torch.float64, device=device)
+        self._largest = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, batch: MicroBatch, logprobs: Tensor, terms: LossTerms) -> None:
+        """Count one micro-batch of this rank; waits for nothing."""
+        sums = (
+            *(terms.loss, terms.clipped, terms.mismatch_sum, terms.importance_sum, terms.kl_sum),
+            -logprobs.sum(),
+        )
+        self._sums[:6] += torch.stack([term.detach().double() for term in sums])
+        self._sums[6] += batch.targets.numel()
+        self._sums[7] += batch.input_ids.numel()
+        self._largest = torch.maximum(self._largest, terms.mismatch_max)
+
+    def over_ranks(self) -> "UpdateSums":
+        """Add up all ranks (collective)."""
+        dist.all_reduce(self._sums)
+        dist.all_reduce(self._largest, dist.ReduceOp.MAX)
+        return UpdateSums(*[*self._sums.tolist(), self._largest.item()])
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSums:
+    """The sums of one update over all ranks."""
+
+    loss: float
+    clipped: float
+    mismatch: float
+    importance: float
+    kl: float
+    surprisal: float
+    num_tokens: float
+    num_positions: float
+    mismatch_max: float
+
+
+def step_metrics(
+    updates: list[tuple[UpdateSums, float]],
+    *,
+    learning_rate: float,
+    non_finite: bool,
+    num_sampled_tokens: int,
+    seconds: dict[str, float],
+) -> StepMetrics:
+    """Join the step's updates, each with its gradient norm."""
+    sums = [update for update, _ in updates]
+    tokens = sum(update.num_tokens for update in sums)
+    per_token = 1.0 / max(1.0, tokens)
+    return StepMetrics(
+        loss=sum(update.loss for update in sums) / max(1, len(sums)),
+        grad_norm=max((norm for _, norm in updates), default=0.0),
+        learning_rate=learning_rate,
+        non_finite=non_finite,
+        num_sampled_tokens=num_sampled_tokens,
+        num_trained_tokens=round(tokens),
+        num_positions=round(sum(update.num_positions for update in sums)),
+        mismatch_mean=per_token * sum(update.mismatch for update in sums),
+        mismatch_max=max((update.mismatch_max for update in sums), default=0.0),
+        importance_mean=per_token * sum(update.importance for update in sums),
+        clip_fraction=per_token * sum(update.clipped for update in sums),
+        kl=per_token * sum(update.kl for update in sums),
+        entropy=per_token * sum(update.surprisal for update in sums),
+        seconds=seconds,
+    )
