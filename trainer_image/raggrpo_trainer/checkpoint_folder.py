@@ -84,6 +84,9 @@ class Marker:
     """Size in bytes by path inside the folder."""
 
 
+_META, _MARKER = TypeAdapter(Meta), TypeAdapter(Marker)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A complete checkpoint."""
@@ -179,7 +182,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 def parse_marker(text: bytes) -> Marker:
     """Return the content of a COMPLETE file. Raises ValueError."""
-    return TypeAdapter(Marker).validate_python(json.loads(text))
+    return _MARKER.validate_python(json.loads(text))
 
 
 def sync_tree(folder: Path) -> None:
@@ -205,7 +208,7 @@ def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint 
     if damage:
         return damage
     try:
-        meta = TypeAdapter(Meta).validate_python(json.loads((folder / META).read_bytes()))
+        meta = _META.validate_python(json.loads((folder / META).read_bytes()))
     except (OSError, ValueError) as error:
         return f"{META} is unreadable: {_line(error)}"
     return Checkpoint(folder, marker, meta)

@@ -36,7 +36,10 @@ class Sampler:
         """Return the next `size` indices and the cursor behind them.
 
         A batch may cross into the following pass; every pass holds each prompt exactly once.
+        Raises ValueError for a cursor of a larger data set.
         """
+        if cursor.position >= self.num_prompts:
+            raise ValueError(f"{cursor} lies beyond {self.num_prompts} prompts: the data shrank")
         indices: list[int] = []
         while len(indices) < size:
             order = _order(self.num_prompts, self.seed, cursor.epoch)

@@ -85,3 +85,8 @@ def test_sample_seeds_differ_in_every_part_of_their_key_and_fit_63_bits() -> Non
 def test_no_prompt_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one prompt"):
         Sampler(0, seed=0)
+
+
+def test_a_cursor_beyond_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="the data shrank"):
+        Sampler(5, seed=0).next_batch(Cursor(0, 5), 1)
