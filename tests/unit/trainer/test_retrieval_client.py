@@ -202,22 +202,26 @@ async def test_a_service_that_cannot_be_reached_fails_with_its_cause(
     assert failed.value.detail
 
 
-async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readline()
-    writer.close()
-
-
 @pytest.mark.parametrize(
-    ("scheme", "cause"),
-    [("http", FailureCause.CONNECTION_LOST), ("https", FailureCause.TLS_FAILURE)],
+    ("scheme", "cause", "tries"),
+    [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
 )
-async def test_a_broken_connection_fails_with_its_cause(scheme: str, cause: FailureCause) -> None:
-    async def not_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_a_broken_connection_fails_with_its_cause(
+    scheme: str, cause: FailureCause, tries: int
+) -> None:
+    connections = 0
+
+    async def neither_http_nor_tls(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal connections
+        connections += 1
         await reader.read(1)
-        writer.write(b"no TLS here")
+        if scheme == "https":
+            writer.write(b"no TLS here")
         writer.close()
 
-    server = await asyncio.start_server(hang_up if scheme == "http" else not_tls, "127.0.0.1", 0)
+    server = await asyncio.start_server(neither_http_nor_tls, "127.0.0.1", 0)
     async with server:
         url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         async with a_client(a_rag_chat(url)) as client:
@@ -225,6 +229,7 @@ async def test_a_broken_connection_fails_with_its_cause(scheme: str, cause: Fail
                 await client.retrieve("actor-8b", "hello", sample="1")
 
     assert failed.value.cause == cause
+    assert connections == tries
 
 
 async def test_a_service_that_recovers_within_the_retries_is_no_failure() -> None:
@@ -249,6 +254,14 @@ async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
     sizes = sorted(len(request.body["queries"]) for request in server.requests)
     assert sizes == [6, BATCH_QUERIES]
     assert [passages[0].id for passages in answers] == queries
+
+
+async def test_questions_one_after_the_other_travel_alone() -> None:
+    async with asking(search_r1(), an_endpoint) as (server, client):
+        answers = [await client.retrieve("kb", query, sample=query) for query in "abc"]
+
+    assert [request.body["queries"] for request in server.requests] == [["a"], ["b"], ["c"]]
+    assert [passages[0].id for passages in answers] == ["a", "b", "c"]
 
 
 async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
@@ -315,9 +328,12 @@ async def test_a_failure_is_not_remembered() -> None:
     assert len(passages) == 1
 
 
-@pytest.mark.parametrize("make", [an_endpoint, a_rag_chat])
+@pytest.mark.parametrize(
+    ("make", "cache", "queries"),
+    [(an_endpoint, True, "tt"), (a_rag_chat, True, "tt"), (an_endpoint, False, "it")],
+)
 async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(
-    make: Make,
+    make: Make, cache: bool, queries: str
 ) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -326,9 +342,9 @@ async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(
         await answer.wait()
         return await search_r1()(received) if "queries" in received.body else rag_chat(received)
 
-    async with asking(when_told, make, name="kb") as (_, client):
+    async with asking(when_told, make, name="kb", cache=cache) as (server, client):
         impatient, patient = (
-            asyncio.create_task(client.retrieve("kb", "tea", sample=sample)) for sample in "12"
+            asyncio.create_task(client.retrieve("kb", query, sample=query)) for query in queries
         )
         await asked.wait()
         impatient.cancel()
@@ -336,7 +352,8 @@ async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(
         answer.set()
         passages = await patient
 
-    assert [passage.id for passage in passages] == ["tea"]
+    assert [passage.id for passage in passages] == ["t"]
+    assert len(server.requests) == 1
 
 
 async def test_no_more_calls_are_in_flight_than_the_endpoint_allows() -> None:
@@ -428,6 +445,7 @@ async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body
     assert str(refusal.value).startswith(f"endpoint actor-8b ({server.url}) gave no usable answer")
     assert 'HttpStatus: 401 \'{"error":"bad token"}\'; check' in str(refusal.value)
     assert "hidden" not in str(refusal.value)
+    assert len(server.requests) == 1
 
 
 async def test_warm_up_gives_up_at_its_limit() -> None:
