@@ -66,7 +66,7 @@ def a_raw_job(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         if value is REMOVED:
             target.pop(last, None)
         else:
-            target[last] = value
+            target[last] = copy.deepcopy(value)
     return raw
 
 

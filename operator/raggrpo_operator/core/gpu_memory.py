@@ -51,8 +51,12 @@ def activation_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
 
 def activations(spec: JobSpec, facts: Facts) -> int:
     """Return activations of one micro-batch and of one chunk of logits."""
-    logits = 2 * 4 * LOGIT_CHUNK_TOKENS * facts.vocabulary
-    return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + logits
+    return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(facts)
+
+
+def tokens_that_fit(room: int, spec: JobSpec, facts: Facts) -> int:
+    """Return the largest micro-batch whose activations take at most `room`."""
+    return max(0, room - _logits(facts)) // max(1, activation_bytes_per_token(spec, facts))
 
 
 def micro_batch_tokens(spec: JobSpec) -> int:
@@ -92,3 +96,7 @@ def trainer_share(spec: JobSpec) -> int:
     if spec.resources.placement is Placement.DISAGGREGATED:
         return usable
     return usable - engine_share(spec)
+
+
+def _logits(facts: Facts) -> int:
+    return 2 * 4 * LOGIT_CHUNK_TOKENS * facts.vocabulary

@@ -1,8 +1,10 @@
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +121,9 @@ ROWS: tuple[Row, ...] = (
         in_mode("Prompt", KB), severity=WARNING),
     Row(lengths.searches_leave_room, Reason.SEARCHES_DO_NOT_FIT, "spec.data.maxResponseLength",
         in_mode("Search", KB, maxPassageTokens=86), in_mode("Search", KB, maxPassageTokens=85)),
+    Row(lengths.searches_leave_room, Reason.SEARCHES_DO_NOT_FIT, "spec.data.maxResponseLength",
+        in_mode("Search", KB, maxPassageTokens=85) | {"data.maxResponseLength": 510},
+        in_mode("Search", KB, maxPassageTokens=85) | {"data.maxResponseLength": 511}),
     Row(memory.utilization_in_range, Reason.UTILIZATION_TOO_HIGH,
         "spec.rollout.gpuMemoryUtilization",
         {"rollout": {"gpuMemoryUtilization": 0.75}},
@@ -329,6 +334,9 @@ ROWS: tuple[Row, ...] = (
     Row(numerics.learning_rate_is_usual, Reason.LEARNING_RATE_UNUSUAL,
         "spec.training.learningRate",
         with_steps(learningRate=2e-3), with_steps(learningRate=1e-3), severity=WARNING),
+    Row(numerics.learning_rate_is_usual, Reason.LEARNING_RATE_UNUSUAL,
+        "spec.training.learningRate",
+        with_steps(learningRate=9e-9), with_steps(learningRate=1e-8), severity=WARNING),
     Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",
         {"algorithm": {"clipRatioLow": 0.3}}, {"algorithm": {"clipRatioLow": 0.28}}),
     Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",
@@ -369,6 +377,44 @@ def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_a_rule_lets_the_nearest_good_job_pass(row: Row) -> None:
     assert list(row.rule(seen_by_rule(row.passes, row, {}))) == []
+
+
+def remedy_of(row: Row) -> re.Match[str] | None:
+    (found,) = row.rule(seen_by_rule(row.fails, row, row.status))
+    return re.search(r"([a-z]\w*(?:\.\w+)+): ([\w.-]+)", found.remedy)
+
+
+CURABLE = [row for row in ROWS if remedy_of(row)]
+
+
+@pytest.mark.parametrize("row", CURABLE, ids=row_name)
+def test_following_a_remedy_cures(row: Row) -> None:
+    remedy = remedy_of(row)
+    assert remedy
+    value = yaml.safe_load(remedy[2])
+
+    cured = row.fails | {remedy[1]: value}
+
+    found = list(row.rule(seen_by_rule(cured, row, row.status)))
+    assert row.reason not in {violation.reason for violation in found}
+
+
+def test_many_remedies_name_a_field_and_its_value() -> None:
+    assert len(CURABLE) >= 40
+
+
+def test_remedies_suggest_the_nearest_value() -> None:
+    suggested = {
+        Reason.MINI_BATCH_NOT_DIVISOR: "training.miniBatchPrompts: 32,",  # nearest to 48 of 128
+        Reason.CHECKPOINTS_TOO_RARE: "checkpoint.everySteps: 100;",  # a tenth of 1000
+        Reason.BACKUP_NOT_A_MULTIPLE: "checkpoint.backup.everySteps: 100",  # below 150
+        Reason.ACTIVATIONS_MAY_NOT_FIT: "tokensPerMicroBatch: 3236,",
+    }
+
+    for row in ROWS:
+        if row.reason in suggested:
+            (found,) = row.rule(seen_by_rule(row.fails, row, row.status))
+            assert suggested[row.reason] in found.remedy
 
 
 def test_every_rule_has_rows_and_every_reason_is_produced() -> None:

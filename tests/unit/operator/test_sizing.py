@@ -91,6 +91,48 @@ def test_a_micro_batch_is_the_budget_or_all_there_is(training: dict[str, Any], t
     assert gpu_memory.micro_batch_tokens(spec) == tokens
 
 
+def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
+    spec = a_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
+
+    layers = 16384 * (2 * 28 + 34) * 3584
+    assert gpu_memory.activations(spec, KNOWN_7B) == layers + 2 * 4 * 1024 * 152_064
+
+
+def test_a_large_rollout_batch_enlarges_rays_store() -> None:
+    spec = a_spec(**{"data.trainBatchSize": 65536, "rollout": {"n": 8}})
+
+    assert object_store_bytes(spec) == 2 * 65536 * 8 * 1536 * 12
+
+
+def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
+    spec = a_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
+
+    memory = terms_of(size(spec, KNOWN_TINY), "memory")
+
+    state = 16 * 560_000 // 2 + 16384 * 2 * 34 * 3 * 128 + 2 * 4 * 1024 * 260
+    assert memory["driver"] == GIB
+    assert memory["ranks"] == 2 * GIB
+    assert memory["training"] == 2 * state
+    assert memory["engine"] == GIB + 4 * 560_000
+    assert memory["checkpointStaging"] == 12 * 560_000
+    assert memory["dataset"] == 8000 * 1024 * 4
+
+
+def test_memory_of_a_gpu_pod_consists_of_named_terms() -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
+
+    memory = terms_of(size(spec, KNOWN_7B), "memory")
+
+    assert memory["processes"] == 8 * 4 * GIB
+    assert memory["checkpointStaging"] == 12 * 7_600_000_000 // 2  # half of the shards
+
+
+def test_the_kv_cache_is_what_the_engine_has_left() -> None:
+    gpu = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "gpu")
+
+    assert gpu["kvCache"] == int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB
+
+
 def test_a_reference_model_costs_four_more_bytes() -> None:
     with_kl = a_spec(resources=GPUS8, algorithm={"klCoefficient": 0.01})
 

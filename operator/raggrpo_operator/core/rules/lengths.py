@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from raggrpo_api.retrieval import RetrievalMode
+from raggrpo_operator.core.resolve import PASSAGE_SHARE
 from raggrpo_operator.core.violation import Reason, Severity, Violation
 
 from .rule_input import RuleInput, warning
@@ -92,8 +93,8 @@ def passages_leave_room(given: RuleInput) -> Iterator[Violation]:
             Reason.PASSAGES_DO_NOT_FIT,
             f"{passages} passages × {tokens} tokens leave no room to the question "
             f"in {spec.data.max_prompt_length} tokens",
-            "raise data.maxPromptLength, lower topK or retrieval.maxPassageTokens, "
-            "or data.allowTruncation: true",
+            f"data.maxPromptLength: {_with_room(passages * tokens)} or more, a lower topK or "
+            "retrieval.maxPassageTokens, or data.allowTruncation: true",
             Severity.WARNING if spec.data.allow_truncation else Severity.ERROR,
         )
 
@@ -111,12 +112,18 @@ def searches_leave_room(given: RuleInput) -> Iterator[Violation]:
             Reason.SEARCHES_DO_NOT_FIT,
             f"{turns} searches × {passages} passages × {tokens} tokens leave no room to the "
             f"answer in {spec.data.max_response_length} tokens",
-            "raise data.maxResponseLength, lower topK, retrieval.maxTurns or maxPassageTokens",
+            f"data.maxResponseLength: {_with_room(turns * passages * tokens)} or more, or a lower "
+            "topK, retrieval.maxTurns or retrieval.maxPassageTokens",
         )
 
 
 def _longest(given: RuleInput) -> int:
     return given.spec.data.max_prompt_length + given.spec.data.max_response_length
+
+
+def _with_room(passages: int) -> int:
+    """Return the length of which passages take the share that sizing would give them."""
+    return math.ceil(passages / PASSAGE_SHARE)
 
 
 def _top_k(given: RuleInput) -> int:

@@ -64,7 +64,7 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
     room = gpu_memory.trainer_share(spec) - gpu_memory.training_state(spec, facts)
     active = gpu_memory.activations(spec, facts)
     if 0 <= room < active:
-        fits = room // max(1, gpu_memory.activation_bytes_per_token(spec, facts))
+        fits = gpu_memory.tokens_that_fit(room, spec, facts)
         longest = spec.data.max_prompt_length + spec.data.max_response_length
         options = [f"training.tokensPerMicroBatch: {fits}"] if fits >= longest else []
         if not spec.training.gradient_checkpointing:

@@ -42,7 +42,7 @@ def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
                 f"{path}.managed.vectors",
                 Reason.VECTORS_NEEDED,
                 "a Dense index has no vectors",
-                "managed.vectors: /path/to/vectors.npy, or managed.index: BM25",
+                "vectors: /path/to/vectors.npy, or index: BM25",
             )
 
 

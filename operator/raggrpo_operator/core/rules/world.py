@@ -26,12 +26,15 @@ def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
     if resources.device is not Device.GPU:
         return
     disaggregated = resources.placement is Placement.DISAGGREGATED
+    remedy = "resources.rolloutGpus: 0, or resources.placement: Disaggregated"
+    if disaggregated:
+        remedy = "resources.rolloutGpus: 1 or more, beside the trainer's GPUs"
     if disaggregated != bool(resources.rollout_gpus):
         yield Violation(
             "spec.resources.rolloutGpus",
             Reason.ROLLOUT_GPUS_MISMATCH,
             f"placement is {resources.placement} and rolloutGpus is {resources.rollout_gpus}",
-            "resources.rolloutGpus: 1 or more with placement Disaggregated, else 0",
+            remedy,
         )
 
 
@@ -48,7 +51,7 @@ def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
             "spec.rollout.tensorParallelSize",
             Reason.TENSOR_PARALLEL_NOT_DIVISOR,
             f"{size} does not divide {place} ({gpus})",
-            f"rollout.tensorParallelSize: a divisor of {gpus}",
+            f"rollout.tensorParallelSize: {_largest_divisor(gpus, size)}, a divisor of {gpus}",
         )
 
 
@@ -60,7 +63,7 @@ def tensor_parallel_divides_heads(given: RuleInput) -> Iterator[Violation]:
             "spec.rollout.tensorParallelSize",
             Reason.HEADS_NOT_DIVISIBLE,
             f"{size} does not divide the model's {heads} attention heads",
-            f"rollout.tensorParallelSize: a divisor of {heads}",
+            f"rollout.tensorParallelSize: {_largest_divisor(heads, size)}, a divisor of {heads}",
         )
 
 
@@ -116,3 +119,7 @@ def rollout_optimisations_stay_on(given: RuleInput) -> Iterator[Violation]:
                 "off, which slows rollouts down",
                 f"rollout.{name}: true",
             )
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return max(each for each in range(1, limit + 1) if number % each == 0)
