@@ -7,8 +7,9 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import JobStatus
 
 from .core.actions import Action
-from .core.decide import Decision, decide
+from .core.decide import decide
 from .core.observed import Observed
+from .core.round import Decision
 
 
 class Runtime(Protocol):

@@ -134,6 +134,7 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
     """Submit the recorded attempt, follow it, or settle its end."""
     observed, state = this.observed, this.status.restart_state
     cluster = observed.cluster
+    _keep_retrievers(this)
     if cluster is not None and cluster.number == record.cluster and not cluster.is_lost:
         if not record.started and not cluster.is_ready:
             return _await_cluster(this, record)
@@ -230,7 +231,7 @@ def _preflight(this: Round) -> Decision | None:
 
 def _retrievers(this: Round) -> Decision | None:
     """Start managed retrievers and wait for them; None when all are ready."""
-    managed = [e.name for e in this.resolved.spec.retrieval.endpoints if e.managed is not None]
+    managed = _keep_retrievers(this)
     if not managed:
         return None
     seen = {r.name: r for r in this.observed.retrievers}
@@ -240,8 +241,18 @@ def _retrievers(this: Round) -> Decision | None:
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
     this.condition(ConditionType.RETRIEVER_READY, False, "Loading", problems)
-    this.actions.extend(StartRetriever(name) for name in waiting if name not in seen)
+    for retriever in this.observed.retrievers:
+        if retriever.cause is not None:
+            return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
     return this.end(requeue_after=0.5)
+
+
+def _keep_retrievers(this: Round) -> list[str]:
+    """Start the managed retrievers that do not run; returns the names of all."""
+    managed = [e.name for e in this.resolved.spec.retrieval.endpoints if e.managed is not None]
+    alive = {r.name for r in this.observed.retrievers if not r.has_ended}
+    this.actions.extend(StartRetriever(name) for name in managed if name not in alive)
+    return managed
 
 
 def _next_attempt(this: Round) -> Decision:

@@ -64,6 +64,10 @@ class RetrieverObserved:
     name: str
     is_ready: bool = False
     problem: str = ""
+    has_ended: bool = False
+    """Its process or pod is gone and has to be started again."""
+    cause: Cause | None = None
+    """Why starting it again would not help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,115 @@
+"""The figures of a run, from its history (raggrpo_api.history): for report, comparison, summary.
+
+Values in, values out; reads no file.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+Record = Mapping[str, Any]
+
+END_STEPS = 10
+"""Steps at either end whose mean reward is compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A measurement on held-out prompts; the newest of its kind counts."""
+
+    when: str
+    """before, during or after the training."""
+    step: int
+    exact_match: float
+    reward_mean: float
+    control_exact_match: float | None
+    """With the passages of other prompts."""
+    num_samples: int
+    num_failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """None where the history has no such number."""
+
+    steps: int
+    reward_first: float | None
+    """Mean reward of the first 10 steps."""
+    reward_last: float | None
+    exact_match_last: float | None
+    """Mean exact match of the training samples of the last 10 steps."""
+    step_seconds: float | None
+    """Median."""
+    samples_per_second: float | None
+    """Samples over the time of all steps; checkpoints and start-up left out."""
+    tokens_per_second: float | None
+    stage_seconds: dict[str, float]
+    """Sums over the steps that count, checkpoints included."""
+    start_up_seconds: dict[int, dict[str, float]]
+    """By attempt: seconds in each stage before its first step was finished."""
+    validations: tuple[Validation, ...]
+
+
+def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
+    """Return the figures of steps (each once, in order) and events (in order)."""
+    seconds = sum(r["step_seconds"] for r in history)
+    return Figures(
+        steps=len(history),
+        reward_first=mean_of(history[:END_STEPS], "reward_mean"),
+        reward_last=mean_of(history[-END_STEPS:], "reward_mean"),
+        exact_match_last=mean_of(history[-END_STEPS:], "exact_match"),
+        step_seconds=median(r["step_seconds"] for r in history) if history else None,
+        samples_per_second=sum(r["num_samples"] for r in history) / seconds if seconds else None,
+        tokens_per_second=(
+            sum(r["num_sampled_tokens"] for r in history) / seconds if seconds else None
+        ),
+        stage_seconds=_stage_seconds(history, events),
+        start_up_seconds=_start_up(events),
+        validations=_validations(events),
+    )
+
+
+def checkpoint_seconds(events: Iterable[Record]) -> dict[int, float]:
+    """Return what saving took, by step; a step saved again counts as the newest attempt did it."""
+    return {r["step"]: r["seconds"] for r in events if r["event"] == "checkpoint"}
+
+
+def mean_of(records: Iterable[Record], name: str) -> float | None:
+    """Return the mean of a number over the records that have it."""
+    values = [r[name] for r in records if r.get(name) is not None]
+    return mean(values) if values else None
+
+
+def _stage_seconds(history: Sequence[Record], events: Sequence[Record]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for record in history:
+        for stage, seconds in record["seconds"].items():
+            sums[stage] += seconds
+    saved = checkpoint_seconds(events)
+    return {**sums, "checkpoint": sum(saved.values())} if saved else dict(sums)
+
+
+def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:
+    """Add up what each attempt spent in a stage until it had left FirstStep."""
+    spent: dict[int, dict[str, float]] = {}
+    running: set[int] = set()
+    for event in events:
+        attempt = event["attempt"]
+        if event["event"] != "stage" or attempt in running:
+            continue
+        stages = spent.setdefault(attempt, {})
+        stages[event["left"]] = stages.get(event["left"], 0.0) + event["seconds"]
+        if event["left"] == "FirstStep":
+            running.add(attempt)
+    return spent
+
+
+def _validations(events: Sequence[Record]) -> tuple[Validation, ...]:
+    """Keep the newest measurement of a step; a resumed attempt may have repeated it."""
+    newest = {(e["step"], e["when"]): e for e in events if e["event"] == "validation"}
+    return tuple(
+        Validation(**{name: event[name] for name in Validation.__slots__})
+        for _, event in sorted(newest.items())
+    )

@@ -1,0 +1,153 @@
+"""Runs one job on this machine to its end: the loop around `reconcile`, signals, bookkeeping."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.resume import resume_values
+from raggrpo_api.status import JobStatus, Phase
+from raggrpo_operator.core.resolve import resolve
+from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.reconcile import reconcile
+
+from .job_folder import JobFolder, State
+from .processes import Processes, sweep
+from .runtime import LocalRuntime
+
+log = logging.getLogger(__name__)
+
+TROUBLE_SECONDS = 1.0
+Observer = Callable[[JobStatus], None]
+"""Is told every status, for a display."""
+
+
+class Interrupted(Exception):
+    """A second signal arrived: end at once."""
+
+
+def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
+    """Return the job with its identity and last status in this folder.
+
+    Ends what a killed run left behind. A job that failed before is begun again with a fresh
+    budget. Raises RuntimeTrouble when a value changed that checkpoints depend on.
+    """
+    state = folder.load()
+    if state.mark:
+        sweep(state.mark)
+    spec = job.manifest()["spec"]
+    if state.status.attempt:
+        _require_same_run(state, job, folder)
+    if spec != state.spec:
+        state.generation += 1
+        state.spec = spec
+    if state.status.phase is Phase.FAILED:
+        state.retry += 1
+    annotations = {**job.metadata.annotations, ANNOTATION_RETRY: str(state.retry)}
+    metadata = job.metadata.model_copy(
+        update={"uid": state.uid, "generation": state.generation, "annotations": annotations}
+    )
+    return job.model_copy(update={"metadata": metadata, "status": state.status}), state
+
+
+def supervise(folder: JobFolder, job: RagGrpoJob, state: State, observer: Observer) -> JobStatus:
+    """Run the job until it ends or is interrupted; nothing it started survives.
+
+    The first SIGINT, SIGTERM or SIGHUP saves and suspends; the second ends at once.
+    """
+    processes = Processes()
+    state.mark = processes.mark
+    folder.save_job(job)
+    folder.save(state)
+    try:
+        return asyncio.run(_Supervision(folder, job, state, processes, observer).run())
+    finally:
+        processes.end_all()
+
+
+class _Supervision:
+    def __init__(
+        self,
+        folder: JobFolder,
+        job: RagGrpoJob,
+        state: State,
+        processes: Processes,
+        observer: Observer,
+    ) -> None:
+        self._job, self._observer = job, observer
+        self._runtime = LocalRuntime(folder, state, processes)
+        self._wake = asyncio.Event()
+        self._signals = 0
+
+    async def run(self) -> JobStatus:
+        loop = asyncio.get_running_loop()
+        work = asyncio.ensure_future(self._until_quiet())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal, work)
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            raise Interrupted from error
+        finally:
+            await self._runtime.close()
+
+    def _on_signal(self, work: "asyncio.Future[JobStatus]") -> None:
+        self._signals += 1
+        if self._signals > 1:
+            work.cancel()
+            return
+        spec = self._job.spec.model_copy(update={"suspend": True})
+        self._job = self._job.model_copy(update={"spec": spec})
+        self._wake.set()
+
+    async def _until_quiet(self) -> JobStatus:
+        """Reconcile until nothing more happens by itself."""
+        while True:
+            try:
+                decision = await reconcile(self._job, self._runtime, datetime.now(UTC))
+            except RuntimeTrouble as trouble:
+                if not trouble.retryable:
+                    raise
+                log.warning("%s", trouble)
+                await self._pause(TROUBLE_SECONDS)
+                continue
+            self._job = self._job.model_copy(update={"status": decision.status})
+            self._observer(decision.status)
+            if decision.requeue_after is None and not decision.actions:
+                return decision.status
+            await self._pause(decision.requeue_after or 0.0)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until the next signal."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+
+def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
+    """Refuse a change of what checkpoints depend on, once an attempt was made."""
+    old_job = RagGrpoJob.model_validate(
+        {"metadata": {"name": job.metadata.name}, "spec": state.spec}
+    )
+    old, new = (resume_values(resolve(j).spec) for j in (old_job, job))
+    old["checkpoint.path"], new["checkpoint.path"] = (
+        j.spec.checkpoint.path for j in (old_job, job)
+    )
+    changed = [
+        f"spec.{path}: {old.get(path)!r} → {new.get(path)!r}"
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    ]
+    if changed:
+        lines = "\n  ".join(changed)
+        raise RuntimeTrouble(
+            f"the job in {folder.path} has begun with other values (old → new):\n  {lines}\n"
+            "set them back to continue it, or begin a new job with another --dir and another "
+            "spec.checkpoint.path",
+            retryable=False,
+        )

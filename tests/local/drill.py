@@ -1,0 +1,200 @@
+"""Kills every process of a real local run at every kind of moment and compares the result.
+
+    python tests/local/drill.py [--table docs/drills.md] [--only driver/step]
+
+Each run trains 12 steps of a tiny model with real Ray, vLLM, FSDP2 and BM25 retrieval, 1 rank,
+FP32. It must end at its target with bitwise the same parameters as an uninterrupted run.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
+
+STEPS = 12
+SAVE_EVERY = 3
+DEADLINE_SECONDS = 400
+VICTIMS = ("driver", "rank", "engine", "head", "run", "ctrl-c")
+MOMENTS = ("step", "checkpoint", "between")
+HELD = {
+    "step": "",
+    "checkpoint": "pause@save=6:complete:4",
+    "between": "slow-step@step=8:4",
+}
+"""Faults that hold the run still, so that the kill meets exactly that moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    weights: str
+    """SHA-256 of the exported parameters."""
+    summary: dict[str, Any]
+    seconds: float
+    left_over: list[str]
+    """Processes of the run that outlived it."""
+
+    @property
+    def causes(self) -> list[str]:
+        """Return why attempts ended, and what was replaced in place."""
+        found = []
+        for attempt in reversed(self.summary["attempts"]):
+            found += [text.split(":")[0] for text in attempt.get("inPlace", [])]
+            if attempt["cause"] != "Succeeded":
+                found.append(attempt["cause"])
+        return found
+
+
+def make_input(folder: Path) -> Path:
+    """Write model, data, corpus and job file; returns the job file."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    words = ["<eos>", "?", *(f"w{i}" for i in range(60)), *(f"c{i}" for i in range(60))]
+    table = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="?"))
+    table.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    model = folder / "model"
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(words),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(model)
+    PreTrainedTokenizerFast(tokenizer_object=table, eos_token="<eos>").save_pretrained(model)
+    # Half of the vocabulary is right, so that an untrained model already earns varied rewards.
+    answer = " ".join(f"c{i}" for i in range(60))
+    rows = [{"prompt": f"w{i} ?", "answer": answer} for i in range(60)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    corpus = [{"id": str(i), "contents": f"w{i} c{i}"} for i in range(60)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(r) + "\n" for r in corpus))
+    job = {
+        "apiVersion": "raggrpo.io/v1alpha1",
+        "kind": "RagGrpoJob",
+        "metadata": {"name": "drill"},
+        "spec": {
+            "model": {"path": str(model)},
+            "data": {
+                "trainFiles": [str(folder / "train.jsonl")],
+                "trainBatchSize": 8,
+                "maxPromptLength": 48,
+                "maxResponseLength": 8,
+            },
+            "rollout": {"n": 4, "temperature": 1.0},
+            "training": {"totalSteps": STEPS, "learningRate": 1e-3, "precision": "FP32"},
+            "retrieval": {
+                "mode": "Prompt",
+                "promptTemplate": "{passages} {prompt}",
+                "passageTemplate": "{text} ",
+                "maxPassageTokens": 8,
+                "shufflePassages": True,
+                "endpoints": [{"name": "kb", "managed": {"corpus": str(folder / "corpus.jsonl")}}],
+            },
+            "reward": {"functions": [{"name": "F1"}]},
+            "checkpoint": {"path": str(folder / "checkpoints"), "everySteps": SAVE_EVERY},
+            "resources": {"device": "CPU"},
+            "recovery": {"backoffSeconds": 0},
+        },
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+class Run:
+    """One job folder and the `raggrpo run` processes on it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self._folder, self._job = folder, make_input(folder)
+        self._began = time.monotonic()
+        self._marks: set[str] = set()
+
+    def start(self, fault: str = "") -> "subprocess.Popen[str]":
+        """Start `raggrpo run`; its output goes to a file."""
+        log = (self._folder / "run.log").open("a")
+        command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(self._job)]
+        return subprocess.Popen(
+            [*command, "--dir", str(self._folder / "job")],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {ENV_FAULT: fault},
+            text=True,
+        )
+
+    def finish(self, process: "subprocess.Popen[str]") -> Outcome:
+        """Wait for the end."""
+        code = process.wait(DEADLINE_SECONDS)
+        if code != 0:
+            raise AssertionError(f"raggrpo run ended with {code}:\n{self.log()[-3000:]}")
+        weights = self._folder / "checkpoints" / "export" / "model.safetensors"
+        return Outcome(
+            weights=hashlib.sha256(weights.read_bytes()).hexdigest(),
+            summary=json.loads((self._folder / "job" / "summary.json").read_text()),
+            seconds=time.monotonic() - self._began,
+            left_over=self.left_over(),
+        )
+
+    def log(self) -> str:
+        """Return what the runs printed."""
+        return (self._folder / "run.log").read_text()
+
+    def status(self) -> dict[str, Any]:
+        """Return the job's status as the run keeps it."""
+        try:
+            state = json.loads((self._folder / "job" / "state.json").read_text())
+        except FileNotFoundError:
+            return {}
+        status: dict[str, Any] = state["status"]
+        return status
+
+    def wait_for(self, condition: Callable[[dict[str, Any]], bool], what: str) -> None:
+        """Wait until the status fulfils the condition."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition(self.status()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never seen: {what}; {self.log()[-3000:]}")
+            time.sleep(0.05)
+
+    def processes(self) -> Iterator[psutil.Process]:
+        """Yield the processes that carry a mark of this folder's runs."""
+        for process in psutil.process_iter():
+            try:
+                env = process.environ()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            if env.get(ENV_RUN_MARK) and str(self._folder) in " ".join(
+                [env.get("RAGGRPO_JOB_DIR", ""), *process.cmdline()]
+            ):
+                self._marks.add(env[ENV_RUN_MARK])
+            if env.get(ENV_RUN_MARK) in self._marks:
+                yield process
+
+    def left_over(self) -> list[str]:
+        """Return what is still alive a few seconds after the end."""
+        deadline = time.monotonic() + 15
+        while found := [" ".join(p.cmdline())[:80] for p in self.processes() if p.is_running()]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        return found

@@ -1,0 +1,296 @@
+"""The driver of one attempt: claims the checkpoint folder, builds the parts, runs the loop.
+
+Whatever happens ends in one exit code and one sentence in Progress.failure; restarts are decided
+by the operator.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from pydantic import ValidationError
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.progress import Failure, Stage
+from raggrpo_api.retrieval import Header
+from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.training import Precision
+
+from .checkpoint import CheckpointStore
+from .checkpoint_compatibility import check_compatible
+from .collect import Collector
+from .drill import Drill
+from .errors import TrainerError
+from .faults import Faults
+from .fence import Fence
+from .loop import Parts, Position, Stopped, train
+from .loss import Objective
+from .placement import Placement
+from .progress_actor import ProgressActor, obtain_progress_actor
+from .prompts import PromptSource, load_tokenizer, read_prompts
+from .ranks import Ranks, end_older_ranks
+from .reporting import Reporter
+from .retrieval import RetrievalClient
+from .rewards import Rewards
+from .rollout import EnginePool, engine_options
+from .stacks import register
+from .validation import Validator
+
+log = logging.getLogger(__name__)
+
+
+def main(env: Mapping[str, str] = os.environ) -> int:
+    """Run the attempt that RAGGRPO_CONFIG describes and return its exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        config = read_config(env)
+    except TrainerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return asyncio.run(_Attempt(config, env).run())
+
+
+def read_config(env: Mapping[str, str]) -> TrainerConfig:
+    """Return the configuration, refused when it was rendered for another schema."""
+    text = env.get(names.ENV_CONFIG, "")
+    if not text:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"{names.ENV_CONFIG} is not set: the trainer is started by the operator or by "
+            "`raggrpo run job.yaml`",
+        )
+    try:
+        config = TrainerConfig.model_validate_json(text)
+    except ValidationError as error:
+        raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {error}") from error
+    if config.schema_digest != schema_digest():
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"the configuration has schema {config.schema_digest}, this trainer knows "
+            f"{schema_digest()}: use the image that belongs to the operator's version",
+        )
+    return config
+
+
+class _Attempt:
+    """One attempt from its configuration to its exit code."""
+
+    def __init__(self, config: TrainerConfig, env: Mapping[str, str]) -> None:
+        self._config, self._env = config, env
+        self._faults = Faults.from_env(env, config.attempt.number)
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Return the exit code; the reason is reported before."""
+        config = self._config
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        register(attempt_folder(config), "driver")
+        try:
+            fence = await asyncio.to_thread(
+                Fence.claim,
+                Path(config.checkpoint.path),
+                config.attempt.job_uid,
+                config.attempt.job_name,
+                config.attempt.number,
+            )
+        except TrainerError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        ray.init(
+            address="auto",
+            namespace=names.ray_namespace(config.attempt.job_uid),
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+        )
+        port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
+        server = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
+        reporter = Reporter(config, fence.epoch, publish=server.publish)
+        failure = None
+        try:
+            await self._train(fence, reporter, server)
+        except Stopped as stopped:
+            failure = Failure(exit_code=ExitCode.PREEMPTED, message=str(stopped))
+        except TrainerError as error:
+            log.error("%s", error)
+            failure = Failure(exit_code=error.exit_code, message=str(error)[:1000])
+        except Exception as error:
+            traceback.print_exc()
+            failure = Failure(
+                exit_code=ExitCode.PROGRAM_ERROR, message=f"{type(error).__name__}: {error}"[:1000]
+            )
+        reporter.close(failure)
+        await server.flush()
+        if failure is None or failure.exit_code != ExitCode.SUPERSEDED:
+            fence.release()
+        return failure.exit_code if failure else ExitCode.DONE
+
+    async def _train(self, fence: Fence, reporter: Reporter, server: ProgressActor) -> None:
+        """Build ranks and engines side by side, resume, and run the loop."""
+        config = self._config
+        folder = attempt_folder(config)
+        drill = Drill(self._faults)
+        reporter.stage(Stage.LOADING_MODEL)
+        await end_older_ranks(fence.epoch)
+        placement = await Placement.obtain(config)
+        ranks = Ranks.create(config, placement, fence.epoch, folder)
+        store = await asyncio.to_thread(self._open_store, fence, drill)
+        tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
+        data, retrieval_spec = config.data, config.retrieval
+        train_prompts = await asyncio.to_thread(
+            read_prompts, data.train_files, data, retrieval_spec
+        )
+        validation_prompts = await asyncio.to_thread(
+            read_prompts, data.validation_files, data, retrieval_spec
+        )
+        precision = str(config.training.precision)
+        if precision == Precision.AUTO:
+            precision = await ranks.measure_precision(config.model.path)
+        pool = EnginePool(config, engine_options(config, precision), placement, fence.epoch)
+        starting = asyncio.create_task(pool.start())
+        await ranks.build(policy_arguments(config) | {"precision": Precision(precision)})
+        reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
+        position = await self._resume(store, ranks, reporter)
+        reporter.stage(Stage.STARTING_ROLLOUT)
+        reused = await starting
+        log.info("engines %s", ["attached" if r else "started" for r in reused])
+        drill.aim(ranks, pool)
+        await server.watch([os.getpid(), *(i.pid for i in ranks.infos), *pool.pids])
+        reporter.stage(Stage.WARMING_RETRIEVAL)
+        async with (
+            Rewards(config.reward, config.retrieval) as rewards,
+            retrieval_client(config, self._env) as retrieval,
+        ):
+            await warm_up(config, retrieval)
+            collector = Collector(config, tokenizer, pool, retrieval, rewards)
+            parts = Parts(
+                config=config,
+                prompts=PromptSource(config, train_prompts),
+                collector=collector,
+                validator=Validator(config, validation_prompts, collector),
+                pool=pool,
+                ranks=ranks,
+                store=store,
+                reporter=reporter,
+                drill=drill,
+                stop=self._stop,
+            )
+            await train(parts, position)
+        await ranks.close()
+
+    def _open_store(self, fence: Fence, drill: Drill) -> CheckpointStore:
+        config = self._config
+        store = CheckpointStore(
+            config.checkpoint, fence, config.attempt.config_hash, reached=drill.during_save
+        )
+        store.clean_up()
+        if store.newest is None:
+            store.restore()
+        return store
+
+    async def _resume(self, store: CheckpointStore, ranks: Ranks, reporter: Reporter) -> Position:
+        """Load the newest checkpoint that can be read; one that cannot is marked and named."""
+        if self._faults.due("wrong-resume"):
+            reporter.resumed(0)
+            return Position()
+        while (checkpoint := store.newest) is not None:
+            for note in check_compatible(checkpoint.meta, self._config):
+                log.info("%s: %s", checkpoint.folder, note)
+            try:
+                await ranks.load(checkpoint.folder)
+            except TrainerError as error:
+                if error.exit_code is ExitCode.TRAINER_RANK_LOST:
+                    raise
+                await asyncio.to_thread(store.reject, checkpoint, f"cannot be loaded: {error}")
+                if store.newest is None:
+                    # The ranks may hold half of it: only a new attempt starts from a clean model.
+                    raise
+                continue
+            best, step = store.best, checkpoint.meta.step
+            reporter.resumed(
+                step, checkpoint.ref(), best.marker.step if best else None, store.skipped
+            )
+            return Position(step, checkpoint.meta.cursor, step)
+        reporter.resumed(0, skipped=store.skipped)
+        return Position()
+
+
+def policy_arguments(config: TrainerConfig) -> dict[str, Any]:
+    """Return the keyword arguments of `policy.Policy` except rank and world size."""
+    algorithm, training = config.algorithm, config.training
+    return {
+        "model_path": config.model.path,
+        "device": "cpu" if config.resources.device == "CPU" else "cuda",
+        "precision": training.precision,
+        "attention": config.model.attention,
+        "row_layout": training.row_layout,
+        "tokens_per_micro_batch": training.tokens_per_micro_batch,
+        "temperature": config.rollout.temperature,
+        "objective": Objective(
+            clip_ratio_low=algorithm.clip_ratio_low,
+            clip_ratio_high=algorithm.clip_ratio_high,
+            importance_cap=algorithm.importance_cap,
+            kl_coefficient=algorithm.kl_coefficient,
+            loss_aggregation=algorithm.loss_aggregation,
+            max_response_length=config.data.max_response_length,
+        ),
+        "learning_rate": training.learning_rate,
+        "max_grad_norm": training.max_grad_norm,
+        "warmup_steps": training.warmup_steps,
+        "weight_decay": training.weight_decay,
+        "mini_batch_prompts": training.mini_batch_prompts,
+        "gradient_checkpointing": training.gradient_checkpointing,
+        "compile_layers": training.compile,
+        "seed": training.seed,
+    }
+
+
+def attempt_folder(config: TrainerConfig) -> Path:
+    """Return the folder of this attempt's records."""
+    return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)
+
+
+def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> RetrievalClient:
+    """Return the client of all endpoints, with secret headers taken from the environment."""
+    headers = {
+        endpoint.name: {header.name: _header_value(header, env) for header in endpoint.headers}
+        for endpoint in config.retrieval.endpoints
+    }
+    return RetrievalClient(config.retrieval, headers, log_calls=config.monitoring.debug.rag_calls)
+
+
+async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
+    """Call every endpoint once before step 1; the first call of a service is slow (A4)."""
+    endpoints, limit = config.retrieval.endpoints, config.retrieval.warm_up_timeout_seconds
+    found = await asyncio.gather(*(retrieval.warm_up(e.name, limit) for e in endpoints))
+    for endpoint, seconds in zip(endpoints, found, strict=True):
+        log.info(
+            "endpoint %s answers: first call %.2f s, next %.3f s",
+            endpoint.name,
+            seconds.first_seconds,
+            seconds.next_seconds,
+        )
+
+
+def _header_value(header: Header, env: Mapping[str, str]) -> str:
+    if header.secret_key_ref is None:
+        return header.value
+    name = names.secret_env(header.secret_key_ref.name, header.secret_key_ref.key)
+    if name not in env:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"header {header.name}: the environment variable {name} is not set; on one machine "
+            "export it before `raggrpo run`",
+        )
+    return env[name]
