@@ -1,0 +1,51 @@
+"""Compare a text with accepted answers as SQuAD does, CJK by characters; pure."""
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+# Kana, ideographs and Hangul: scripts whose words are not (reliably) set apart by spaces.
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_TOKEN = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+
+
+def tokens(text: str) -> list[str]:
+    """Return lower-cased words and single CJK characters, without punctuation and articles.
+
+    A text of articles only keeps them: "A" may be the answer to a multiple choice.
+    """
+    bare = "".join(c for c in text.lower() if not _is_punctuation(c))
+    return _TOKEN.findall(_ARTICLE.sub(" ", bare)) or _TOKEN.findall(bare)
+
+
+def exact_match(text: str, answers: Sequence[str]) -> float:
+    """Return 1.0 if `text` equals an accepted answer after normalisation, else 0.0."""
+    found = tokens(text)
+    return float(any(found == tokens(answer) for answer in answers))
+
+
+def f1(text: str, answers: Sequence[str]) -> float:
+    """Return the best token F1 of `text` with an accepted answer, 0.0 to 1.0."""
+    return max((_f1(tokens(text), tokens(answer)) for answer in answers), default=0.0)
+
+
+def contains(text: str, answers: Sequence[str]) -> float:
+    """Return 1.0 if the tokens of an accepted answer stand in `text` side by side, else 0.0."""
+    found = _spaced(tokens(text))
+    return float(any(_spaced(tokens(answer)) in found for answer in answers if tokens(answer)))
+
+
+def _f1(found: list[str], wanted: list[str]) -> float:
+    common = (Counter(found) & Counter(wanted)).total()
+    return 2 * common / (len(found) + len(wanted)) if common else 0.0
+
+
+def _spaced(words: list[str]) -> str:
+    return f" {' '.join(words)} "
+
+
+def _is_punctuation(character: str) -> bool:
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
