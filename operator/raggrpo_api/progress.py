@@ -84,6 +84,8 @@ class Progress(ApiModel):
     """Step of the best kept checkpoint."""
     skipped_checkpoints: Annotated[list[SkippedCheckpoint], Field(max_length=32)] = []
     """Checkpoints that could not be used, and why."""
+    in_place: Annotated[list[str], Field(max_length=16)] = []
+    """What was replaced without ending the attempt, as `Cause: what happened`."""
     pinned: dict[str, str] = {}
     """What Auto chose in this attempt: precision, attention."""
     save_seconds: float = 0.0

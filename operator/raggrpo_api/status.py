@@ -136,6 +136,8 @@ class AttemptRecord(ApiModel):
     mitigation: str = ""
     config_hash: str = ""
     skipped_checkpoints: Annotated[list[str], Field(max_length=16)] = []
+    in_place: Annotated[list[str], Field(max_length=16)] = []
+    """Recoveries that did not end the attempt, as `Cause: what happened`."""
 
 
 class RestartCounts(ApiModel):

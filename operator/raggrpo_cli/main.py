@@ -2,15 +2,21 @@
 
 import typer
 
+from .commands.crd import crd
+from .commands.logs import logs
+from .commands.plan import plan
 from .commands.run import run
+from .commands.status import status
+from .commands.validate import validate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command()(run)
+for _verb in (run, validate, plan, status, logs, crd):
+    app.command()(_verb)
 
 
 @app.callback()
 def _main() -> None:
-    """Declarative GRPO post-training with retrieval."""
+    """Run and inspect retrieval-augmented GRPO jobs: declarative, restarted, on any machine."""
 
 
 def main() -> None:

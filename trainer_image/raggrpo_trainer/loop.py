@@ -106,6 +106,7 @@ async def train(parts: Parts, position: Position) -> None:
             "train": syncing - training,
             "sync": ended - syncing,
         }
+        reporter.replaced(parts.pool.replacements)
         reporter.step(step_record(step, rollouts, metrics, seconds, ended - began))
         position.step, position.cursor = after.step, after.cursor
         await _after_step(parts, position, rollouts)

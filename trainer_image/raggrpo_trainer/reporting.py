@@ -103,6 +103,12 @@ class Reporter:
         """Say what Auto chose; it is kept for all attempts."""
         self._update(pinned=dict(values))
 
+    def replaced(self, happened: Sequence[str]) -> None:
+        """Say what was replaced in place so far, as `Cause: what happened`."""
+        if len(happened) > len(self._progress.in_place):
+            self._event("in_place", message=happened[-1])
+            self._update(in_place=list(happened)[-16:])
+
     def step(self, record: StepRecord) -> None:
         """Report a finished step."""
         self._recent.append(record.step_seconds)

@@ -31,6 +31,7 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
         changes["skipped_checkpoints"] = [
             f"{s.path}: {s.reason}" for s in progress.skipped_checkpoints
         ][:16]
+        changes["in_place"] = progress.in_place
         if progress.started_from_step is not None:
             changes["from_step"] = progress.started_from_step
     if changes:

@@ -1,0 +1,38 @@
+"""`raggrpo plan JOB.yaml`: every value with its origin, the sizing and its reasons, warnings."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_cli.job_file import parsed, read_yaml
+from raggrpo_operator.core.plan import render_plan
+from raggrpo_operator.core.resolve import resolve, trainer_config
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.sizing import size
+from raggrpo_operator.core.violation import errors
+
+
+def plan(
+    job_file: Annotated[Path, typer.Argument(help="The job, a YAML file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a job amounts to: values with origin, sizing terms, warnings."""
+    job = parsed(read_yaml(job_file))
+    resolved = resolve(job)
+    found, sizing = violations(job, resolved), size(resolved.spec)
+    if as_json:
+        config = trainer_config(job, resolved, number=1)
+        answer = {
+            "config": config.model_dump(mode="json", by_alias=True),
+            "origins": dict(resolved.origins),
+            "sizing": sizing.model_dump(mode="json", by_alias=True),
+            "problems": [v.line() for v in found],
+        }
+        typer.echo(json.dumps(answer, indent=1))
+    else:
+        typer.echo(render_plan(job, resolved, sizing, found), nl=False)
+    if errors(found):
+        raise typer.Exit(ExitCode.CONFIG_ERROR)
