@@ -1,15 +1,11 @@
 import errno
 import json
-import multiprocessing
 import os
 import random
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +16,10 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import CheckpointStore, SavePhase, kept
 from raggrpo_trainer.checkpoint_folder import Checkpoint, CheckpointName, Marker
 from raggrpo_trainer.errors import TrainerError
+from sudden_death import FORK, count_calls, kill_at
 
-FORK = multiprocessing.get_context("fork")
 KILL_POINTS = int(os.environ.get("KILL_POINTS", "40"))
 """How often each kill test kills."""
-NEVER = 0
 
 
 def steps(store: CheckpointStore) -> list[int]:
@@ -231,11 +226,21 @@ def test_a_superseded_attempt_saves_nothing_and_removes_nothing(tmp_path: Path) 
     store = a_store(a_claim(tmp_path), keep_last=1, reached=next_attempt_claims)
     store.save(a_meta(10), shards(10))
 
-    for step in (20, 30):
+    begun: list[Path] = []
+    for write in (shards(20), begun.append):
         with pytest.raises(TrainerError) as refusal:
-            store.save(a_meta(step), shards(step))
+            store.save(a_meta(20), write)
         assert refusal.value.exit_code is ExitCode.SUPERSEDED
+    assert begun == []
     assert folders(tmp_path) == ["step_00000010.e1"]
+
+
+def test_what_a_failed_save_could_not_remove_does_not_enter_the_next_one(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+    (tmp_path / "step_00000010.e1").mkdir()
+    (tmp_path / "step_00000010.e1" / "remains").write_text("x")
+
+    assert "remains" not in store.save(a_meta(10), shards(10)).marker.files
 
 
 # --- retention --------------------------------------------------------------------------------
@@ -311,6 +316,17 @@ def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Pat
     assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]
 
 
+def test_a_rejected_checkpoint_stays_until_newer_ones_exist(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path), keep_last=1)
+    store.save(a_meta(10), shards(10))
+    store.reject(store.save(a_meta(20), shards(20)), "NaN")
+
+    store.save(a_meta(15), shards(15))
+    assert folders(tmp_path) == ["step_00000015.e1", "step_00000020.e1"]
+    store.save(a_meta(25), shards(25))
+    assert folders(tmp_path) == ["step_00000025.e1"]
+
+
 def test_an_old_checkpoint_that_cannot_be_removed_is_no_secret(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path), keep_last=1)
     old = store.save(a_meta(10), shards(10))
@@ -333,32 +349,9 @@ def a_history(path: Path) -> None:
     a_store(fence, keep_last=2).save(a_meta(20), shards(20), score=0.1)
 
 
-def save_and_die(path: Path, deadly_call: int) -> None:
-    """Save step 30 and die right before the given call of a C function, or else after it all."""
+def save(path: Path) -> None:
     store = a_store(a_claim(path, attempt=2), keep_last=1)
-    calls = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        if event == "c_call":
-            calls += 1
-            if calls == deadly_call:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.setprofile(count)
     store.save(a_meta(30), shards(30), score=0.5)
-    sys.setprofile(None)
-    if deadly_call == NEVER:
-        (path / "calls").write_text(str(calls))
-    else:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def run(target: Callable[..., None], *arguments: object) -> int | None:
-    process = FORK.Process(target=target, args=arguments)
-    process.start()
-    process.join(60)
-    return process.exitcode
 
 
 @pytest.fixture(scope="module")
@@ -368,9 +361,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     a_history(path)
     rehearsal = path.with_name("rehearsal")
     shutil.copytree(path, rehearsal)
-    assert run(save_and_die, rehearsal, NEVER) == 0
+    calls = count_calls(save, rehearsal)
     assert folders(rehearsal) == ["step_00000010.e1", "step_00000030.e2"]
-    return path, int((rehearsal / "calls").read_text())
+    return path, calls
 
 
 @pytest.mark.parametrize("point", range(KILL_POINTS))
@@ -380,10 +373,8 @@ def test_a_kill_within_a_save_never_costs_the_last_checkpoint(
     original, calls = history
     path = tmp_path / "ckpt"
     shutil.copytree(original, path)
-    slice_of_calls = calls * point // KILL_POINTS, calls * (point + 1) // KILL_POINTS
-    deadly_call = random.Random(point).randint(max(1, slice_of_calls[0]), slice_of_calls[1])
 
-    assert run(save_and_die, path, deadly_call) == -signal.SIGKILL
+    kill_at(point / KILL_POINTS + random.Random(point).random() / KILL_POINTS, calls, save, path)
 
     store = a_store(a_claim(path, attempt=3), keep_last=1)
     assert store.skipped == []
@@ -393,7 +384,8 @@ def test_a_kill_within_a_save_never_costs_the_last_checkpoint(
     assert all(is_whole(c) for c in store.checkpoints)
     store.clean_up()
     store.save(a_meta(40), shards(40))
-    assert folders(path) == ["step_00000010.e1", "step_00000040.e3"]
+    assert steps(store) == [40, 10]
+    assert len(folders(path)) == 2
 
 
 def save_for_ever(path: Path, attempt: int) -> None:

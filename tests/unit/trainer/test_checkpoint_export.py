@@ -5,17 +5,22 @@ import pytest
 
 from checkpoint_support import a_claim, a_store
 from raggrpo_trainer.errors import TrainerError
+from sudden_death import count_calls, kill_at
 
 
 def a_model(version: int) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        (folder / "config.json").write_text(str(version))
+        for name in ("config.json", "model.safetensors"):
+            (folder / name).write_text(str(version))
 
     return write
 
 
 def exported(path: Path) -> int:
-    return int((path / "export" / "config.json").read_text())
+    files = {p.name: int(p.read_text()) for p in (path / "export").iterdir()}
+    version = files["config.json"]
+    assert files == dict.fromkeys(["config.json", "model.safetensors"], version)
+    return version
 
 
 def test_an_export_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
@@ -45,3 +50,24 @@ def test_a_failing_or_superseded_export_leaves_the_old_one(tmp_path: Path) -> No
 
     successor.clean_up()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export", "fence"]
+
+
+def export_version_2(path: Path) -> None:
+    a_store(a_claim(path, attempt=2)).export(a_model(2))
+
+
+@pytest.mark.parametrize("point", range(20))
+def test_a_kill_within_an_export_leaves_no_part_of_a_model(tmp_path: Path, point: int) -> None:
+    path, rehearsal = tmp_path / "ckpt", tmp_path / "rehearsal"
+    for folder in (path, rehearsal):
+        a_store(a_claim(folder)).export(a_model(1))
+    calls = count_calls(export_version_2, rehearsal)
+
+    kill_at((point + 0.5) / 20, calls, export_version_2, path)
+
+    assert not (path / "export").exists() or exported(path) in (1, 2)
+    last = a_store(a_claim(path, attempt=3))
+    last.clean_up()
+    last.export(a_model(3))
+    assert exported(path) == 3
+    assert sorted(p.name for p in path.iterdir()) == ["export", "fence"]

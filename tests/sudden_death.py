@@ -1,0 +1,53 @@
+"""Runs a function in a second process and kills it at a chosen place."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.sharedctypes import Synchronized
+from types import FrameType
+
+FORK = multiprocessing.get_context("fork")
+
+
+def count_calls(target: Callable[..., None], *arguments: object) -> int:
+    """Return how often the target calls a C function, of which every system call is one."""
+    calls = FORK.Value("Q", 0)
+    process = FORK.Process(target=_run, args=(target, arguments, 0, calls))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    return int(calls.value)
+
+
+def kill_at(share: float, calls: int, target: Callable[..., None], *arguments: object) -> None:
+    """Run the target and kill it when that share of its calls is done, or right after its end."""
+    process = FORK.Process(target=_run, args=(target, arguments, 1 + int(share * calls), None))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def _run(
+    target: Callable[..., None],
+    arguments: tuple[object, ...],
+    deadly_call: int,
+    calls: "Synchronized[int] | None",
+) -> None:
+    done = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal done
+        if event == "c_call":
+            done += 1
+            if done == deadly_call:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    target(*arguments)
+    sys.setprofile(None)
+    if calls is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        calls.value = done
