@@ -1,0 +1,168 @@
+"""The child processes of one run: started with its mark, guarded by a warden, ended by it.
+
+Ends processes only by process id; knows nothing of Ray, jobs or retrievers.
+"""
+
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raggrpo_api.names import ENV_RUN_MARK
+from raggrpo_operator.errors import RuntimeTrouble
+
+from . import warden
+
+log = logging.getLogger(__name__)
+
+WARDEN = (sys.executable, "-I", "-S", warden.__file__)
+END_SECONDS = 10.0
+PORTS = range(20_000, 32_000)
+"""Outside Ray's default worker ports and below the ports of outgoing connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started process; `process` is its keeper, which ends with the command's exit code."""
+
+    name: str
+    mark: str
+    log_file: Path
+    process: subprocess.Popen[bytes]
+
+    def exit_code(self) -> int | None:
+        """Return the command's exit code (128 + n: ended by signal n), None while it runs."""
+        code = self.process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def last_words(self, lines: int = 5) -> str:
+        """Return the end of its output, for messages."""
+        return tail(self.log_file, lines)
+
+
+class Processes:
+    """All processes that belong to one run.
+
+    Start children from the main thread: the kernel ends them with the thread that started them.
+    """
+
+    def __init__(self, mark: str = "") -> None:
+        self.mark = mark or uuid.uuid4().hex
+        self._children: list[Child] = []
+        self._warden: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], log_file: Path
+    ) -> Child:
+        """Start a command in a session of its own; its output is appended to the log file.
+
+        Raises RuntimeTrouble when it cannot be started.
+        """
+        self.guard()
+        mark = f"{self.mark}.{name}"
+        keeper = [*WARDEN, "keep", mark, str(os.getpid()), *command]
+        try:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
+            with log_file.open("ab") as output:
+                process = subprocess.Popen(
+                    keeper,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**env, ENV_RUN_MARK: mark},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise RuntimeTrouble(f"starting {name}: {error}") from error
+        child = Child(name, mark, log_file, process)
+        self._children.append(child)
+        return child
+
+    def end(self, child: Child) -> None:
+        """End a child with everything it started."""
+        child.process.terminate()
+        try:
+            child.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
+        sweep(child.mark)  # what a killed keeper left behind
+        if child in self._children:
+            self._children.remove(child)
+
+    def guard(self) -> None:
+        """See to it that a warden is alive, which outlives this process for long enough."""
+        if self._warden is not None and self._warden.poll() is None:
+            return
+        if self._warden is not None:
+            log.warning("the warden ended (%s), starting another", self._warden.returncode)
+            self._close_warden()
+        self._warden = subprocess.Popen(
+            [*WARDEN, "watch", self.mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, ENV_RUN_MARK: f"{self.mark}.warden"},
+            start_new_session=True,
+        )
+
+    def end_all(self) -> None:
+        """End every process of this run, the warden last."""
+        for child in self._children:
+            child.process.terminate()
+        for child in list(self._children):
+            self.end(child)
+        if self._warden is not None:
+            self._close_warden()
+        sweep(self.mark)
+
+    def _close_warden(self) -> None:
+        assert self._warden is not None
+        assert self._warden.stdin is not None
+        self._warden.stdin.close()
+        self._warden.kill()
+        self._warden.wait()
+        self._warden = None
+
+
+def sweep(mark: str) -> None:
+    """End every process with this mark; raises RuntimeTrouble when one withstands."""
+    if withstood := warden.sweep(mark):
+        raise RuntimeTrouble(f"processes {withstood} cannot be ended", retryable=False)
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody listens on."""
+    for port in random.sample(PORTS, 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeTrouble(f"no free port between {PORTS.start} and {PORTS.stop}")
+
+
+def tail(file: Path, lines: int) -> str:
+    """Return the last lines of a text file, empty when it does not exist."""
+    if not file.exists():
+        return ""
+    with file.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 16_384))
+        text = stream.read().decode(errors="replace")
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def signal_name(code: int) -> str:
+    """Return what an exit code says: `exit code 3`, or `signal 9 (SIGKILL)`."""
+    if code <= 128 or code - 128 not in set(signal.Signals):
+        return f"exit code {code}"
+    return f"signal {code - 128} ({signal.Signals(code - 128).name})"

@@ -1,0 +1,150 @@
+"""One Ray head on this machine as a child process: its command line, ports and files.
+
+Everything listens on the loopback interface. What runs on the head is none of its business.
+"""
+
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raggrpo_api.trainer_config import World
+from raggrpo_operator.progress_client import ProgressClient
+from raggrpo_operator.ray_jobs import RayJobs
+
+from .processes import Child, Processes, free_port, signal_name
+
+SPARE_CPUS = 2
+"""Logical CPUs beside ranks and engines: the driver's tasks must never wait for a place."""
+LONGEST_TEMP_DIR = 40
+"""Ray puts Unix sockets about 60 characters below it; the kernel allows 107."""
+GCS_RECONNECT_SECONDS = 5
+"""A local head never comes back at the same address: its agents need not wait for it."""
+SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
+"""Else Ray's workers overwrite their environment, and with it the mark, in /proc."""
+
+
+@dataclass(slots=True)
+class RayHead:
+    """A started head and the clients that speak to it."""
+
+    number: int
+    child: Child
+    temp_dir: Path
+    dashboard_port: int
+    progress_port: int
+    jobs: RayJobs = field(init=False)
+    progress: ProgressClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.jobs = RayJobs(f"http://127.0.0.1:{self.dashboard_port}")
+        self.progress = ProgressClient(f"http://127.0.0.1:{self.progress_port}")
+
+    def driver_log(self, submission_id: str) -> Path:
+        """Return the file that receives a driver's output; readable without the head."""
+        return self.temp_dir / "session_latest" / "logs" / f"job-driver-{submission_id}.log"
+
+    def death(self) -> str:
+        """Return how the head ended, empty while it lives."""
+        code = self.child.exit_code()
+        if code is None:
+            return ""
+        record = self.temp_dir / "session_latest" / "logs" / "ray_process_exit.log"
+        text = record.read_text(errors="replace") if record.exists() else ""
+        dead = re.findall(r"^ *(\w+) \[exit code=(-?\d+)", text, re.MULTILINE)
+        reasons = "".join(f", {name} with {_how(int(exit_code))}" for name, exit_code in dead)
+        return f"the Ray head ended with {signal_name(code)}{reasons}"
+
+    async def close(self, processes: Processes) -> None:
+        """End the head with everything on it and remove its files."""
+        processes.end(self.child)
+        await self.jobs.close()
+        await self.progress.close()
+        shutil.rmtree(self.temp_dir, ignore_errors=True)  # nothing in it is needed any more
+
+
+def start_ray_head(
+    number: int,
+    processes: Processes,
+    *,
+    world: World,
+    object_store_bytes: int,
+    env: Mapping[str, str],
+    log_file: Path,
+    temp_dir: Path,
+) -> RayHead:
+    """Start a head with room for the whole world, however many CPUs the machine has."""
+    dashboard_port = free_port()
+    command = ray_start(
+        cpus=logical_cpus(world),
+        object_store_bytes=object_store_bytes,
+        gcs_port=free_port(),
+        dashboard_port=dashboard_port,
+        client_port=free_port(),
+        temp_dir=temp_dir,
+    )
+    child = processes.start(f"c{number}", command, head_env(env), log_file)
+    return RayHead(number, child, temp_dir, dashboard_port, free_port())
+
+
+def ray_start(
+    *,
+    cpus: int,
+    object_store_bytes: int,
+    gcs_port: int,
+    dashboard_port: int,
+    client_port: int,
+    temp_dir: Path,
+) -> list[str]:
+    """Return the command of a head that stays in the foreground."""
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
+        *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard_port)),
+        "--include-dashboard=true",
+        *("--ray-client-server-port", str(client_port)),
+        *("--min-worker-port", "0", "--max-worker-port", "0"),
+        *("--num-cpus", str(cpus), "--object-store-memory", str(object_store_bytes)),
+        *("--temp-dir", str(temp_dir), "--disable-usage-stats", "--no-monitor"),
+        *("--log-style", "record", "--log-color", "false"),
+    ]
+
+
+def head_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the head, which all actors and drivers inherit."""
+    inherited = {key: value for key, value in env.items() if key not in _FOREIGN}
+    return {
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_enable_metrics_collection": "0",
+        **inherited,
+        **SURVIVES_SETPROCTITLE,
+        "RAY_AUTH_MODE": "disabled",  # 2.60 turns it on by itself when a token file exists
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # elsewhere the default: stay on loopback
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(GCS_RECONNECT_SECONDS),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+_FOREIGN = frozenset({"RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_NAMESPACE"})
+"""Settings about another cluster of the user's."""
+
+
+def logical_cpus(world: World) -> int:
+    """Return the CPUs Ray accounts: enough for all ranks and engines (pure)."""
+    ranks = world.num_ranks * world.cpus_per_rank
+    engines = world.num_engines * world.cpus_per_engine
+    return int(-(-(ranks + engines) // 1)) + SPARE_CPUS
+
+
+def make_temp_dir() -> Path:
+    """Create Ray's folder where paths are short enough for sockets."""
+    usual = tempfile.gettempdir()
+    parent = usual if len(usual) <= LONGEST_TEMP_DIR - len("/raggrpo-12345678") else "/tmp"
+    return Path(tempfile.mkdtemp(prefix="raggrpo-", dir=parent))
+
+
+def _how(code: int) -> str:
+    return signal_name(128 - code if code < 0 else code)

@@ -1,0 +1,154 @@
+"""Two tiny services that end processes when their owner is gone; they decide nothing.
+
+Run as a script (`python -I -S warden.py …`) with the standard library alone, so that one of them
+takes 20 ms and 9 MB. `watch MARK` waits until standard input closes and then ends every process
+that carries the mark. `keep MARK PARENT COMMAND…` starts a command, ends it when PARENT dies, and
+takes all of its descendants along, however the command ends.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+MARK_VARIABLE = "RAGGRPO_RUN_MARK"
+"""Equal to names.ENV_RUN_MARK, which this script cannot import (a test compares them)."""
+PATIENCE_SECONDS = 20.0
+GRACE_SECONDS = 3.0
+"""What the warden leaves to the keepers, which also reach descendants without the mark."""
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP)
+
+
+def carriers(mark: str) -> list[int]:
+    """Return the process ids that inherited this mark, or a mark below it (`mark.…`).
+
+    Zombies have no environment and are not counted; neither is the caller.
+    """
+    wanted = f"\0{MARK_VARIABLE}={mark}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                environment = b"\0" + file.read() + b"\0"
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if wanted + b"\0" in environment or wanted + b"." in environment:
+            found.append(int(entry))
+    return found
+
+
+def sweep(mark: str, patience_seconds: float = PATIENCE_SECONDS) -> list[int]:
+    """SIGKILL every process with this mark until none is left; return those that withstood."""
+    deadline = time.monotonic() + patience_seconds
+    while left := carriers(mark):
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+    return []
+
+
+def watch(mark: str) -> int:
+    """Wait for the end of the run, which holds the other end of standard input."""
+    for number in (*_TERMINAL_SIGNALS, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(0, 4096):
+        continue
+    deadline = time.monotonic() + GRACE_SECONDS
+    while carriers(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return 1 if sweep(mark) else 0
+
+
+def keep(mark: str, parent: int, command: list[str]) -> int:
+    """Run the command and return its exit code, 128 + n when signal n ended it.
+
+    As the subreaper of its descendants the keeper also collects those that lose their parent.
+    """
+    for number in _TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    child = _start(command)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before we asked to be told
+        os.kill(child, signal.SIGKILL)
+    ended, status = os.wait()
+    while ended != child:
+        ended, status = os.wait()
+    sweep(mark)
+    _end_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _start(command: list[str]) -> int:
+    keeper = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(1)
+    for number in _TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"{command[0]}: {error}", file=sys.stderr, flush=True)
+    os._exit(127)
+
+
+def _end_descendants() -> None:
+    """End and collect what is left below the keeper, marked or not."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for pid in _children():
+            os.kill(pid, signal.SIGKILL)  # still ours: only we can collect it
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        time.sleep(0.02)
+
+
+def _children() -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == os.getpid():
+            found.append(int(entry))
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the two services."""
+    service, mark, *rest = arguments
+    if service == "watch":
+        return watch(mark)
+    return keep(mark, int(rest[0]), rest[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

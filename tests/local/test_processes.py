@@ -1,0 +1,202 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import process_tree
+from raggrpo_api import names
+from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.processes import Processes, free_port, signal_name
+
+DEADLINE_SECONDS = 60
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "deadline passed"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.end_all()
+
+
+class Owner:
+    """A run in a process of its own."""
+
+    def __init__(self, logs: Path, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, process_tree.__file__, str(logs), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = json.loads(self.process.stdout.readline())
+        self.mark, self.keeper, self.warden = said["mark"], said["keeper"], said["warden"]
+        self.nameless = said["nameless"]
+
+    def is_gone(self) -> bool:
+        return not warden.carriers(self.mark)
+
+    def is_gone_with_the_nameless(self) -> bool:
+        return self.is_gone() and not Path(f"/proc/{self.nameless}").exists()
+
+    def close(self) -> None:
+        if Path(f"/proc/{self.nameless}").exists():
+            os.kill(self.nameless, signal.SIGKILL)
+        self.process.kill()
+        self.process.communicate()
+        assert warden.sweep(self.mark) == []
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    owner = Owner(tmp_path)
+    yield owner
+    owner.close()
+
+
+def test_mark_variable_is_the_contracts() -> None:
+    assert warden.MARK_VARIABLE == names.ENV_RUN_MARK
+
+
+def test_child_gets_the_mark_and_its_exit_code_is_known(
+    processes: Processes, tmp_path: Path
+) -> None:
+    command = ["sh", "-c", f"echo ${names.ENV_RUN_MARK}; exit 3"]
+
+    child = processes.start("probe", command, os.environ, tmp_path / "probe.log")
+    wait_for(lambda: child.exit_code() is not None)
+
+    assert child.exit_code() == 3
+    assert child.last_words() == f"{processes.mark}.probe"
+
+
+def test_exit_code_tells_the_signal(processes: Processes, tmp_path: Path) -> None:
+    child = processes.start("probe", ["sh", "-c", "kill -9 $$"], os.environ, tmp_path / "log")
+    wait_for(lambda: child.exit_code() is not None)
+
+    assert signal_name(child.exit_code() or 0) == "signal 9 (SIGKILL)"
+
+
+def test_command_that_does_not_exist_is_named_in_its_log(
+    processes: Processes, tmp_path: Path
+) -> None:
+    child = processes.start("probe", ["/no/such/program"], os.environ, tmp_path / "log")
+    wait_for(lambda: child.exit_code() is not None)
+
+    assert child.exit_code() == 127
+    assert "/no/such/program" in child.last_words()
+
+
+def test_log_folder_that_cannot_be_made_is_trouble(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(RuntimeTrouble, match="starting probe"):
+        processes.start("probe", ["true"], os.environ, tmp_path / "file" / "log")
+
+
+def test_ending_one_child_spares_the_others(processes: Processes, tmp_path: Path) -> None:
+    first = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "a")
+    second = processes.start("c10", ["sleep", "1000"], os.environ, tmp_path / "b")
+
+    processes.end(first)
+
+    assert warden.carriers(first.mark) == []
+    assert second.exit_code() is None
+
+
+def test_command_that_ends_takes_its_descendants_along(
+    processes: Processes, tmp_path: Path
+) -> None:
+    command = ["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & exit 5"]
+
+    child = processes.start("family", command, os.environ, tmp_path / "log")
+    wait_for(lambda: child.exit_code() is not None)
+
+    assert child.exit_code() == 5
+    assert warden.carriers(child.mark) == []
+
+
+def test_a_child_ignoring_signals_and_stopped_is_ended(
+    processes: Processes, tmp_path: Path
+) -> None:
+    stubborn = "trap '' TERM INT HUP; kill -STOP $$"
+    child = processes.start("stubborn", ["sh", "-c", stubborn], os.environ, tmp_path / "log")
+
+    processes.end(child)
+
+    assert warden.carriers(child.mark) == []
+
+
+def test_lost_warden_is_replaced(processes: Processes) -> None:
+    processes.guard()
+    [first] = warden.carriers(f"{processes.mark}.warden")
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: warden.carriers(f"{processes.mark}.warden") == [])
+
+    processes.guard()
+
+    [second] = warden.carriers(f"{processes.mark}.warden")
+    assert second != first
+
+
+@pytest.mark.parametrize("victims", ["run", "run warden", "run keeper", "warden run", "keeper run"])
+def test_nothing_survives_the_kill_of(victims: str, owner: Owner) -> None:
+    pids = {"run": owner.process.pid, "warden": owner.warden, "keeper": owner.keeper}
+
+    for victim in victims.split():
+        os.kill(pids[victim], signal.SIGKILL)
+
+    wait_for(owner.is_gone)
+
+
+@pytest.mark.parametrize("victims", ["run", "run warden", "warden run"])
+def test_keeper_also_ends_descendants_without_the_mark(victims: str, owner: Owner) -> None:
+    pids = {"run": owner.process.pid, "warden": owner.warden}
+
+    for victim in victims.split():
+        os.kill(pids[victim], signal.SIGKILL)
+
+    wait_for(owner.is_gone_with_the_nameless)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_nothing_survives_a_run_that_a_signal_ends(number: signal.Signals, owner: Owner) -> None:
+    owner.process.send_signal(number)
+
+    wait_for(owner.is_gone)
+
+
+def test_terminal_signals_do_not_reach_children_or_warden(owner: Owner) -> None:
+    for pid in (owner.warden, owner.keeper):
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
+            os.kill(pid, number)
+    os.kill(owner.warden, signal.SIGTERM)
+    owner.process.kill()
+
+    wait_for(owner.is_gone)
+
+
+def test_nothing_survives_an_exception(tmp_path: Path) -> None:
+    owner = Owner(tmp_path, "raise")
+
+    wait_for(owner.is_gone)
+
+    owner.close()
+
+
+def test_free_ports_lie_where_ray_allows_its_gcs() -> None:
+    assert all(not 10_002 <= free_port() <= 19_999 for _ in range(50))

@@ -1,0 +1,46 @@
+"""A run of its own for kill tests: starts children, says so, and waits to be killed.
+
+`python process_tree.py LOGS [SECONDS]` prints one JSON line once everything is up.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from raggrpo_operator.local_runtime.processes import Processes
+
+FAMILY = "sleep 1000 & setsid sleep 1000 & env -i setsid sleep 1000 & echo $!; wait"
+"""A child, a grandchild in a session of its own, and one that lost its environment."""
+
+
+def main() -> None:
+    """Start, announce, guard until killed."""
+    logs = Path(sys.argv[1])
+    processes = Processes()
+    child = processes.start("family", ["sh", "-c", FAMILY], os.environ, logs / "family.log")
+    while not child.last_words():
+        time.sleep(0.02)
+    warden = processes._warden
+    assert warden is not None
+    print(
+        json.dumps(
+            {
+                "mark": processes.mark,
+                "keeper": child.process.pid,
+                "warden": warden.pid,
+                "nameless": int(child.last_words()),
+            }
+        ),
+        flush=True,
+    )
+    if sys.argv[2:] == ["raise"]:
+        raise RuntimeError("on purpose")
+    while True:
+        processes.guard()
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()
