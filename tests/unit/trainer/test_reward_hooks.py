@@ -211,7 +211,9 @@ async def test_code_is_found_in_the_folder_that_the_job_names(tmp_path: Path) ->
         score = await rewards.score(RewardSample("17/0", "Capital?", "length"))
         with pytest.raises(RewardFailed, match="reward in_the_folder:obey: Raised: KeyError"):
             await rewards.score(RewardSample("17/1", "Capital?", "raise"))
+        process = (await rewards.score(RewardSample("17/2", "Capital?", "process"))).parts
 
+    assert not exists(int(process["in_the_folder:obey"]))
     assert score.parts == {"in_the_folder:obey": 8.0}
     assert score.total == 4.0
 

@@ -166,18 +166,18 @@ async def test_a_term_that_fails_fails_its_sample_only_after_the_others_have_end
 
     async def respond(received: Received) -> Response:
         if received.body["prompt"] == "Capital of France?":
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # longer than the other term takes to raise
             ended.set()
         return JSONResponse({"score": 1})
 
     async with serving(respond) as judge:
         spec = a_reward_spec(
-            {"name": "Python", "python": "json:loads"}, {"name": "Http", "url": judge.url}
+            {"name": "Python", "python": "asyncio:sleep"}, {"name": "Http", "url": judge.url}
         )
         async with Rewards(spec, RetrievalSpec()) as rewards:
             with pytest.raises(RewardFailed) as failed:
                 await rewards.score(a_sample())
 
-    assert failed.value.name == "json:loads"
+    assert failed.value.name == "asyncio:sleep"
     assert failed.value.cause is FailureCause.RAISED
     assert ended.is_set()

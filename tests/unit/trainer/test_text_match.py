@@ -10,6 +10,7 @@ from raggrpo_trainer.text_match import contains, exact_match, f1, tokens
         ("an apple, a day; theatre", ["apple", "day", "theatre"]),
         ("贷款利率4.5%", ["贷", "款", "利", "率", "45"]),
         ("你好，“世界”。", ["你", "好", "世", "界"]),
+        ("$5 + 3=8", ["5", "38"]),
         ("iPhone手机", ["iphone", "手", "机"]),
         ("ひらカ", ["ひ", "ら", "カ"]),
         ("A", ["a"]),
