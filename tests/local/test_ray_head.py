@@ -1,0 +1,120 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import ray_tree
+from raggrpo_api.trainer_config import World
+from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.processes import Processes
+from raggrpo_operator.local_runtime.ray_head import head_env, logical_cpus, make_temp_dir
+
+DEADLINE_SECONDS = 120
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "deadline passed"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    process = subprocess.Popen(
+        [sys.executable, ray_tree.__file__, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = json.loads(process.stdout.readline())
+    yield {**said, "run": process.pid}
+    process.kill()
+    process.communicate()
+    shutil.rmtree(said["temp_dir"])
+    assert warden.sweep(said["mark"]) == []
+
+
+def listening(mark: str) -> set[str]:
+    pids = warden.carriers(mark)
+    return {
+        connection.laddr.ip
+        for connection in psutil.net_connections("tcp")
+        if connection.pid in pids and connection.status == psutil.CONN_LISTEN
+    }
+
+
+def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
+    everything = warden.carriers(tree["mark"])
+    addresses = listening(tree["mark"])
+
+    os.kill(tree["warden"], signal.SIGKILL)
+    os.kill(tree["run"], signal.SIGKILL)
+    wait_for(lambda: not warden.carriers(tree["mark"]))
+
+    assert len(everything) > 10  # gcs, raylet, agents, workers, driver, watchers
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}
+
+
+def test_warden_alone_suffices_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
+    os.kill(tree["keeper"], signal.SIGKILL)
+    os.kill(tree["run"], signal.SIGKILL)
+
+    wait_for(lambda: not warden.carriers(tree["mark"]))
+
+
+async def test_death_of_a_ray_process_is_named_and_takes_everything_along(tmp_path: Path) -> None:
+    processes = Processes()
+    try:
+        head = await ray_tree.start_tree(processes, tmp_path)
+        [gcs] = [
+            pid
+            for pid in warden.carriers(head.child.mark)
+            if psutil.Process(pid).name() == "gcs_server"
+        ]
+        os.kill(gcs, signal.SIGKILL)
+        wait_for(lambda: head.death() != "")
+        death, left = head.death(), warden.carriers(head.child.mark)
+        await head.close(processes)
+    finally:
+        processes.end_all()
+
+    assert death == "the Ray head ended with exit code 1, gcs_server with signal 9 (SIGKILL)"
+    assert left == []
+    assert not head.temp_dir.exists()
+    assert warden.carriers(processes.mark) == []
+
+
+@pytest.mark.parametrize(
+    ("world", "cpus"),
+    [
+        (World(num_ranks=1, num_engines=1), 4),
+        (World(num_ranks=2, num_engines=1, cpus_per_engine=0.5), 5),
+    ],
+)
+def test_head_accounts_for_all_ranks_and_engines(world: World, cpus: int) -> None:
+    assert logical_cpus(world) == cpus
+
+
+def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
+    env = head_env({"RAY_ADDRESS": "ray://prod", "RAY_AUTH_MODE": "token", "HOME": "/root"})
+
+    assert "RAY_ADDRESS" not in env
+    assert env["RAY_AUTH_MODE"] == "disabled"
+    assert env["HOME"] == "/root"
+
+
+def test_temp_dir_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/var/tmp/" + "x" * 60)
+
+    folder = make_temp_dir()
+    folder.rmdir()
+
+    assert len(str(folder)) <= 40
