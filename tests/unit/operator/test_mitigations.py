@@ -1,10 +1,11 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from job_builders import a_job
 from raggrpo_api.job import JobSpec
-from raggrpo_api.status import Cause
+from raggrpo_api.status import Cause, RestartState
 from raggrpo_operator.core.mitigations import (
     MAX_MITIGATIONS,
     Mitigation,
@@ -75,6 +76,17 @@ def test_nothing_is_lowered_unless_the_user_wants_it(policy: str) -> None:
 
 def test_other_causes_lower_nothing() -> None:
     assert next_mitigation(Cause.NON_FINITE, [], a_spec()) is None
+
+
+def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
+    spec = a_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
+    halved = [Mitigation.MICRO_BATCH_HALVED]
+
+    assert RestartState(mitigations=halved * MAX_MITIGATIONS)
+    with pytest.raises(ValidationError):
+        RestartState(mitigations=halved * (MAX_MITIGATIONS + 1))
+    assert next_mitigation(OOM, halved * (MAX_MITIGATIONS - 1), spec) is not None
+    assert next_mitigation(OOM, halved * MAX_MITIGATIONS, spec) is None
 
 
 def test_utilization_is_never_raised() -> None:

@@ -119,6 +119,9 @@ ROWS: tuple[Row, ...] = (
     Row(lengths.passages_leave_room, Reason.PASSAGES_DO_NOT_FIT, "spec.data.maxPromptLength",
         in_mode("Prompt", KB, maxPassageTokens=342) | {"data.allowTruncation": True},
         in_mode("Prompt", KB), severity=WARNING),
+    Row(lengths.passages_leave_room, Reason.PASSAGES_DO_NOT_FIT, "spec.data.maxPromptLength",
+        in_mode("Prompt", KB, maxPassageTokens=100) | {"data.maxPromptLength": 300},
+        in_mode("Prompt", KB, maxPassageTokens=100) | {"data.maxPromptLength": 301}),
     Row(lengths.searches_leave_room, Reason.SEARCHES_DO_NOT_FIT, "spec.data.maxResponseLength",
         in_mode("Search", KB, maxPassageTokens=86), in_mode("Search", KB, maxPassageTokens=85)),
     Row(lengths.searches_leave_room, Reason.SEARCHES_DO_NOT_FIT, "spec.data.maxResponseLength",
@@ -277,6 +280,12 @@ ROWS: tuple[Row, ...] = (
         "spec.data.validationFiles",
         {"validation": {"afterTraining": True}},
         {"validation": {"afterTraining": True}, "data.validationFiles": ["/mnt/work/v.jsonl"]}),
+    Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
+        "spec.data.validationFiles",
+        {"validation": {"everySteps": 1}}, {"validation": {"everySteps": 0}}),
+    Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
+        "spec.data.validationFiles",
+        {"validation": {"beforeTraining": True}}, {"validation": {"maxSamples": 8}}),
     Row(paths.checkpoint_lies_on_a_volume, Reason.NO_VOLUME, "spec.volumes",
         {"volumes": []}, {}, severity=WARNING),
     Row(paths.checkpoint_lies_on_a_volume, Reason.CHECKPOINT_NOT_ON_VOLUME,
@@ -459,6 +468,14 @@ def test_samples_have_no_errors(path: Any) -> None:
     job = a_sample(path)
 
     assert errors(violations(job, resolve(job))) == ()
+
+
+def test_nothing_is_said_about_gpu_memory_that_is_not_known() -> None:
+    job = a_job({"resources": {"gpusPerNode": 1, "gpuMemoryGib": 0}})
+
+    found = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
+
+    assert {v.reason for v in found} == {Reason.DATA_REPEATS}
 
 
 def test_secret_values_are_never_repeated() -> None:

@@ -98,8 +98,14 @@ def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
     assert gpu_memory.activations(spec, KNOWN_7B) == layers + 2 * 4 * 1024 * 152_064
 
 
-def test_a_large_rollout_batch_enlarges_rays_store() -> None:
-    spec = a_spec(**{"data.trainBatchSize": 65536, "rollout": {"n": 8}})
+@pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
+def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) -> None:
+    large: dict[str, Any] = {
+        "data.trainBatchSize": 65536,
+        "rollout": {"n": 8},
+        "resources": resources,
+    }
+    spec = a_spec(**large)
 
     assert object_store_bytes(spec) == 2 * 65536 * 8 * 1536 * 12
 
