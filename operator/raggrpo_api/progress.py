@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .base import ApiModel
 
@@ -58,7 +58,12 @@ class Failure(ApiModel):
 
 
 class Progress(ApiModel):
-    """State of one attempt; a reader compares `attempt` before believing anything else."""
+    """State of one attempt; a reader compares `attempt` before believing anything else.
+
+    Unknown fields are ignored: the trainer of a running job may be newer than its reader.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     attempt: int
     """Which attempt this is about."""

@@ -25,7 +25,8 @@ from .advantage import group_advantages
 from .engine import Generation, GenerationRequest
 from .errors import TrainerError
 from .packing import Completion, Group
-from .prompts import Prompt, PromptTooLong, compose
+from .prompt_files import Prompt
+from .prompts import Composer, PromptTooLong
 from .retrieval import RetrievalClient
 from .rewards import Rewards, RewardSample
 from .rollout import EnginePool
@@ -119,12 +120,13 @@ class Collector:
         self,
         config: TrainerConfig,
         tokenizer: Any,
+        composer: Composer,
         pool: EnginePool,
         retrieval: RetrievalClient,
         rewards: Rewards,
     ) -> None:
         self._config, self._tokenizer, self._pool = config, tokenizer, pool
-        self._retrieval, self._rewards = retrieval, rewards
+        self._composer, self._retrieval, self._rewards = composer, retrieval, rewards
         self._eos = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
 
     async def prepare(
@@ -145,10 +147,14 @@ class Collector:
         if swap_passages:
             half = len(found) // 2
             found = found[half:] + found[:half]
-        samples: list[Sample] = []
-        for prompt, passages in zip(prompts, found, strict=True):
-            samples += self._composed(step, prompt, passages, sampling, ledger)
-        return Batch(step, tuple(samples), sampling, ledger)
+        composed = await asyncio.gather(
+            *(
+                self._composed(step, prompt, passages, sampling, ledger)
+                for prompt, passages in zip(prompts, found, strict=True)
+            )
+        )
+        samples = tuple(sample for group in composed for sample in group)
+        return Batch(step, samples, sampling, ledger)
 
     async def collect(self, batch: Batch) -> Rollouts:
         """Generate and score a prepared batch."""
@@ -231,7 +237,7 @@ class Collector:
                 texts += [p.text for p in found]
         return tuple(texts)
 
-    def _composed(
+    async def _composed(
         self,
         step: int,
         prompt: Prompt,
@@ -242,17 +248,9 @@ class Collector:
         samples = [Sample(prompt, i) for i in range(sampling.n)]
         if isinstance(passages, SampleFailed):
             return [_failed(s, passages, ledger) for s in samples]
-        config = self._config
+        seed = sample_seed(self._config.training.seed, step, prompt.index, 0)
         try:
-            composed = compose(
-                prompt,
-                passages,
-                config.retrieval,
-                self._tokenizer,
-                max_prompt_length=config.data.max_prompt_length,
-                allow_truncation=config.data.allow_truncation,
-                seed=sample_seed(config.training.seed, step, prompt.index, 0),
-            )
+            composed = await self._composer.compose(prompt, passages, seed)
         except PromptTooLong as error:
             raise TrainerError(ExitCode.DATA_ERROR, str(error)) from error
         for sample in samples:

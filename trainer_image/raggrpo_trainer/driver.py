@@ -35,7 +35,8 @@ from .loop import Parts, Position, Stopped, train
 from .loss import Objective
 from .placement import Placement
 from .progress_actor import ProgressActor, obtain_progress_actor
-from .prompts import PromptSource, load_tokenizer, read_prompts
+from .prompt_files import read_prompts
+from .prompts import Composer, PromptSource, load_tokenizer
 from .ranks import Ranks, end_older_ranks
 from .reporting import Reporter
 from .retrieval import RetrievalClient
@@ -148,12 +149,10 @@ class _Attempt:
         store = await asyncio.to_thread(self._open_store, fence, drill)
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
         data, retrieval_spec = config.data, config.retrieval
-        train_prompts = await asyncio.to_thread(
-            read_prompts, data.train_files, data, retrieval_spec
-        )
-        validation_prompts = await asyncio.to_thread(
-            read_prompts, data.validation_files, data, retrieval_spec
-        )
+        train_prompts, validation_prompts = [
+            await asyncio.to_thread(read_prompts, files, data, retrieval_spec, config.reward)
+            for files in (data.train_files, data.validation_files)
+        ]
         precision = str(config.training.precision)
         if precision == Precision.AUTO:
             precision = await ranks.measure_precision(config.model.path)
@@ -173,10 +172,11 @@ class _Attempt:
             retrieval_client(config, self._env) as retrieval,
         ):
             await warm_up(config, retrieval)
-            collector = Collector(config, tokenizer, pool, retrieval, rewards)
+            composer = Composer(config, tokenizer)
+            collector = Collector(config, tokenizer, composer, pool, retrieval, rewards)
             parts = Parts(
                 config=config,
-                prompts=PromptSource(config, train_prompts),
+                prompts=PromptSource(config, train_prompts, composer),
                 collector=collector,
                 validator=Validator(config, validation_prompts, collector),
                 pool=pool,

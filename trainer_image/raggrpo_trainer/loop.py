@@ -86,9 +86,9 @@ async def train(parts: Parts, position: Position) -> None:
         await parts.drill.before_step(step)
         ready = await _interruptible(parts, position, ahead or _next(parts, position, False))
         retrieved = time.monotonic()
-        rollouts = ready.rollouts or await _interruptible(
-            parts, position, parts.collector.collect(ready.batch)
-        )
+        rollouts = ready.rollouts
+        if rollouts is None:
+            rollouts = await _interruptible(parts, position, parts.collector.collect(ready.batch))
         parts.collector.check_failures(rollouts)
         groups = parts.drill.spoil(step, parts.collector.groups(rollouts))
         after = Position(step, ready.cursor, position.saved_step)

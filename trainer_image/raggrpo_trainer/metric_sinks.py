@@ -23,7 +23,7 @@ HISTORY_BYTES = 32 * 2**20
 """After so many bytes a history file gets every 10th step, after twice as many every 100th, …"""
 BOARD_POINTS = 20_000
 """The same for TensorBoard, in steps written (about 2 KiB each)."""
-RARE_EVENTS = frozenset({"start", "resume", "validation", "end"})
+RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
 """Written whatever the size; the others come with every checkpoint."""
 
 

@@ -124,10 +124,10 @@ class Policy:
         rate = self._learning_rate * min(1.0, step / max(1, self._warmup_steps))
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
-        size = self._mini_batch_prompts or max(1, len(groups))
+        size = self._mini_batch_prompts or len(groups) or 1
         work = [
             self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
-            for first in range(0, len(groups), size)
+            for first in range(0, max(1, len(groups)), size)
         ]
         clock.mark("pack")
         # The first update starts from the old policy itself; the later ones must remember it.
@@ -224,6 +224,7 @@ class Policy:
     ) -> tuple[UpdateSums, float]:
         totals = Totals(self._device)
         for batch in self._micro_batches(work):
+            clock.mark("pack")
             ref_logprobs = None
             if self._reference is not None:
                 with torch.no_grad():

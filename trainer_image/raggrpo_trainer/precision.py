@@ -50,8 +50,12 @@ def faster_precision(model_path: str) -> Precision:
     for _ in range(_REPEATS):  # alternating, so that a busy machine disturbs both alike
         for dtype in seconds:
             seconds[dtype] = min(seconds[dtype], _forward_backward(model.to(dtype), hidden))
-    ratio = seconds[torch.float32] / seconds[torch.bfloat16]
-    return Precision.BF16 if ratio >= _CLEARLY_FASTER else Precision.FP32
+    return clearly_faster(seconds[torch.float32], seconds[torch.bfloat16])
+
+
+def clearly_faster(fp32_seconds: float, bf16_seconds: float) -> Precision:
+    """Return BF16 only for a gain that outweighs its rounding, not for one within the noise."""
+    return Precision.BF16 if fp32_seconds >= _CLEARLY_FASTER * bf16_seconds else Precision.FP32
 
 
 def _forward_backward(model: torch.nn.Module, hidden: Tensor) -> float:

@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.model import Attention
 from raggrpo_api.trainer_config import TrainerConfig
 
 from .errors import TrainerError
@@ -23,6 +24,8 @@ from .stacks import register
 from .step_metrics import StepMetrics
 
 T = TypeVar("T")
+ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
+"""By transformers' name; every other one computes with torch's scaled dot product."""
 KEPT_WEIGHT_FILES = 2
 """Weights files kept in /dev/shm: the newest may still be read while the next is written."""
 
@@ -61,9 +64,8 @@ class RankActor:
         host, port = address
         init_process_group(self._rank, self._world_size, host, port, arguments["device"])
         self._policy = Policy(rank=self._rank, world_size=self._world_size, **arguments)
-        return RankInfo(
-            os.getpid(), node_id(), str(arguments["precision"]), str(self._policy.attention)
-        )
+        attention = ATTENTION_OF.get(self._policy.attention, Attention.SDPA)
+        return RankInfo(os.getpid(), node_id(), str(arguments["precision"]), str(attention))
 
     def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
         """Train one step; `groups` is the whole batch, of which this rank takes its share."""
@@ -96,17 +98,17 @@ class RankActor:
 
     def save(self, folder: str) -> None:
         """Write this rank's shards of model and optimiser."""
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict_saver import save
 
-        dcp.save(self._built().state_dict(), checkpoint_id=folder)
+        save(self._built().state_dict(), checkpoint_id=folder)
 
     def load(self, folder: str) -> None:
         """Load model and optimiser, whatever number of ranks wrote them."""
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict_loader import load
 
         policy = self._built()
         state = policy.state_dict()
-        dcp.load(state, checkpoint_id=folder)
+        load(state, checkpoint_id=folder)
         policy.load_state_dict(state)
 
     def export(self, folder: str) -> None:

@@ -8,7 +8,6 @@ Trouble with log files is counted and shown but never ends training. Must not kn
 
 import logging
 import queue
-import statistics
 import threading
 import time
 from collections import deque
@@ -39,6 +38,7 @@ CLOSE_SECONDS = 10.0
 QUEUED_RECORDS = 1024
 RECENT_STEPS = 20
 MAX_SKIPPED = 32
+MAX_IN_PLACE = 16
 MAX_METRICS = 64
 MAX_MESSAGE = 1000
 
@@ -60,6 +60,7 @@ class Reporter:
     ) -> None:
         self._clock = clock
         self._stage_since = clock()
+        self._replacements = 0
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._progress = Progress(
             attempt=config.attempt.number,
@@ -104,16 +105,12 @@ class Reporter:
         self._update(pinned=dict(values))
 
     def replaced(self, happened: Sequence[str]) -> None:
-        """Say what was replaced in place so far, as `Cause: what happened`."""
-        if len(happened) > len(self._progress.in_place):
-            self._event("in_place", message=happened[-1])
-            self._update(in_place=list(happened)[-16:])
-
-    def step(self, record: StepRecord) -> None:
-        """Report a finished step."""
-        self._recent.append(record.step_seconds)
-        self._update(step=record.step, seconds_per_step=statistics.median(self._recent))
-        self._thread.put(record)
+        """Report what was replaced without ending the attempt; `happened` is all of it so far."""
+        for message in happened[self._replacements :]:
+            self._event("in_place", message=message)
+        if len(happened) > self._replacements:
+            self._replacements = len(happened)
+            self._update(in_place=list(happened[-MAX_IN_PLACE:]))
 
     def saved(self, checkpoint: CheckpointRef, seconds: float, best_step: int | None) -> None:
         """Report a complete checkpoint and how long saving it took."""

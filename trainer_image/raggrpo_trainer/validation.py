@@ -7,7 +7,7 @@ from raggrpo_api.retrieval import RetrievalMode
 from raggrpo_api.trainer_config import TrainerConfig
 
 from .collect import Collector, Rollouts, Sampling
-from .prompts import Prompt
+from .prompt_files import Prompt
 
 GREEDY = Sampling(n=1, temperature=0.0, top_p=1.0)
 
