@@ -16,8 +16,13 @@ from raggrpo_operator.core.conditions import parse_timestamp
 
 PLAIN_SECONDS = 5.0
 """Least time between two progress lines where there is no terminal."""
-QUIET_STAGES = frozenset({"", "Training", "Checkpointing", "Finished"})
-"""Stages that come and go with the steps: their entry is no news."""
+QUIET = frozenset(
+    {
+        *(Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESTARTING),
+        *("Stage Training", "Stage Checkpointing", "Stage Finished"),
+    }
+)
+"""Phases and stages that say nothing new, or that come and go with the steps."""
 _BEGINS = {
     Tier.FIRST: "begins",
     Tier.WARM_CLUSTER: "begins on the same Ray cluster",
@@ -71,7 +76,7 @@ class ProgressDisplay:
         label = _label(status)
         if label != self._label:
             self._label, self._label_since = label, self._clock()
-            if self._live is None and status.progress.stage not in QUIET_STAGES:
+            if self._live is None and label not in QUIET:
                 self._say(label)
         moved = status.progress.step != old.progress.step
         if self._live is None and moved and self._is_due(status):
