@@ -1,0 +1,18 @@
+from pathlib import Path
+
+from policy_support import write_model
+from raggrpo_api.training import Precision
+from raggrpo_trainer.precision import clearly_faster, measure_precision
+
+
+def test_bf16_is_chosen_only_when_clearly_faster() -> None:
+    assert clearly_faster(fp32_seconds=1.3, bf16_seconds=1.0) is Precision.BF16
+    assert clearly_faster(fp32_seconds=1.1, bf16_seconds=1.0) is Precision.FP32
+    assert clearly_faster(fp32_seconds=1.0, bf16_seconds=1.4) is Precision.FP32
+
+
+def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Path) -> None:
+    # Where AMX is announced but forbidden, the measuring child is killed in its first bf16 product.
+    found = measure_precision(str(write_model(tmp_path)))
+
+    assert found in (Precision.FP32, Precision.BF16)
