@@ -240,7 +240,7 @@ def kept(
 
 def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     """Return the one with the highest score, the newer of equals; none where none has a score."""
-    scored = [c for c in checkpoints if c.score > -math.inf]
+    scored = [c for c in checkpoints if c.score > -math.inf]  # which NaN is not either
     return max(scored, key=lambda c: (c.score, c.name), default=None)
 
 

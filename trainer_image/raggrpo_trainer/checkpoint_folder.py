@@ -108,8 +108,7 @@ class Checkpoint:
     @property
     def score(self) -> float:
         """Return what `best` compares; -inf where there is nothing to compare."""
-        score = self.marker.score
-        return -math.inf if score is None or math.isnan(score) else score
+        return -math.inf if self.marker.score is None else self.marker.score
 
     def ref(self) -> CheckpointRef:
         """Return it as /progress reports it."""

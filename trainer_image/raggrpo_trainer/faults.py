@@ -1,93 +1,105 @@
 """`RAGGRPO_FAULT`: which faults a drill strikes, and when; parsed here, struck by `drill` (B29).
 
-Entries are separated by `,` or `;`:  name@key=value[@key=value...]
+Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
 
     kill-driver@step=7            SIGKILL at the beginning of step 7; also kill-rank, kill-engine
-    kill-rank@save=10:shards      SIGKILL while step 10 is saved, at a phase: shards, complete,
-                                  retention
+    kill-rank@save=10:shards      SIGKILL while step 10 is saved, at a phase: shards (the default),
+                                  complete (all but the marker), retention (older ones remain)
     pause@save=10:complete:20     the save stands still for 20 s at that phase
+    corrupt-checkpoint@save=10:retention   a shard of the complete checkpoint is cut in half
     hang-driver@step=4            the driver's event loop blocks for ever
     freeze@step=4                 the driver stops itself (SIGSTOP)
     nan@step=6                    the step's advantages are not numbers
+    oom@step=6                    the step fails as if the GPU's memory were used up
     exit0@step=5                  exit code 0 before the target
     slow-step@step=9:3            step 9 takes 3 s longer
     wrong-resume                  starts from step 0 in spite of a checkpoint
 
-`@attempt=2` chooses the attempt (default 1; 0: every one). Each fault strikes once.
+`@attempt=2` chooses the attempt (default 1; 0: every one). Each fault strikes once an attempt.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from raggrpo_api.names import ENV_FAULT
 
-NAMES = (
-    "kill-driver",
-    "kill-rank",
-    "kill-engine",
-    "pause",
-    "hang-driver",
-    "freeze",
-    "nan",
-    "exit0",
-    "slow-step",
-    "wrong-resume",
+STEP, SAVE, START = "step", "save", ""
+WHEN = {
+    "kill-driver": {STEP, SAVE},
+    "kill-rank": {STEP, SAVE},
+    "kill-engine": {STEP, SAVE},
+    "pause": {SAVE},
+    "corrupt-checkpoint": {SAVE},
+    "hang-driver": {STEP},
+    "freeze": {STEP},
+    "nan": {STEP},
+    "oom": {STEP},
+    "exit0": {STEP},
+    "slow-step": {STEP},
+    "wrong-resume": {START},
+}
+"""Every fault, and at what it can strike."""
+PHASES = ("shards", "complete", "retention")
+
+_ENTRY = re.compile(
+    r"(?P<name>[\w-]+)(@(?P<when>step|save)=(?P<number>\d+)(:(?P<more>[\w.:]+))?)?"
+    r"(@attempt=(?P<attempt>\d+))?"
 )
 
 
-@dataclass(slots=True)
-class _Fault:
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """When a fault strikes: at a step, or at a phase of a save."""
+
     name: str
-    attempt: int = 1
-    step: int | None = None
-    save: int | None = None
-    phase: str = ""
-    argument: str = ""
-    struck: bool = False
+    step: int | None
+    save: int | None
+    phase: str
 
 
-@dataclass(slots=True)
 class Faults:
-    """The faults of one attempt."""
+    """The faults of one attempt that have not struck yet."""
 
-    _faults: list[_Fault] = field(default_factory=list)
+    def __init__(self, arguments: Mapping[_Moment, str]) -> None:
+        self._arguments = dict(arguments)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], attempt: int) -> Self:
-        """Parse RAGGRPO_FAULT. Raises ValueError for what is not understood."""
-        entries = env.get(ENV_FAULT, "").replace(";", ",").split(",")
-        found = [_parse(entry.strip()) for entry in entries if entry.strip()]
-        return cls([fault for fault in found if fault.attempt in (0, attempt)])
+        """Parse RAGGRPO_FAULT. Raises ValueError, naming the entry and what it should be."""
+        entries = re.split("[,;]", env.get(ENV_FAULT, ""))
+        parsed = [_parse(entry.strip()) for entry in entries if entry.strip()]
+        return cls({moment: text for moment, text, of in parsed if of in (0, attempt)})
 
     def due(
         self, name: str, *, step: int | None = None, save: int | None = None, phase: str = ""
     ) -> str:
         """Return the fault's argument (or its name) the first time it is due here, else ""."""
-        for fault in self._faults:
-            here = (fault.name, fault.step, fault.save, fault.phase) == (name, step, save, phase)
-            if here and not fault.struck:
-                fault.struck = True
-                return fault.argument or name
-        return ""
+        argument = self._arguments.pop(_Moment(name, step, save, phase), None)
+        return "" if argument is None else argument or name
 
 
-def _parse(entry: str) -> _Fault:
-    name, *parts = entry.split("@")
-    if name not in NAMES:
-        raise ValueError(f"{ENV_FAULT}: unknown fault {name!r}; known are {', '.join(NAMES)}")
-    fault = _Fault(name)
-    for part in parts:
-        key, _, value = part.partition("=")
-        values = value.split(":")
-        match key:
-            case "attempt":
-                fault.attempt = int(value)
-            case "step":
-                fault.step, fault.argument = int(values[0]), ":".join(values[1:])
-            case "save":
-                fault.save, fault.phase = int(values[0]), values[1] if len(values) > 1 else "shards"
-                fault.argument = ":".join(values[2:])
-            case _:
-                raise ValueError(f"{ENV_FAULT}: {part!r}: keys are attempt, step and save")
-    return fault
+def _parse(entry: str) -> tuple[_Moment, str, int]:
+    """Return the moment, the argument and the attempt of one entry."""
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        raise _error(entry, "write name@step=7, name@save=10:phase or name, then @attempt=2")
+    name, when, more = match["name"], match["when"] or START, match["more"] or ""
+    if name not in WHEN:
+        raise _error(entry, f"unknown fault, known are {', '.join(WHEN)}")
+    if when not in WHEN[name]:
+        wanted = " or ".join(f"@{key}=" if key else "nothing" for key in sorted(WHEN[name]))
+        raise _error(entry, f"{name} takes {wanted}")
+    number = int(match["number"]) if when else None
+    attempt = int(match["attempt"] or 1)
+    if when != SAVE:
+        return _Moment(name, number, None, ""), more, attempt
+    phase, _, argument = more.partition(":")
+    if (phase or PHASES[0]) not in PHASES:
+        raise _error(entry, f"the phases of a save are {', '.join(PHASES)}")
+    return _Moment(name, None, number, phase or PHASES[0]), argument, attempt
+
+
+def _error(entry: str, remedy: str) -> ValueError:
+    return ValueError(f"{ENV_FAULT}: {entry!r}: {remedy}")

@@ -7,10 +7,12 @@ from checkpoint_support import a_claim, a_store
 from raggrpo_trainer.errors import TrainerError
 from sudden_death import count_calls, kill_at
 
+NAMES = ["config.json", *(f"model-{i}.safetensors" for i in range(20))]
+
 
 def a_model(version: int) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        for name in ("config.json", "model.safetensors"):
+        for name in NAMES:
             (folder / name).write_text(str(version))
 
     return write
@@ -19,7 +21,7 @@ def a_model(version: int) -> Callable[[Path], None]:
 def exported(path: Path) -> int:
     files = {p.name: int(p.read_text()) for p in (path / "export").iterdir()}
     version = files["config.json"]
-    assert files == dict.fromkeys(["config.json", "model.safetensors"], version)
+    assert files == dict.fromkeys(NAMES, version)
     return version
 
 
