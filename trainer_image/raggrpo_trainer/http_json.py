@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from .http_pool import HttpPool
 from .sample_failures import CallFailed, FailureCause
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request; ours is a switch
@@ -119,7 +120,7 @@ class JsonService:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
+        http: HttpPool,
         url: str,
         *,
         headers: Mapping[str, str],
@@ -198,14 +199,12 @@ class JsonService:
         return await self.post_once(body, self._timeout_seconds)
 
     async def _send(self, body: Mapping[str, Any], timeout_seconds: float) -> httpx.Response:
-        # json.dumps escapes what is no valid UTF-8; httpx's own `json=` would raise on it.
+        content = json.dumps(body)  # escapes what is no valid UTF-8, unlike httpx's own `json=`
         headers = {"content-type": "application/json"} | self._headers
         try:
-            # httpx limits each phase of a call; this limits the whole of it.
+            # A limit of httpx would hold for each phase of the call, not for the whole of it.
             async with asyncio.timeout(timeout_seconds):
-                return await self._http.post(
-                    self._url, content=json.dumps(body), headers=headers, timeout=None
-                )
+                return await self._http.post(self._url, content, headers)
         except TimeoutError as error:
             raise CallFailed(
                 FailureCause.TIMEOUT, f"no answer in {timeout_seconds:g} s", transient=True

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, assert_never
 
-import httpx
-
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.retrieval import EndpointProtocol, EndpointRole, RetrievalEndpoint, RetrievalSpec
 
@@ -26,6 +24,7 @@ from .http_json import (
     JsonService,
     RetryPolicy,
 )
+from .http_pool import HttpPool
 from .micro_batch import MicroBatcher
 from .retrieval_protocols import Passage, Question, parse_answer, request_body
 from .sample_failures import CallFailed, RetrievalFailed
@@ -69,8 +68,7 @@ class RetrievalClient:
         """`headers`: by endpoint name, secrets already resolved. `log_calls`: the switch of A11."""
         self._log_calls = log_calls
         self._tasks = BackgroundTasks()
-        # The endpoints' own limits hold; the pool needs none.
-        self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
+        self._http = HttpPool(sum(endpoint.max_concurrency for endpoint in spec.endpoints))
         self._endpoints = {
             endpoint.name: _Endpoint(
                 endpoint,
@@ -95,7 +93,7 @@ class RetrievalClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self._tasks.close()
-        await self._http.aclose()
+        await self._http.close()
 
     async def retrieve(
         self, endpoint: str, context: str, fields: Mapping[str, str] | None = None, *, sample: str

@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-import httpx
-
 from raggrpo_api.exit_codes import ExitCode
 
 from .errors import TrainerError
 from .http_json import CircuitBreaker, JsonObject, JsonService, RetryPolicy
+from .http_pool import HttpPool
 from .reward_worker import IMPORT_SECONDS, as_number, load_function, raised
 from .sample_failures import CallFailed, FailureCause
 
@@ -160,7 +159,7 @@ class HttpJudge:
     """An HTTP service that scores a sample: {"score": number}."""
 
     def __init__(
-        self, http: httpx.AsyncClient, url: str, timeout_seconds: float, retry: RetryPolicy
+        self, http: HttpPool, url: str, timeout_seconds: float, retry: RetryPolicy
     ) -> None:
         self._service = JsonService(
             http,

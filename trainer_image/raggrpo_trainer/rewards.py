@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Self, assert_never
 
-import httpx
-
 from raggrpo_api.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.reward import RewardFunction, RewardKind, RewardSpec
 
 from .http_json import RetryPolicy
+from .http_pool import HttpPool
 from .retrieval_protocols import Passage
-from .reward_hooks import HttpJudge, RewardHook, Sample, python_reward
+from .reward_hooks import JUDGE_CONCURRENCY, HttpJudge, RewardHook, Sample, python_reward
 from .sample_failures import CallFailed, RewardFailed
 from .text_match import contains, exact_match, f1
 
@@ -131,7 +130,7 @@ class Rewards:
         """Samples scored 0 by RagScore because the reference endpoint found nothing."""
         self._mode = retrieval.mode
         self._score_threshold = _actor_threshold(retrieval)
-        self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=None))
+        self._http = HttpPool(JUDGE_CONCURRENCY)
         self._hooks: list[RewardHook] = []
         self._terms = [self._term(function, retry) for function in spec.functions]
 
@@ -141,7 +140,7 @@ class Rewards:
     async def __aexit__(self, *_: object) -> None:
         for hook in self._hooks:
             await hook.close()
-        await self._http.aclose()
+        await self._http.close()
 
     async def score(self, sample: RewardSample) -> Score:
         """Return the sample's reward. Raises RewardFailed for the first term that fails."""

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from faulty_server import Respond, always, serving, silent
@@ -14,6 +13,7 @@ from raggrpo_api.retrieval import RetrievalSpec
 from raggrpo_api.reward import RewardSpec
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http_json import RetryPolicy
+from raggrpo_trainer.http_pool import HttpPool
 from raggrpo_trainer.reward_hooks import (
     CoroutineReward,
     HttpJudge,
@@ -220,8 +220,10 @@ async def test_code_is_found_in_the_folder_that_the_job_names(tmp_path: Path) ->
 
 @asynccontextmanager
 async def a_judge(respond: Respond) -> AsyncIterator[tuple[Any, HttpJudge]]:
-    async with serving(respond) as server, httpx.AsyncClient() as http:
+    http = HttpPool(1)
+    async with serving(respond) as server:
         yield server, HttpJudge(http, server.url, 0.2, RetryPolicy(retries=1))
+    await http.close()
 
 
 async def test_the_judge_gets_what_it_needs_and_its_number_counts() -> None:
