@@ -12,6 +12,8 @@ from .core.observed import AttemptObserved, SubmissionStatus
 from .errors import AccessRefused, RuntimeTrouble
 
 TIMEOUT_SECONDS = 10.0
+SUBMIT_SECONDS = 60.0
+"""Submitting starts a process on the head, which takes its time on a busy machine."""
 
 
 class RayJobs:
@@ -46,7 +48,7 @@ class RayJobs:
             "metadata": metadata,
             "runtime_env": {"env_vars": env},
         }
-        answer = await self._call("POST", "/api/jobs/", json=body)
+        answer = await self._call("POST", "/api/jobs/", json=body, timeout=SUBMIT_SECONDS)
         if answer.status_code >= 400:
             raise RuntimeTrouble(f"submitting {submission_id}: {_explain(answer)}")
 
