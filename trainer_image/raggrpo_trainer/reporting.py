@@ -8,6 +8,7 @@ Trouble with log files is counted and shown but never ends training. Must not kn
 
 import logging
 import queue
+import statistics
 import threading
 import time
 from collections import deque
@@ -111,6 +112,12 @@ class Reporter:
         if len(happened) > self._replacements:
             self._replacements = len(happened)
             self._update(in_place=list(happened[-MAX_IN_PLACE:]))
+
+    def step(self, record: StepRecord) -> None:
+        """Report a finished step."""
+        self._recent.append(record.step_seconds)
+        self._update(step=record.step, seconds_per_step=statistics.median(self._recent))
+        self._thread.put(record)
 
     def saved(self, checkpoint: CheckpointRef, seconds: float, best_step: int | None) -> None:
         """Report a complete checkpoint and how long saving it took."""

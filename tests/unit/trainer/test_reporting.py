@@ -98,6 +98,22 @@ def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: P
     assert last.failure == Failure(exit_code=14, message="loss is NaN")
 
 
+def test_each_replacement_is_told_once_and_the_newest_are_shown(tmp_path: Path) -> None:
+    config, published = a_config(tmp_path), Published()
+    reporter = Reporter(config, 1, publish=published)
+    happened = [f"engine {number} was lost" for number in range(20)]
+
+    reporter.replaced(happened[:1])
+    reporter.replaced(happened[:1])
+    reporter.replaced(happened)
+    reporter.replaced(happened)
+    reporter.close()
+
+    events = read_events(Path(config.monitoring.log_dir))
+    assert [r["message"] for r in events if r["event"] == "in_place"] == happened
+    assert published.progresses[-1].in_place == happened[-16:]
+
+
 def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> None:
     sizes: list[int] = []
     reporter = Reporter(a_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
