@@ -2,15 +2,17 @@
 
 import typer
 
+from .commands.compare import compare
 from .commands.crd import crd
 from .commands.logs import logs
 from .commands.plan import plan
+from .commands.report import report
 from .commands.run import run
 from .commands.status import status
 from .commands.validate import validate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for _verb in (run, validate, plan, status, logs, crd):
+for _verb in (run, validate, plan, status, logs, report, compare, crd):
     app.command()(_verb)
 
 

@@ -1,0 +1,24 @@
+"""`raggrpo report`: renders a job's report anew, also while the job runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raggrpo_cli.recorded_job import recorded_job
+from raggrpo_operator.local_runtime.report import write_report
+
+
+def report(
+    dir: Annotated[Path, typer.Option("--dir", help="Job folder.")] = Path(),  # noqa: A002
+) -> None:
+    """Write report.html (rewards, stage times, attempts) and print its path."""
+    found = recorded_job(dir)
+    path = write_report(
+        found.folder,
+        found.log_dir,
+        found.status,
+        name=found.job.metadata.name,
+        resolved=found.resolved,
+    )
+    typer.echo(path.resolve())

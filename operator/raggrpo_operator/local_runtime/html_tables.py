@@ -1,0 +1,36 @@
+"""Tables of the report; every text that enters them is escaped."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from .charts import number
+
+
+def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table, or nothing when there are no rows; numbers stand to the right."""
+    if not rows:
+        return ""
+    right = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(titles))]
+    css = [' class="n"' if is_right else "" for is_right in right]
+    head = "".join(f"<th{c}>{escape(title)}</th>" for c, title in zip(css, titles, strict=True))
+    lines = [
+        "".join(f"<td{c}>{escape(shown(cell))}</td>" for c, cell in zip(css, row, strict=True))
+        for row in rows
+    ]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    heading = f"<h2>{escape(title)}</h2>" if title else ""
+    return f'{heading}<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def folded(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table that opens on demand."""
+    content = table("", titles, rows)
+    return f"<details><summary><h2>{escape(title)}</h2></summary>{content}</details>"
+
+
+def shown(value: Any) -> str:
+    """Return a value as text; a dash for what is not known."""
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, float) else str(value)
