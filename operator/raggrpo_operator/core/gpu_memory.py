@@ -10,7 +10,7 @@ from raggrpo_api.preflight import Facts
 from raggrpo_api.resources import Placement
 from raggrpo_api.training import Precision, RowLayout
 
-from .quantity import GIB
+from .quantity import GIB, MIB
 from .world import num_ranks
 
 STATE_BYTES_PER_PARAMETER = 16
@@ -18,8 +18,8 @@ STATE_BYTES_PER_PARAMETER = 16
 REFERENCE_BYTES_PER_PARAMETER = 4
 ACTIVATION_BYTES_PER_ELEMENT = 34
 """Kept per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term)."""
-LOGIT_CHUNK_TOKENS = 1024
-"""Log-probabilities are computed in chunks, so that logits never exist for all tokens."""
+LOGIT_CHUNK = 2**25
+"""Log-probabilities are computed from so many logits at a time."""
 ENGINE_OVERHEAD = 2 * GIB
 """vLLM's CUDA graphs and activations."""
 USABLE_SHARE = 0.92
@@ -51,12 +51,12 @@ def activation_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
 
 def activations(spec: JobSpec, facts: Facts) -> int:
     """Return activations of one micro-batch and of one chunk of logits."""
-    return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(facts)
+    return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(spec, facts)
 
 
 def tokens_that_fit(room: int, spec: JobSpec, facts: Facts) -> int:
     """Return the largest micro-batch whose activations take at most `room`."""
-    return max(0, room - _logits(facts)) // max(1, activation_bytes_per_token(spec, facts))
+    return max(0, room - _logits(spec, facts)) // max(1, activation_bytes_per_token(spec, facts))
 
 
 def micro_batch_tokens(spec: JobSpec) -> int:
@@ -80,6 +80,14 @@ def kv_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
     return facts.layers * per_layer // spec.rollout.tensor_parallel_size
 
 
+def cpu_kv_cache(spec: JobSpec, facts: Facts) -> int:
+    """Return the CPU engine's cache for all concurrent sequences: 64 MiB to 2 GiB."""
+    data, rollout = spec.data, spec.rollout
+    sequences = min(rollout.max_num_seqs, data.train_batch_size * rollout.n)
+    tokens = sequences * (data.max_prompt_length + data.max_response_length)
+    return min(max(64 * MIB, tokens * kv_bytes_per_token(spec, facts)), 2 * GIB)
+
+
 def kv_cache(spec: JobSpec, facts: Facts) -> int:
     """Return what an engine has left for its KV cache; negative when weights do not fit."""
     return engine_share(spec) - engine_weights(spec, facts) - ENGINE_OVERHEAD
@@ -90,13 +98,21 @@ def engine_share(spec: JobSpec) -> int:
     return int(spec.resources.gpu_memory_gib * GIB * spec.rollout.gpu_memory_utilization)
 
 
-def trainer_share(spec: JobSpec) -> int:
-    """Return the bytes of one GPU that are left to a trainer rank."""
-    usable = int(spec.resources.gpu_memory_gib * GIB * USABLE_SHARE)
+def usable_memory(spec: JobSpec) -> int:
+    """Return the bytes of one GPU that may be planned with."""
+    return int(spec.resources.gpu_memory_gib * GIB * USABLE_SHARE)
+
+
+def training_room(spec: JobSpec) -> int:
+    """Return what a rank may keep all the time: colocated, the engine's share is taken off.
+
+    While the rank trains, a colocated engine sleeps, so that activations may use its share.
+    """
     if spec.resources.placement is Placement.DISAGGREGATED:
-        return usable
-    return usable - engine_share(spec)
+        return usable_memory(spec)
+    return usable_memory(spec) - engine_share(spec)
 
 
-def _logits(facts: Facts) -> int:
-    return 2 * 4 * LOGIT_CHUNK_TOKENS * facts.vocabulary
+def _logits(spec: JobSpec, facts: Facts) -> int:
+    """Return two fp32 copies of one chunk of logits."""
+    return 2 * 4 * min(LOGIT_CHUNK, micro_batch_tokens(spec) * facts.vocabulary)

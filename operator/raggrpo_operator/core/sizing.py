@@ -17,6 +17,8 @@ SAMPLE_BYTES_PER_TOKEN = 12
 """Token id, mask and log-probability of one token on its way through Ray."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """fp32 parameters and AdamW's two moments."""
+WEIGHT_FILES = 3
+"""Weights in /dev/shm: the newest two stay readable while the next is written."""
 STORE_SHARE_OF_SHM = 0.95
 """Ray uses at most this share of /dev/shm."""
 CPU_OBJECT_STORE = 128 * MIB
@@ -48,16 +50,28 @@ def estimate(sizing: Sizing, resource: str) -> int:
     return sum(term.bytes for term in sizing.terms if _counts(term, resource))
 
 
-def object_store_bytes(spec: JobSpec) -> int:
-    """Return the size of Ray's object store, always given to Ray explicitly."""
-    if spec.resources.device is Device.CPU:
-        return max(CPU_OBJECT_STORE, 2 * _rollout_batch_bytes(spec))
-    return max(GPU_OBJECT_STORE, 2 * _rollout_batch_bytes(spec))
+def object_store_bytes(spec: JobSpec, facts: Facts | None = None) -> int:
+    """Return the size of Ray's object store, always given to Ray explicitly.
+
+    It carries samples, and the weights too where engines and rank 0 can lie in different pods.
+    """
+    least = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
+    samples = max(least, 2 * _rollout_batch_bytes(spec))
+    return samples + (_weights(spec, facts or Facts()) if _has_many_pods(spec) else 0)
 
 
 def retriever_bytes(facts: Facts) -> int:
     """Return the memory of a managed retriever: texts, their tokens and the index (C20)."""
     return 512 * MIB + 4 * facts.corpus_bytes
+
+
+def _has_many_pods(spec: JobSpec) -> bool:
+    resources = spec.resources
+    return resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
+
+
+def _weights(spec: JobSpec, facts: Facts) -> int:
+    return facts.parameters * gpu_memory.element_bytes(spec)
 
 
 def _gpus(spec: JobSpec) -> int:
@@ -69,9 +83,10 @@ def _gpus(spec: JobSpec) -> int:
 
 
 def _shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    data, store = spec.data, object_store_bytes(spec)
+    data, store = spec.data, object_store_bytes(spec, facts)
     batch = data.train_batch_size * data.max_prompt_length * 8
-    copies = 2 * facts.parameters * gpu_memory.element_bytes(spec)
+    engines = max(1, num_engines(spec) // spec.resources.nodes)
+    copies = max(WEIGHT_FILES, engines) if _has_many_pods(spec) else WEIGHT_FILES
     terms = [
         _shm("rayObjectStore", store / STORE_SHARE_OF_SHM, f"{readable(store)} / 0.95, for Ray"),
         _shm(
@@ -79,10 +94,13 @@ def _shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
             data.num_workers * data.prefetch_factor * batch,
             f"{data.num_workers} workers × {data.prefetch_factor} batches of {readable(batch)}",
         ),
-        _shm("weightSync", copies, _of_model("the engine's weights twice: new and current", facts)),
+        _shm(
+            "weightSync",
+            copies * _weights(spec, facts),
+            _of_model(f"{copies} copies of the engine's weights", facts),
+        ),
     ]
     if spec.resources.device is Device.GPU:
-        engines = max(1, num_engines(spec) // spec.resources.nodes)
         tensor_parallel = spec.rollout.tensor_parallel_size
         rings = max(2 * GIB, 240 * MIB * engines * (1 + tensor_parallel))
         terms += [
@@ -123,7 +141,9 @@ def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[Sizi
         heap = 4 * GIB * max(1, ranks_per_pod)
         return [_memory("processes", heap, f"{ranks_per_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
-    engine = GIB + facts.parameters * gpu_memory.element_bytes(spec)
+    engine = GIB + _weights(spec, facts)
+    if facts.parameters:
+        engine += gpu_memory.cpu_kv_cache(spec, facts)
     return [
         _memory("driver", GIB, "driver, progress server and Ray"),
         _memory("ranks", ranks_per_pod * GIB, f"{ranks_per_pod} ranks × 1 GiB of libraries"),
@@ -132,7 +152,7 @@ def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[Sizi
             ranks_per_pod * state,
             _of_model("16 B per parameter and activations", facts),
         ),
-        _memory("engine", engine, _of_model("vLLM in one process 1 GiB and its weights", facts)),
+        _memory("engine", engine, _of_model("vLLM 1 GiB, its weights and KV cache", facts)),
     ]
 
 
@@ -146,9 +166,7 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     ranks = num_ranks(spec.resources)
     terms = [
         _gpu("trainingState", state, f"16 B (20 B with KL) per parameter over {ranks} ranks"),
-        _gpu(
-            "activations", active, f"{gpu_memory.micro_batch_tokens(spec)} tokens, logits in chunks"
-        ),
+        _gpu("activations", active, f"{gpu_memory.micro_batch_tokens(spec)} tokens per pass"),
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
     ]
     if spec.resources.gpu_memory_gib:

@@ -145,8 +145,8 @@ ROWS: tuple[Row, ...] = (
         {}, {"resources": GPUS8}, KNOWN_7B),
     Row(memory.activations_fit, Reason.ACTIVATIONS_MAY_NOT_FIT,
         "spec.training.tokensPerMicroBatch",
-        {"resources": GPUS8},
-        {"resources": GPUS8} | with_steps(gradientCheckpointing=True), KNOWN_7B,
+        {"resources": GPUS8 | {"gpuMemoryGib": 48}},
+        {"resources": GPUS8 | {"gpuMemoryGib": 48}} | with_steps(gradientCheckpointing=True), KNOWN_7B,
         severity=WARNING),
     Row(memory.weights_fit_engine, Reason.WEIGHTS_DO_NOT_FIT, "spec.rollout.tensorParallelSize",
         {"resources": {"gpusPerNode": 8, "gpuMemoryGib": 24}},
@@ -356,6 +356,13 @@ ROWS: tuple[Row, ...] = (
     Row(numerics.attention_is_available, Reason.ATTENTION_UNAVAILABLE, "spec.model.attention",
         {"model.attention": "Flash"},
         {"model.attention": "Flash"} | with_steps(rowLayout="Padded")),
+    Row(numerics.attention_is_available, Reason.ATTENTION_UNAVAILABLE, "spec.model.attention",
+        {"model.attention": "Eager"},
+        {"model.attention": "Eager", "resources": {"device": "CPU"}}
+        | with_steps(rowLayout="Padded")),
+    Row(numerics.attention_is_available, Reason.ATTENTION_UNAVAILABLE, "spec.model.attention",
+        {"model.attention": "Flash"} | with_steps(rowLayout="Padded", precision="FP32"),
+        {"model.attention": "Sdpa"}),
     Row(numerics.backoff_grows, Reason.BACKOFF_RANGE, "spec.recovery.maxBackoffSeconds",
         {"recovery": {"backoffSeconds": 400}}, {"recovery": {"backoffSeconds": 360}}),
 )  # fmt: skip
@@ -417,7 +424,7 @@ def test_remedies_suggest_the_nearest_value() -> None:
         Reason.MINI_BATCH_NOT_DIVISOR: "training.miniBatchPrompts: 32,",  # nearest to 48 of 128
         Reason.CHECKPOINTS_TOO_RARE: "checkpoint.everySteps: 100;",  # a tenth of 1000
         Reason.BACKUP_NOT_A_MULTIPLE: "checkpoint.backup.everySteps: 100",  # below 150
-        Reason.ACTIVATIONS_MAY_NOT_FIT: "tokensPerMicroBatch: 3236,",
+        Reason.ACTIVATIONS_MAY_NOT_FIT: "tokensPerMicroBatch: 9363,",
     }
 
     for row in ROWS:

@@ -59,7 +59,8 @@ def test_gpu_memory_of_the_worked_example() -> None:
     assert gpu_memory.engine_weights(spec, KNOWN_7B) == 15_200_000_000  # 2 × 7.6e9
     assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344  # 2 × 28 × 4 × 128 × 2
     assert gpu_memory.engine_share(spec) == int(80 * GIB * 0.6)
-    assert gpu_memory.trainer_share(spec) == int(80 * GIB * 0.92) - int(80 * GIB * 0.6)
+    assert gpu_memory.usable_memory(spec) == int(80 * GIB * 0.92)
+    assert gpu_memory.training_room(spec) == int(80 * GIB * 0.92) - int(80 * GIB * 0.6)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
     spec = a_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
 
     layers = 16384 * (2 * 28 + 34) * 3584
-    assert gpu_memory.activations(spec, KNOWN_7B) == layers + 2 * 4 * 1024 * 152_064
+    assert gpu_memory.activations(spec, KNOWN_7B) == layers + 2 * 4 * 2**25
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
@@ -115,11 +116,12 @@ def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
 
     memory = terms_of(size(spec, KNOWN_TINY), "memory")
 
-    state = 16 * 560_000 // 2 + 16384 * 2 * 34 * 3 * 128 + 2 * 4 * 1024 * 260
+    state = 16 * 560_000 // 2 + 16384 * 2 * 34 * 3 * 128 + 2 * 4 * 16384 * 260
     assert memory["driver"] == GIB
     assert memory["ranks"] == 2 * GIB
     assert memory["training"] == 2 * state
-    assert memory["engine"] == GIB + 4 * 560_000
+    cache = 256 * 1536 * (2 * 3 * 4 * 32 * 4)  # maxNumSeqs × length × bytes per token
+    assert memory["engine"] == GIB + 4 * 560_000 + cache
     assert memory["checkpointStaging"] == 12 * 560_000
     assert memory["dataset"] == 8000 * 1024 * 4
 
@@ -137,6 +139,15 @@ def test_the_kv_cache_is_what_the_engine_has_left() -> None:
     gpu = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "gpu")
 
     assert gpu["kvCache"] == int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB
+
+
+def test_weights_travel_through_ray_only_between_pods() -> None:
+    one = a_spec(KNOWN_7B, resources=GPUS8)
+    two = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
+
+    assert object_store_bytes(one, KNOWN_7B) == 2 * GIB
+    assert object_store_bytes(two, KNOWN_7B) == 2 * GIB + 2 * 7_600_000_000
+    assert terms_of(size(two, KNOWN_7B), "shm")["weightSync"] == 8 * 2 * 7_600_000_000
 
 
 def test_a_reference_model_costs_four_more_bytes() -> None:
@@ -160,7 +171,7 @@ def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
     assert shm["rayObjectStore"] == int(2 * GIB / 0.95)
     assert shm["nccl"] == GIB
     assert shm["vllm"] == 240 * MIB * 8 * 2
-    assert shm["weightSync"] == 2 * 2 * 7_600_000_000
+    assert shm["weightSync"] == 3 * 2 * 7_600_000_000  # the newest two and the next
     assert shm["loader"] == 16 * 2 * 128 * 1024 * 8
     assert shm["margin"] == int(0.2 * (sum(shm.values()) - shm["margin"]))
 
@@ -211,15 +222,15 @@ def test_gpus_of_the_whole_job(resources: dict[str, Any], gpus: int) -> None:
 
 
 def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "50Gi", "cpu": "96"})
+    spec = a_spec(KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "64Gi", "cpu": "96"})
 
     sizing = size(spec, KNOWN_7B)
 
-    assert (sizing.memory, sizing.shm, sizing.cpu) == ("500Gi", "50Gi", "96")
+    assert (sizing.memory, sizing.shm, sizing.cpu) == ("500Gi", "64Gi", "96")
     given = {term.resource: term for term in sizing.terms if term.name == "given"}
     assert given["memory"].bytes == 500 * GIB
     assert "replaces the estimate of" in given["shm"].reason
-    assert estimate(sizing, "shm") < 50 * GIB
+    assert estimate(sizing, "shm") < 64 * GIB
 
 
 def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:

@@ -86,6 +86,7 @@ def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
         yield warning(
             path,
             Reason.GROUP_EXCEEDS_MICRO_BATCH,
-            f"the longest group has {group} tokens, more than the budget of {budget}",
-            f"training.tokensPerMicroBatch: {group}, or expect one row beyond the budget",
+            f"the longest group has {group} tokens, more than the budget of {budget}: it is split, "
+            "and its prompt computed more than once",
+            f"training.tokensPerMicroBatch: {group}",
         )

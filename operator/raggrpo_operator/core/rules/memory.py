@@ -44,7 +44,7 @@ def training_state_fits(given: RuleInput) -> Iterator[Violation]:
         return
     state, room = (
         gpu_memory.training_state(given.spec, given.facts),
-        gpu_memory.trainer_share(given.spec),
+        gpu_memory.training_room(given.spec),
     )
     if state > room:
         yield Violation(
@@ -61,7 +61,7 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
     if not _knows_gpu(given):
         return
     spec, facts = given.spec, given.facts
-    room = gpu_memory.trainer_share(spec) - gpu_memory.training_state(spec, facts)
+    room = gpu_memory.usable_memory(spec) - gpu_memory.training_state(spec, facts)
     active = gpu_memory.activations(spec, facts)
     if 0 <= room < active:
         fits = gpu_memory.tokens_that_fit(room, spec, facts)

@@ -71,13 +71,14 @@ def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
 
 
 def attention_is_available(given: RuleInput) -> Iterator[Violation]:
-    """Ask FlashAttention for a GPU, 16-bit numbers and rows without block mask (C18, A32)."""
-    spec = given.spec
-    if spec.model.attention is not Attention.FLASH:
+    """Ask FlashAttention for a GPU and 16-bit numbers, both others for padded rows (C18, A32)."""
+    spec, attention = given.spec, given.spec.model.attention
+    if attention not in (Attention.FLASH, Attention.EAGER):
         return
+    is_flash = attention is Attention.FLASH
     obstacles = {
-        "resources.device is CPU": spec.resources.device is Device.CPU,
-        "training.precision is FP32": spec.training.precision is Precision.FP32,
+        "resources.device is CPU": is_flash and spec.resources.device is Device.CPU,
+        "training.precision is FP32": is_flash and spec.training.precision is Precision.FP32,
         "training.rowLayout is SharedPrefix": spec.training.row_layout is RowLayout.SHARED_PREFIX,
     }
     for obstacle, stands in obstacles.items():
@@ -85,7 +86,7 @@ def attention_is_available(given: RuleInput) -> Iterator[Violation]:
             yield Violation(
                 "spec.model.attention",
                 Reason.ATTENTION_UNAVAILABLE,
-                f"Flash does not work while {obstacle}",
+                f"{attention} does not work while {obstacle}",
                 "model.attention: Auto takes the best that works",
             )
 
