@@ -1,0 +1,142 @@
+"""A cluster's job on this machine: folders stand in for volumes. Touches no file itself."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from raggrpo_api.base import ApiModel
+from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.resources import Device, Volume
+from raggrpo_operator.core.path_fields import is_path, path_fields
+from raggrpo_operator.core.world import num_engines, num_ranks
+
+from .overrides import BadOptions, each
+
+Model = TypeVar("Model", bound=ApiModel)
+
+
+def mounted(
+    job: RagGrpoJob, mounts: Mapping[str, str], exists: Callable[[str], bool]
+) -> RagGrpoJob:
+    """Return the job with every path below a volume moved to the folder that stands in for it.
+
+    `mounts` maps claims to absolute folders. A volume that is not mounted may stay where it is
+    if its path exists here. Raises BadOptions with the exact flags to use.
+    """
+    volumes = job.spec.volumes
+    claims = {volume.claim_name: volume for volume in volumes}
+    problems = [
+        _unknown_claim(claim, folder, volumes)
+        for claim, folder in mounts.items()
+        if claim not in claims
+    ]
+    problems += [
+        f"--mount {claim}={folder}: there is no such folder; create it: mkdir -p {folder}"
+        for claim, folder in mounts.items()
+        if claim in claims and not exists(folder)
+    ]
+    used = {_volume_of(path, volumes) for _, path in _job_paths(job)}
+    problems += [
+        f"--mount {volume.claim_name}=/path/to/folder  # is missing: it stands in for volume "
+        f"{volume.name} at {volume.mount_path}"
+        for volume in volumes
+        if volume.name in used and volume.claim_name not in mounts and not exists(volume.mount_path)
+    ]
+    if problems:
+        raise BadOptions(problems)
+    places = {v.mount_path: mounts.get(v.claim_name, v.mount_path) for v in volumes}
+    return job.model_copy(update={"spec": _moved(job.spec, places)})
+
+
+def unfit_for_one_machine(spec: JobSpec, num_gpus: int) -> list[str]:
+    """Return what the resolved spec asks for that this machine does not have, with the flags."""
+    problems = []
+    if spec.resources.nodes > 1:
+        problems.append(
+            f"spec.resources.nodes is {spec.resources.nodes}, this is one machine: "
+            "--set resources.nodes=1"
+        )
+    if spec.resources.device is Device.CPU:
+        return problems
+    disaggregated = spec.resources.rollout_gpus
+    needed = num_ranks(spec.resources) + disaggregated
+    if num_gpus == 0:
+        problems.append(
+            "spec.resources.device is GPU and this machine has none: --set resources.device=CPU"
+        )
+    elif num_gpus < needed:
+        problems.append(
+            f"the job needs {needed} GPUs ({num_engines(spec)} engines), this machine has "
+            f"{num_gpus}: --set resources.gpusPerNode={max(1, num_gpus - disaggregated)}"
+        )
+    return problems
+
+
+def read_mounts(options: Sequence[str], absolute: Callable[[str], str]) -> dict[str, str]:
+    """Return claim → absolute folder of `--mount CLAIM=DIR` options; raises BadOptions."""
+    mounts: dict[str, str] = {}
+
+    def add(text: str) -> str:
+        claim, _, folder = text.partition("=")
+        if not claim or not folder:
+            return f"--mount {text}: write --mount CLAIM=DIR"
+        if claim in mounts:
+            return f"--mount {text}: claim {claim} is given twice"
+        mounts[claim] = absolute(folder)
+        return ""
+
+    if problems := each(options, add):
+        raise BadOptions(problems)
+    return mounts
+
+
+def _unknown_claim(claim: str, folder: str, volumes: Sequence[Volume]) -> str:
+    known = [volume.claim_name for volume in volumes]
+    near = difflib.get_close_matches(claim, known, n=1) or known[:1]
+    if not near:
+        return f"--mount {claim}={folder}: the job has no volumes; leave the option out"
+    volume = next(v for v in volumes if v.claim_name == near[0])
+    return (
+        f"--mount {claim}={folder}: no volume uses claim {claim} (claims: {', '.join(known)}); "
+        f"--mount {near[0]}={folder}  # stands in for volume {volume.name} at {volume.mount_path}"
+    )
+
+
+def _job_paths(job: RagGrpoJob) -> list[tuple[str, str]]:
+    found = path_fields(job.spec)
+    return [(place, path) for place, path in found if not place.startswith("spec.volumes")]
+
+
+def _volume_of(path: str, volumes: Sequence[Volume]) -> str | None:
+    """Return the name of the innermost volume that holds the path."""
+    holding = [v for v in volumes if PurePosixPath(path).is_relative_to(v.mount_path)]
+    innermost = max(holding, key=lambda v: len(PurePosixPath(v.mount_path).parts), default=None)
+    return innermost.name if innermost is not None else None
+
+
+def _moved(model: Model, places: Mapping[str, str]) -> Model:
+    """Return the model with the paths in it moved; what was not given stays not given."""
+    changes: dict[str, Any] = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        new = _moved_value(value, is_path(field.annotation, field.metadata), places)
+        if new != value:
+            changes[name] = new
+    return model.model_copy(update=changes) if changes else model
+
+
+def _moved_value(value: Any, marked: bool, places: Mapping[str, str]) -> Any:
+    if isinstance(value, ApiModel):
+        return _moved(value, places)
+    if isinstance(value, list):
+        return [_moved_value(item, marked, places) for item in value]
+    return _moved_path(value, places) if marked and value else value
+
+
+def _moved_path(path: str, places: Mapping[str, str]) -> str:
+    inside = [place for place in places if PurePosixPath(path).is_relative_to(place)]
+    if not inside:
+        return path
+    place = max(inside, key=lambda mount_path: len(PurePosixPath(mount_path).parts))
+    return str(PurePosixPath(places[place]) / PurePosixPath(path).relative_to(place))

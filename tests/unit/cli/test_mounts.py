@@ -1,0 +1,157 @@
+from pathlib import Path
+
+import pytest
+
+from job_builders import SAMPLES, a_job, a_sample
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.path_fields import path_fields
+from raggrpo_operator.core.resolve import resolve
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.violation import errors
+from raggrpo_operator.local_runtime.mounts import mounted, read_mounts, unfit_for_one_machine
+from raggrpo_operator.local_runtime.overrides import BadOptions
+
+VOLUMES = [
+    {"name": "data", "claimName": "datasets", "mountPath": "/mnt/data", "readOnly": True},
+    {"name": "deep", "claimName": "special", "mountPath": "/mnt/data/special"},
+    {"name": "ckpt", "claimName": "checkpoints", "mountPath": "/mnt/checkpoints"},
+]
+MOUNTS = {"datasets": "/home/d", "special": "/home/s", "checkpoints": "/home/c"}
+
+
+def nowhere(path: str) -> bool:
+    return not path.startswith("/mnt")
+
+
+def a_clusters_job() -> RagGrpoJob:
+    return a_job(
+        {
+            "model.path": "/mnt/data/special/model",
+            "data.trainFiles": ["/mnt/data/train.jsonl", "/opt/in-the-image.jsonl"],
+            "checkpoint.path": "/mnt/checkpoints/small",
+            "reward.codeFrom": {"path": "/mnt/data"},
+            "retrieval.endpoints": [
+                {"name": "kb", "managed": {"corpus": "/mnt/data/corpus.jsonl"}},
+            ],
+            "volumes": VOLUMES,
+        }
+    )
+
+
+def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
+    spec = mounted(a_clusters_job(), MOUNTS, nowhere).spec
+
+    assert dict(path_fields(spec)) == {
+        "spec.model.path": "/home/s/model",
+        "spec.data.trainFiles[0]": "/home/d/train.jsonl",
+        "spec.data.trainFiles[1]": "/opt/in-the-image.jsonl",
+        "spec.retrieval.endpoints[0].managed.corpus": "/home/d/corpus.jsonl",
+        "spec.reward.codeFrom.path": "/home/d",
+        "spec.checkpoint.path": "/home/c/small",
+        "spec.volumes[0].mountPath": "/home/d",
+        "spec.volumes[1].mountPath": "/home/s",
+        "spec.volumes[2].mountPath": "/home/c",
+    }
+
+
+def test_moving_changes_no_origin() -> None:
+    job = a_clusters_job()
+
+    assert resolve(mounted(job, MOUNTS, nowhere)).origins == resolve(job).origins
+
+
+def test_volume_that_exists_here_needs_no_mount() -> None:
+    job = a_clusters_job()
+
+    assert mounted(job, {}, lambda _: True) == job
+
+
+def test_inner_volume_stays_while_the_outer_is_moved() -> None:
+    exists = {"/home/d", "/home/c", "/mnt/data/special"}.__contains__
+    mounts = {"datasets": "/home/d", "checkpoints": "/home/c"}
+
+    assert mounted(a_clusters_job(), mounts, exists).spec.model.path == "/mnt/data/special/model"
+
+
+def test_missing_mounts_come_with_the_exact_flags() -> None:
+    with pytest.raises(BadOptions) as caught:
+        mounted(a_clusters_job(), {"special": "/home/s"}, nowhere)
+
+    assert caught.value.problems == (
+        "--mount datasets=/path/to/folder  # is missing: it stands in for volume data at /mnt/data",
+        "--mount checkpoints=/path/to/folder  # is missing: it stands in for volume ckpt at "
+        "/mnt/checkpoints",
+    )
+
+
+def test_volume_that_no_path_uses_needs_no_mount() -> None:
+    unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
+    job = a_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/work"}, unused]})
+
+    assert mounted(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
+
+
+def test_wrong_claim_is_answered_with_the_right_one() -> None:
+    with pytest.raises(BadOptions) as caught:
+        mounted(a_clusters_job(), {**MOUNTS, "dataset": "/home/x"}, nowhere)
+
+    assert caught.value.problems == (
+        "--mount dataset=/home/x: no volume uses claim dataset (claims: datasets, special, "
+        "checkpoints); --mount datasets=/home/x  # stands in for volume data at /mnt/data",
+    )
+
+
+def test_mount_of_a_job_without_volumes_is_refused() -> None:
+    with pytest.raises(BadOptions, match="the job has no volumes; leave the option out"):
+        mounted(a_job({"volumes": []}), {"x": "/home/x"}, nowhere)
+
+
+def test_folder_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(BadOptions, match="mkdir -p /home/d"):
+        mounted(a_clusters_job(), MOUNTS, {"/home/s", "/home/c"}.__contains__)
+
+
+def test_options_become_absolute_folders() -> None:
+    assert read_mounts(["work=data"], lambda folder: f"/here/{folder}") == {"work": "/here/data"}
+
+
+@pytest.mark.parametrize("option", ["work", "work=", "=x"])
+def test_malformed_option_shows_the_form(option: str) -> None:
+    with pytest.raises(BadOptions, match="write --mount CLAIM=DIR"):
+        read_mounts([option], str)
+
+
+def test_claim_given_twice_is_refused() -> None:
+    with pytest.raises(BadOptions, match="claim w is given twice"):
+        read_mounts(["w=/a", "w=/b"], str)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
+    job = a_sample(path)
+    mounts = {volume.claim_name: f"/home/{volume.name}" for volume in job.spec.volumes}
+
+    here = mounted(job, mounts, nowhere)
+
+    assert errors(violations(here, resolve(here))) == ()
+    assert not any(place.startswith("/mnt") for _, place in path_fields(here.spec))
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_gpus", "flags"),
+    [
+        ({}, 0, ["--set resources.device=CPU"]),
+        ({}, 1, []),
+        ({"resources.gpusPerNode": 8}, 2, ["--set resources.gpusPerNode=2"]),
+        ({"resources.device": "CPU"}, 0, []),
+        ({"resources.device": "CPU", "resources.nodes": 2}, 0, ["--set resources.nodes=1"]),
+    ],
+)
+def test_what_the_machine_lacks_comes_with_the_flag(
+    changes: dict[str, object], num_gpus: int, flags: list[str]
+) -> None:
+    spec = resolve(a_job(changes)).spec
+
+    found = unfit_for_one_machine(spec, num_gpus)
+
+    assert [problem[problem.index("--set") :] for problem in found] == flags

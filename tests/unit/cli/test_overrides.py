@@ -1,0 +1,126 @@
+import pytest
+
+from job_builders import a_raw_job
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.resources import Device
+from raggrpo_operator.core.parse import parse_job
+from raggrpo_operator.core.violation import Violation
+from raggrpo_operator.local_runtime.overrides import BadOptions, changed
+
+ENDPOINTS = [
+    {"name": "actor-8b", "url": "http://rag:8000/chat"},
+    {"name": "kb", "managed": {"corpus": "/mnt/work/corpus.jsonl"}},
+]
+
+
+def job_with(*sets: str) -> RagGrpoJob:
+    job = parse_job(changed(a_raw_job(), sets, []))
+    assert isinstance(job, RagGrpoJob), job
+    return job
+
+
+def test_values_are_typed_as_yaml_types_them() -> None:
+    spec = job_with(
+        "resources.device=CPU",
+        "spec.training.learningRate=1e-6",
+        "training.compile=true",
+        "data.trainFiles[0]=/data/other.parquet",
+        "data.validationFiles=[/a.jsonl, /b.jsonl]",
+    ).spec
+
+    assert spec.resources.device is Device.CPU
+    assert spec.training.learning_rate == 1e-6
+    assert spec.training.compile is True
+    assert spec.data.train_files == ["/data/other.parquet"]
+    assert spec.data.validation_files == ["/a.jsonl", "/b.jsonl"]
+
+
+def test_name_of_the_job_can_be_set() -> None:
+    assert job_with("metadata.name=other").metadata.name == "other"
+
+
+def test_the_given_job_stays_as_it_was() -> None:
+    raw = a_raw_job()
+
+    changed(raw, ["resources.device=CPU"], [])
+
+    assert raw == a_raw_job()
+
+
+def test_unknown_path_names_the_nearest_field() -> None:
+    found = parse_job(changed(a_raw_job(), ["resources.devise=CPU"], []))
+
+    assert isinstance(found, tuple)
+    assert [violation.line() for violation in found if isinstance(violation, Violation)] == [
+        "spec.resources.devise: unknown field → did you mean device?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("resources.device", "write --set spec.path=value"),
+        ("=CPU", "write --set spec.path=value"),
+        ("a..b=1", "write --set spec.path=value"),
+        ("training.totalSteps.x=1", "spec.training.totalSteps is 1000, it has no fields"),
+        ("data.trainFiles[3]=/x", "spec.data.trainFiles has 1 items, counted from 0"),
+        ("model[0]=/x", "spec.model has 0 items, counted from 0"),
+        ("model.path=[", "quote the value"),
+    ],
+)
+def test_wrong_settings_are_named(text: str, says: str) -> None:
+    with pytest.raises(BadOptions) as caught:
+        changed(a_raw_job(), [text], [])
+
+    [problem] = caught.value.problems
+    assert problem.startswith(f"--set {text}: ")
+    assert says in problem
+
+
+def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
+    raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
+
+    result = changed(raw, [], ["kb=http://127.0.0.1:8000/retrieve"])
+
+    assert result["spec"]["retrieval"]["endpoints"][1] == {
+        "name": "kb",
+        "url": "http://127.0.0.1:8000/retrieve",
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("actor-8=http://x", "no endpoint actor-8; did you mean actor-8b?"),
+        ("zzz=http://x", "no endpoint zzz; the job has actor-8b, kb"),
+        ("kb", "write --endpoint NAME=URL"),
+    ],
+)
+def test_wrong_endpoint_is_named(option: str, says: str) -> None:
+    raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
+
+    with pytest.raises(BadOptions) as caught:
+        changed(raw, [], [option])
+
+    assert says in caught.value.problems[0]
+
+
+def test_endpoint_of_a_job_without_any_is_named() -> None:
+    with pytest.raises(BadOptions, match="the job has no endpoints"):
+        changed(a_raw_job(), [], ["kb=http://x"])
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(BadOptions) as caught:
+        changed(a_raw_job(), ["x", "y"], ["z"])
+
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("raw", [None, "text", [1], {"spec": "text"}, {"spec": None}, {}])
+def test_what_is_no_job_is_left_to_the_parser(raw: object) -> None:
+    sets = [] if raw == {"spec": "text"} else ["preset=Fast"]
+
+    result = changed(raw, sets, [])
+
+    assert isinstance(parse_job(result), tuple)
