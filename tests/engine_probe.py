@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from raggrpo_trainer.engine import (
     AsyncEngine,
@@ -81,7 +80,7 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         after = await run()
         gaps.append(gap(after))
         result["version"] = after[0].policy_version
-    Path(path).unlink()
+    os.unlink(path)
     result["gaps_after"] = gaps
     result["changed"] = [g.token_ids for g in after] != [g.token_ids for g in first]
     try:

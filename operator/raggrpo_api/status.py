@@ -158,7 +158,7 @@ class RestartState(ApiModel):
     mitigations: Annotated[list[str], Field(max_length=16)] = []
     active_seconds: int = 0
     cluster_since: str = ""
-    """When the present cluster was asked for; bounds provisioning."""
+    """When the newest attempt was recorded; bounds provisioning and submission."""
     read_since: str = ""
     """Last successful read of /progress, or the submission before the first one."""
     stage: str = ""

@@ -1,19 +1,40 @@
 """Reads a job file for a command; every mistake becomes lines on standard error and exit code 2."""
 
+import glob
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
-import yaml
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core import yaml_text
 from raggrpo_operator.core.parse import parse_job
 from raggrpo_operator.core.resolve import Resolved, resolve
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.violation import Severity, Violation
+from raggrpo_operator.local_runtime.mounts import mounted, read_mounts, unfit_for_one_machine
+from raggrpo_operator.local_runtime.overrides import BadOptions, changed
 
 MAX_BYTES = 1 << 20
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, a YAML file.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Change a field: --set resources.device=CPU."
+    ),
+]
+Endpoints = Annotated[
+    list[str] | None,
+    typer.Option("--endpoint", metavar="NAME=URL", help="Use this retrieval service instead."),
+]
+Mounts = Annotated[
+    list[str] | None,
+    typer.Option("--mount", metavar="CLAIM=DIR", help="Let a folder stand in for a claim."),
+]
 
 
 def refuse(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
@@ -22,7 +43,61 @@ def refuse(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
     raise typer.Exit(code)
 
 
-def read_yaml(path: Path) -> Any:
+def given_job(path: Path, sets: Sequence[str] | None = None) -> RagGrpoJob:
+    """Return the job of a file as a cluster would see it, or refuse it with every mistake."""
+    return _job(path, sets, None)
+
+
+def local_job(
+    path: Path,
+    sets: Sequence[str] | None,
+    endpoints: Sequence[str] | None,
+    mounts: Sequence[str] | None,
+) -> tuple[RagGrpoJob, Resolved]:
+    """Return the job of a file as it can run on this machine, or refuse it with every mistake."""
+    job = _job(path, sets, endpoints)
+    try:
+        job = mounted(job, read_mounts(mounts or [], _absolute), os.path.isdir)
+    except BadOptions as wrong:
+        _refuse_options(wrong.problems)
+    resolved = accepted(job)
+    if unfit := unfit_for_one_machine(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*"))):
+        _refuse_options(unfit)
+    return job, resolved
+
+
+def accepted(job: RagGrpoJob) -> Resolved:
+    """Return the resolved job, or refuse it with every broken rule; warnings are printed."""
+    resolved = resolve(job)
+    found = violations(job, resolved, None)
+    for violation in found:
+        if violation.severity is Severity.WARNING:
+            typer.echo(f"warning: {violation.line()}", err=True)
+    if wrong := [v for v in found if v.severity is Severity.ERROR]:
+        _refuse_all(wrong)
+    return resolved
+
+
+def parsed(raw: Any) -> RagGrpoJob:
+    """Return the job, or refuse it with every mistake of form."""
+    try:
+        job = parse_job(raw)
+    except RecursionError:
+        refuse("the job file contains itself or is nested too deeply")
+    if isinstance(job, RagGrpoJob):
+        return job
+    _refuse_all(job)
+
+
+def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None) -> RagGrpoJob:
+    raw = _read(path)
+    try:
+        return parsed(changed(raw, sets or [], endpoints or []))
+    except BadOptions as wrong:
+        _refuse_options(wrong.problems)
+
+
+def _read(path: Path) -> object:
     """Return the one document of a YAML file."""
     if path.is_dir():
         refuse(f"{path} is a folder: name a job file, such as {path / 'job.yaml'}")
@@ -35,37 +110,25 @@ def read_yaml(path: Path) -> Any:
     if len(text) > MAX_BYTES:
         refuse(f"{path} has {len(text)} characters: a job file has at most {MAX_BYTES}")
     try:
-        documents = [d for d in yaml.safe_load_all(text) if d is not None]
-    except (yaml.YAMLError, RecursionError) as error:
-        refuse(f"{path} is not YAML: {' '.join(str(error).split())}")
-    if len(documents) != 1:
-        what = "is empty" if not documents else f"holds {len(documents)} documents"
-        refuse(f"{path} {what}: exactly one RagGrpoJob is expected")
-    return documents[0]
+        raw = yaml_text.read_yaml(text)
+    except RecursionError:
+        refuse(f"{path} is nested too deeply")
+    if isinstance(raw, Violation):
+        refuse(f"{path} {raw.line()}")
+    if raw is None:
+        refuse(f"{path} is empty: it should hold one RagGrpoJob; samples are in crds/samples/")
+    return raw
 
 
-def parsed(raw: Any) -> RagGrpoJob:
-    """Return the job, or refuse it with every mistake of form."""
-    job = parse_job(raw)
-    if isinstance(job, RagGrpoJob):
-        return job
-    refuse_all(job)
+def _absolute(folder: str) -> str:
+    return os.path.abspath(os.path.expanduser(folder))
 
 
-def accepted(job: RagGrpoJob) -> Resolved:
-    """Return the resolved job, or refuse it with every broken rule; warnings are printed."""
-    resolved = resolve(job)
-    found = violations(job, resolved, None)
-    for violation in found:
-        if violation.severity is Severity.WARNING:
-            typer.echo(f"warning: {violation.line()}", err=True)
-    wrong = [v for v in found if v.severity is Severity.ERROR]
-    if wrong:
-        refuse_all(wrong)
-    return resolved
+def _refuse_options(problems: Sequence[str]) -> NoReturn:
+    refuse("\n".join(problems))
 
 
-def refuse_all(found: "list[Violation] | tuple[Violation, ...]") -> NoReturn:
+def _refuse_all(found: Sequence[Violation]) -> NoReturn:
     """End the command with one line per problem."""
     problems = "problem" if len(found) == 1 else "problems"
     lines = "\n".join(f"  {violation.line()}" for violation in found)

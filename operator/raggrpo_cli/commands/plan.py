@@ -1,13 +1,12 @@
 """`raggrpo plan JOB.yaml`: every value with its origin, the sizing and its reasons, warnings."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_cli.job_file import parsed, read_yaml
+from raggrpo_cli.job_file import JobFile, Sets, given_job
 from raggrpo_operator.core.plan import render_plan
 from raggrpo_operator.core.resolve import resolve, trainer_config
 from raggrpo_operator.core.rules import violations
@@ -16,11 +15,12 @@ from raggrpo_operator.core.violation import errors
 
 
 def plan(
-    job_file: Annotated[Path, typer.Argument(help="The job, a YAML file.")],
+    job_file: JobFile,
+    set_: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a job amounts to: values with origin, sizing terms, warnings."""
-    job = parsed(read_yaml(job_file))
+    job = given_job(job_file, set_)
     resolved = resolve(job)
     found, sizing = violations(job, resolved), size(resolved.spec)
     if as_json:

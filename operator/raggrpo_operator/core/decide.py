@@ -165,6 +165,9 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
 
 
 def _submit(this: Round, record: AttemptRecord) -> Decision:
+    if limit := _provisioning_overdue(this):
+        message = f"the head accepted no submission for {limit} s"
+        return recovery.settle(this, record, Cause.HEAD_LOST, message)
     config = attempt_config(this.job, this.resolved, this.status)
     this.condition(ConditionType.CLUSTER_READY, True, "Ready")
     this.update(config_hash=config.attempt.config_hash, resume_hash=config.attempt.resume_hash)
@@ -177,14 +180,20 @@ def _await_cluster(this: Round, record: AttemptRecord) -> Decision:
     this.condition(ConditionType.CLUSTER_READY, False, "Provisioning")
     if this.job.spec.suspend:
         return recovery.settle(this, record, Cause.SUSPENDED, "suspended while provisioning")
-    since = this.status.restart_state.cluster_since
-    limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
-    if since and (this.now - parse_timestamp(since)).total_seconds() > limit:
+    if limit := _provisioning_overdue(this):
         cluster = this.observed.cluster
         why = cluster.message if cluster and cluster.message else "its pods are not ready"
         message = f"the cluster was not ready after {limit} s: {why}"
         return recovery.settle(this, record, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)
+
+
+def _provisioning_overdue(this: Round) -> int:
+    """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
+    since = this.status.restart_state.cluster_since
+    limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
+    late = since and (this.now - parse_timestamp(since)).total_seconds() > limit
+    return limit if late else 0
 
 
 def _suspended(this: Round) -> Decision:
@@ -286,7 +295,7 @@ def _next_attempt(this: Round) -> Decision:
     this.update_restart_state(
         intent=None,
         next_retry_time="",
-        cluster_since=state.cluster_since if keep else timestamp(this.now),
+        cluster_since=timestamp(this.now),
         read_since="",
         stage="",
         stage_entered="",

@@ -84,6 +84,7 @@ def start_ray_head(
         gcs_port=free_port(),
         dashboard_port=dashboard_port,
         client_port=free_port(),
+        agent_port=free_port(),
         temp_dir=temp_dir,
     )
     child = processes.start(f"c{number}", command, head_env(env), log_file)
@@ -97,6 +98,7 @@ def ray_start(
     gcs_port: int,
     dashboard_port: int,
     client_port: int,
+    agent_port: int,
     temp_dir: Path,
 ) -> list[str]:
     """Return the command of a head that stays in the foreground."""
@@ -106,6 +108,8 @@ def ray_start(
         *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard_port)),
         "--include-dashboard=true",
         *("--ray-client-server-port", str(client_port)),
+        # Its default is one fixed port: a second head on this machine would accept no jobs.
+        *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--num-cpus", str(cpus), "--object-store-memory", str(object_store_bytes)),
         *("--temp-dir", str(temp_dir), "--disable-usage-stats", "--no-monitor"),
