@@ -23,9 +23,7 @@ MAX_BYTES = 1 << 20
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, a YAML file.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="PATH=VALUE", help="Change a field: --set resources.device=CPU."
-    ),
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a field: --set resources.device=CPU."),
 ]
 Endpoints = Annotated[
     list[str] | None,

@@ -1,43 +1,147 @@
 """`raggrpo run JOB.yaml`: the whole job on this machine."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from raggrpo_api.status import Phase
-from raggrpo_cli.job_file import accepted, parsed, read_yaml, refuse
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.names import EXPORT_DIR
+from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
+from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.recorded_job import RecordedJob, recorded_job
+from raggrpo_operator.core.conditions import get_condition
 from raggrpo_operator.errors import RuntimeTrouble
-from raggrpo_operator.local_runtime.job_folder import JobFolder
-from raggrpo_operator.local_runtime.progress_display import ProgressDisplay
-from raggrpo_operator.local_runtime.summary import write_summary
-from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
+from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
 SUSPENDED = 130
+"""As a shell reports a command that Ctrl-C ended."""
+FAILED = 1
+CODES: Mapping[str, int] = {
+    Cause.CONFIG_ERROR: ExitCode.CONFIG_ERROR,
+    Cause.DATA_ERROR: ExitCode.DATA_ERROR,
+    Cause.PREFLIGHT_FAILED: ExitCode.PREFLIGHT_FAILED,
+    Cause.REWARD_CODE_ERROR: ExitCode.REWARD_CODE_ERROR,
+}
+"""Causes that the user has to mend before another run can help; all others end with FAILED."""
 
 
 def run(
-    job_file: Annotated[Path, typer.Argument(help="The job, a YAML file.")],
-    dir: Annotated[Path | None, typer.Option("--dir", help="Job folder.")] = None,  # noqa: A002
+    job_file: JobFile,
+    dir: Annotated[  # noqa: A002
+        Path | None, typer.Option("--dir", help="Job folder; default raggrpo-jobs/NAME.")
+    ] = None,
+    mount: Mounts = None,
+    endpoint: Endpoints = None,
+    set_: Sets = None,
 ) -> None:
     """Run a job on this machine, or continue it; Ctrl-C saves and suspends."""
-    job = parsed(read_yaml(job_file))
-    resolved = accepted(job)
-    folder = JobFolder(dir or Path("raggrpo-jobs") / job.metadata.name)
+    from raggrpo_operator.local_runtime.progress_display import ProgressDisplay
+    from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
+
+    job, _ = local_job(job_file, set_, endpoint, mount)
+    folder = JobFolder((dir or Path("raggrpo-jobs") / job.metadata.name).absolute())
     try:
         folder.acquire()
         job, state = prepare(folder, job)
+        before = state.status
         with ProgressDisplay(job.metadata.name) as display:
-            status = supervise(folder, job, state, display.show)
+            supervise(folder, job, state, display.show)
     except RuntimeTrouble as trouble:
-        refuse(str(trouble))
+        refuse(str(trouble), FAILED if trouble.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:
-        refuse("ended at once; run the same command again to continue", SUSPENDED)
+        typer.echo("ended at once, without saving", err=True)
     finally:
         folder.release()
-    log_dir = Path(resolved.spec.monitoring.log_dir)
-    summary = write_summary(folder.path, status, log_dir)
-    typer.echo(f"phase {status.phase}")
-    typer.echo(str(summary))
-    if status.phase is not Phase.SUCCEEDED:
-        raise typer.Exit(1)
+    recorded = recorded_job(folder.path)
+    if recorded.status.phase is Phase.SUCCEEDED and recorded.status.attempt == before.attempt:
+        typer.echo("\n".join(_already_complete(recorded)))
+        return
+    typer.echo("\n".join(_ending(recorded)))
+    raise typer.Exit(exit_code(recorded.status, suspended_by_spec=job.spec.suspend))
+
+
+def exit_code(status: JobStatus, *, suspended_by_spec: bool) -> int:
+    """Return what the shell is told about a job that ended like this."""
+    match status.phase:
+        case Phase.SUCCEEDED:
+            return ExitCode.DONE
+        case Phase.INVALID:
+            return ExitCode.CONFIG_ERROR
+        case Phase.FAILED:
+            return CODES.get(get_condition(status, ConditionType.FAILED).reason, FAILED)
+        case Phase.SUSPENDED if suspended_by_spec:
+            return ExitCode.DONE
+        case _:
+            return SUSPENDED
+
+
+def _already_complete(recorded: RecordedJob) -> Iterator[str]:
+    progress, spec = recorded.status.progress, recorded.resolved.spec
+    yield (
+        f"job {recorded.job.metadata.name} is complete "
+        f"(step {progress.step} of {progress.total_steps}). To train further raise "
+        "spec.training.totalSteps; to start afresh remove"
+    )
+    yield f"  rm -r {recorded.folder} {spec.checkpoint.path}"
+    yield "or choose another --dir and spec.checkpoint.path."
+    yield from _places(recorded)
+
+
+def _ending(recorded: RecordedJob) -> Iterator[str]:
+    """Write the last records and yield what the user is told."""
+    from raggrpo_operator.local_runtime.report import write_report
+    from raggrpo_operator.local_runtime.summary import write_summary
+
+    status, name = recorded.status, recorded.job.metadata.name
+    summary = write_summary(recorded.folder, status, recorded.log_dir)
+    write_report(recorded.folder, recorded.log_dir, status, name=name, resolved=recorded.resolved)
+    yield f"job {name}: {_outcome(status)}"
+    yield from _figures(summary)
+    yield from _places(recorded)
+
+
+def _outcome(status: JobStatus) -> str:
+    step = f"step {status.progress.step} of {status.progress.total_steps}"
+    restarts = f", {status.restarts.total} restarts" if status.restarts.total else ""
+    match status.phase:
+        case Phase.SUCCEEDED:
+            return f"complete, {step}{restarts}"
+        case Phase.FAILED:
+            failed = get_condition(status, ConditionType.FAILED)
+            return f"failed ({failed.reason}){restarts}: {failed.message}"
+        case Phase.INVALID:
+            return f"not valid: {get_condition(status, ConditionType.ACCEPTED).message}"
+        case _:
+            saved = status.checkpoint.step if status.checkpoint else 0
+            return f"suspended, saved at step {saved}; run the same command again to continue"
+
+
+def _figures(summary: Mapping[str, Any]) -> Iterator[str]:
+    if summary["rewardFirst"] is not None:
+        yield (
+            f"  mean reward   {summary['rewardFirst']:.3f} in the first 10 steps, "
+            f"{summary['rewardLast']:.3f} in the last 10"
+        )
+    measured = {
+        "before": summary["exactMatchBefore"],
+        "after": summary["exactMatchAfter"],
+        "with other prompts' passages": summary["exactMatchControl"],
+    }
+    shown = [f"{value:.1%} {when}" for when, value in measured.items() if value is not None]
+    if shown:
+        yield f"  exact match   {', '.join(shown)} (held-out)"
+
+
+def _places(recorded: RecordedJob) -> Iterator[str]:
+    export = Path(recorded.resolved.spec.checkpoint.path) / EXPORT_DIR
+    places = {
+        "report": recorded.folder / REPORT,
+        "summary": recorded.folder / SUMMARY,
+        "model": export,
+        "logs": recorded.log_dir,
+    }
+    for what, path in places.items():
+        if path.exists():
+            yield f"  {what:<13} {path}"
