@@ -2,6 +2,7 @@
 
 import typer
 
+from .commands.check import check
 from .commands.compare import compare
 from .commands.crd import crd
 from .commands.logs import logs
@@ -12,7 +13,7 @@ from .commands.status import status
 from .commands.validate import validate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for _verb in (run, validate, plan, status, logs, report, compare, crd):
+for _verb in (run, validate, plan, check, status, logs, report, compare, crd):
     app.command()(_verb)
 
 

@@ -1,0 +1,90 @@
+"""`raggrpo check JOB.yaml`: the launch check-list, run here as preflight would run it (A12)."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Check, CheckState, PreflightResult
+from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_operator.core.resolve import resolve, trainer_config
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.violation import Severity, Violation
+from raggrpo_operator.errors import RuntimeTrouble
+
+SIGNS = {CheckState.PASSED: "ok", CheckState.FAILED: "FAILED", CheckState.NOT_EVALUATED: "-"}
+
+
+def check(
+    job_file: JobFile,
+    mount: Mounts = None,
+    endpoint: Endpoints = None,
+    set_: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check paths, data, lengths, endpoints and the checkpoint folder before a run."""
+    job, resolved = local_job(job_file, set_, endpoint, mount)
+    config = trainer_config(job, resolved, number=1)
+    result = _preflight({names.ENV_CONFIG: config.to_json()})
+    found = _on_facts(job, result)
+    if as_json:
+        answer = result.model_dump(mode="json", by_alias=True)
+        typer.echo(json.dumps(answer | {"problems": [v.line() for v in found]}, indent=1))
+    else:
+        typer.echo("\n".join([*map(_line, result.checks), *_facts(result), *_rules(found)]))
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
+    if any(violation.severity is Severity.ERROR for violation in found):
+        raise typer.Exit(ExitCode.CONFIG_ERROR)
+
+
+def _preflight(env: Mapping[str, str]) -> PreflightResult:
+    """Run the checks in a process of their own, as a cluster does; nothing of it stays."""
+    from raggrpo_operator.local_runtime.processes import Processes
+
+    processes = Processes()
+    with tempfile.TemporaryDirectory(prefix="raggrpo-check-") as folder:
+        output, log_file = Path(folder) / "result.json", Path(folder) / "log"
+        command = [sys.executable, "-m", "raggrpo_trainer.preflight"]
+        given = {**os.environ, **env, names.ENV_PREFLIGHT_OUTPUT: str(output)}
+        try:
+            child = processes.start("preflight", command, given, log_file)
+            child.process.wait()
+            return PreflightResult.model_validate_json(output.read_bytes())
+        except (RuntimeTrouble, OSError, ValidationError) as error:
+            words = child.last_words(15) if log_file.exists() else ""
+            refuse(f"the checks could not be run ({error})\n{words}", ExitCode.PREFLIGHT_FAILED)
+        finally:
+            processes.end_all()
+
+
+def _on_facts(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
+    return violations(job, resolve(job, result.facts), result.facts)
+
+
+def _line(check: Check) -> str:
+    return f"{SIGNS[check.state]:<7} {check.id:<20} {check.evidence}".rstrip()
+
+
+def _facts(result: PreflightResult) -> list[str]:
+    facts = result.facts
+    if not facts.parameters:
+        return []
+    return [
+        f"facts   {facts.parameters:,} parameters, {facts.layers} layers, context "
+        f"{facts.context_length}, {facts.rows:,} rows"
+    ]
+
+
+def _rules(found: tuple[Violation, ...]) -> list[str]:
+    signs = {Severity.ERROR: "FAILED", Severity.WARNING: "warning"}
+    return [f"{signs[violation.severity]:<7} {violation.line()}" for violation in found]
