@@ -19,6 +19,8 @@ from .packing import Span
 
 SHARED_PREFIX_ATTENTION = "raggrpo_shared_prefix"
 """`attn_implementation` of models that are called with `shared_prefix=spans`."""
+_UNKNOWN_OPTIONS = ("sliding_window", "softcap", "s_aux", "position_bias")
+"""What some models ask of their attention and this one cannot do."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # spans differ in every micro-batch
@@ -92,15 +94,10 @@ class _JoinedAttention(torch.autograd.Function):
         outputs, normalizers = [], []
         for span in spans:
             q, k, v = (_tokens(x, span) for x in (query, key, value))
-            output, lse = _FORWARD(q, _prompt(k, span), _prompt(v, span), 0.0, True, scale=scaling)
-            output, lse = (
-                output.transpose(1, 2)[0],
-                lse.transpose(1, 2)[0],
-            )  # [S, heads, D], [S, heads]
+            output, lse = _attend(scaling, q, _prompt(k, span), _prompt(v, span))
+            output, lse = output.transpose(1, 2)[0], lse.transpose(1, 2)[0]  # [S, heads, ...]
             if span.completions:
-                own, own_lse = _FORWARD(
-                    _batch(q, span), _batch(k, span), _batch(v, span), 0.0, True, scale=scaling
-                )
+                own, own_lse = _attend(scaling, *(_batch(x, span) for x in (q, k, v)))
                 own, own_lse = _flat(own, span), _flat(own_lse[..., None], span)[..., 0]
                 below, below_lse = output[span.prompt :], lse[span.prompt :]
                 share = torch.sigmoid(own_lse - below_lse).to(own.dtype)
@@ -109,52 +106,46 @@ class _JoinedAttention(torch.autograd.Function):
             outputs.append(output)
             normalizers.append(lse)
         output = torch.cat(outputs)[None]
-        ctx.save_for_backward(query, key, value, output, torch.cat(normalizers)[None])
+        ctx.save_for_backward(query, key, value, output, torch.cat(normalizers)[None, ..., None])
         ctx.scaling, ctx.spans = scaling, spans
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, lse = ctx.saved_tensors
-        output, lse, grad = output.transpose(1, 2), lse.transpose(1, 2), grad.transpose(1, 2)
-        grads: list[list[Tensor]] = [[], [], []]
+        query, key, value, *by_token = ctx.saved_tensors
+        by_head = [x.transpose(1, 2) for x in (*by_token, grad)]  # output, lse, grad
+        grad_query, grad_key, grad_value = [], [], []
         for span in ctx.spans:
-            q, k, v, o, g = (_tokens(x, span) for x in (query, key, value, output, grad))
-            normalizer = lse[:, :, span.start : span.start + q.shape[2]]
-            over_prompt = _BACKWARD(
-                g,
-                q,
-                _prompt(k, span),
-                _prompt(v, span),
-                o,
-                normalizer,
-                0.0,
-                True,
-                scale=ctx.scaling,
-            )
-            own: Sequence[Tensor] = ()
+            parts = [_tokens(x, span) for x in (query, key, value, *by_head)]
+            q, k, v, *rest = parts
+            prompt = _gradients(ctx.scaling, q, _prompt(k, span), _prompt(v, span), *rest)
+            grad_query.append(prompt[0])
+            grad_key.append(prompt[1])
+            grad_value.append(prompt[2])
             if span.completions:
-                own = [
-                    _flat(x, span).transpose(0, 1)[None]
-                    for x in _BACKWARD(
-                        *(_batch(x, span) for x in (g, q, k, v, o)),
-                        # an infinite normaliser gives padding the probability 0
-                        _batch(normalizer[..., None], span, fill=torch.inf)[..., 0],
-                        0.0,
-                        True,
-                        scale=ctx.scaling,
-                    )
-                ]
-                over_prompt[0][:, :, span.prompt :] += own[0]
-            grads[0].append(over_prompt[0])
-            for place in (1, 2):
-                grads[place] += [over_prompt[place], *own[place : place + 1]]
-        return *(torch.cat(parts, dim=2) for parts in grads), None, None
+                own = _gradients(ctx.scaling, *(_batch(x, span) for x in parts))
+                own_query, own_key, own_value = (_flat(x, span).transpose(0, 1)[None] for x in own)
+                prompt[0][:, :, span.prompt :] += own_query
+                grad_key.append(own_key)
+                grad_value.append(own_value)
+        return *(torch.cat(x, dim=2) for x in (grad_query, grad_key, grad_value)), None, None
 
 
-_UNKNOWN_OPTIONS = ("sliding_window", "softcap", "s_aux", "position_bias")
-_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+def _attend(scaling: float, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return output and log-sum-exp [batch, heads, length] of causal query, key, value."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    output, lse = flash(*tensors, 0.0, True, scale=scaling)
+    return output, lse
+
+
+def _gradients(scaling: float, *tensors: Tensor) -> Sequence[Tensor]:
+    """Return the gradients of query, key, value, given those, output, lse [..., 1] and grad."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    query, key, value, output, lse, grad = tensors
+    gradients: Sequence[Tensor] = flash(
+        grad, query, key, value, output, lse.squeeze(-1), 0.0, True, scale=scaling
+    )
+    return gradients
 
 
 def _tokens(x: Tensor, span: Span) -> Tensor:
@@ -166,12 +157,15 @@ def _prompt(x: Tensor, span: Span) -> Tensor:
     return x[:, :, : span.prompt]
 
 
-def _batch(x: Tensor, span: Span, fill: float = 0.0) -> Tensor:
-    """Lay the completions beside each other: [1, heads, S, D] -> [n, heads, longest, D]."""
+def _batch(x: Tensor, span: Span) -> Tensor:
+    """Lay the completions beside each other: [1, heads, S, D] -> [n, heads, longest, D].
+
+    Padding is zero and comes last: no token sees it, and without an upstream gradient it has none.
+    """
     flat = x[0, :, span.prompt :].transpose(0, 1)
     shape = len(span.completions), max(span.completions)
     if span.valid is not None:
-        padded = flat.new_full((shape[0] * shape[1], *flat.shape[1:]), fill)
+        padded = flat.new_zeros(shape[0] * shape[1], *flat.shape[1:])
         flat = padded.index_copy(0, span.valid, flat)
     return flat.reshape(*shape, *flat.shape[1:]).transpose(1, 2)
 
