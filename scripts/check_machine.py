@@ -29,7 +29,9 @@ def problems() -> list[str]:
         found.append(f"{free:.0f} GiB of free disk: the environment needs 8 GiB")
     shm = shutil.disk_usage("/dev/shm").free / GIB
     if shm < 0.5:
-        found.append(f"{shm:.1f} GiB of free /dev/shm: 0.5 GiB are needed (docker run --shm-size=2g)")
+        found.append(
+            f"{shm:.1f} GiB of free /dev/shm: 0.5 GiB are needed (docker run --shm-size=2g)"
+        )
     return found
 
 

@@ -155,6 +155,8 @@ class RestartState(ApiModel):
     intent: Cause | None = None
     """Why the running attempt is being stopped; written before it is done."""
     warm_failures_in_a_row: int = 0
+    preflight_losses: int = 0
+    """Preflights in a row that ended without a result."""
     mitigations: Annotated[list[str], Field(max_length=16)] = []
     active_seconds: int = 0
     cluster_since: str = ""

@@ -76,7 +76,7 @@ def make_input(folder: Path) -> Path:
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=128,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,  # a tied, untrained model only repeats its last token
         bos_token_id=None,
         eos_token_id=0,
     )

@@ -46,6 +46,19 @@ def read_prompts(
     The columns for answer and context must be there when a reward or an endpoint needs them.
     Raises TrainerError DATA_ERROR with file, row, column and remedy.
     """
+    needed = needed_fields(data, retrieval, reward)
+    rows = (row for file in files for row in _rows(Path(file), data))
+    limited = islice(rows, data.max_samples or None)
+    prompts = [_prompt(index, row, data, needed) for index, row in enumerate(limited)]
+    if files and not prompts:
+        raise _error(", ".join(files), "there is no row", "add one line for each prompt")
+    return prompts
+
+
+def needed_fields(
+    data: DataSpec, retrieval: RetrievalSpec, reward: RewardSpec | None = None
+) -> set[str]:
+    """Return the fields of `data.columns` whose column every row must have (A14)."""
     needed = {"prompt"}
     if data.columns.query:
         needed.add("query")
@@ -53,12 +66,7 @@ def read_prompts(
         needed.add("context")
     if reward and any(term.name in REWARDS_WITH_ANSWER for term in reward.functions):
         needed.add("answer")
-    rows = (row for file in files for row in _rows(Path(file), data))
-    limited = islice(rows, data.max_samples or None)
-    prompts = [_prompt(index, row, data, needed) for index, row in enumerate(limited)]
-    if files and not prompts:
-        raise _error(", ".join(files), "there is no row", "add one line for each prompt")
-    return prompts
+    return needed
 
 
 def stage_files(files: Sequence[str], folder: Path) -> list[str]:

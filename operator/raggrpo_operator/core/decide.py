@@ -31,6 +31,9 @@ from .rules import violations
 from .sizing import size
 from .violation import Severity, Violation
 
+MAX_PREFLIGHT_LOSSES = 3
+"""Preflights that may end without a result; an evicted pod is one, a broken image is all."""
+
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     """Return what is to be done for this job, seen like this, at this moment."""
@@ -225,9 +228,13 @@ def _preflight(this: Round) -> Decision | None:
         if seen is not None:
             this.actions.append(DeletePreflight())
         return None
+    losses = status.restart_state.preflight_losses
+    if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
+        return recovery.fail(this, Cause.PREFLIGHT_FAILED, seen.problem)
     if seen is None or seen.spec_hash != wanted or seen.problem:
         message = seen.problem if seen is not None else ""
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Running", message)
+        this.update_restart_state(preflight_losses=losses + 1 if message else 0)
         if seen is not None:
             this.actions.append(DeletePreflight())
         config = attempt_config(this.job, this.resolved, status)
