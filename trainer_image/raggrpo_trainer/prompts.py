@@ -10,10 +10,12 @@ What is prepared ahead never moves the cursor: whoever saves a cursor saves the 
 
 import asyncio
 import bisect
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from raggrpo_api.retrieval import RetrievalMode, RetrievalSpec
@@ -79,11 +81,21 @@ class ComposedPrompt:
     """Whether passages or a part of the question were left out to make it fit."""
 
 
-def load_tokenizer(path: str) -> Tokenizer:
-    """Return the tokenizer of a model folder."""
-    from transformers import AutoTokenizer
+GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(path)
+
+def load_tokenizer(path: str) -> Tokenizer:
+    """Return the tokenizer of a model folder.
+
+    AutoTokenizer replaces a generic tokenizer by the class that belongs to the model's type, and
+    with it its way of splitting text: what `tokenizer.json` says would be ignored without a word.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    config = Path(path) / "tokenizer_config.json"
+    name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
+    kind = PreTrainedTokenizerFast if name in GENERIC_TOKENIZERS else AutoTokenizer
+    tokenizer: Tokenizer = kind.from_pretrained(path)
     return tokenizer
 
 
