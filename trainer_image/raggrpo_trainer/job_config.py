@@ -1,0 +1,64 @@
+"""What driver and preflight read from their environment: the configuration and secret headers.
+
+Light on purpose: preflight imports neither Ray nor torch.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.retrieval import Header, RetrievalSpec
+from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+
+from .errors import TrainerError
+
+
+def read_config(env: Mapping[str, str]) -> TrainerConfig:
+    """Return the configuration, refused when it was rendered for another schema.
+
+    Raises TrainerError CONFIG_ERROR.
+    """
+    text = env.get(names.ENV_CONFIG, "")
+    if not text:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"{names.ENV_CONFIG} is not set: the trainer is started by the operator or by "
+            "`raggrpo run job.yaml`",
+        )
+    try:
+        config = TrainerConfig.model_validate_json(text)
+    except ValidationError as error:
+        raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {error}") from error
+    if config.schema_digest != schema_digest():
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"the configuration has schema {config.schema_digest}, this trainer knows "
+            f"{schema_digest()}: use the image that belongs to the operator's version",
+        )
+    return config
+
+
+def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return each endpoint's headers by its name, secrets taken from the environment.
+
+    Raises TrainerError CONFIG_ERROR naming the variable that is missing.
+    """
+    return {
+        endpoint.name: {header.name: _header_value(header, env) for header in endpoint.headers}
+        for endpoint in spec.endpoints
+    }
+
+
+def _header_value(header: Header, env: Mapping[str, str]) -> str:
+    if header.secret_key_ref is None:
+        return header.value
+    name = names.secret_env(header.secret_key_ref.name, header.secret_key_ref.key)
+    if name not in env:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"header {header.name}: the environment variable {name} is not set; on one machine "
+            "export it before `raggrpo run`",
+        )
+    return env[name]

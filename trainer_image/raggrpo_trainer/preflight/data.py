@@ -1,0 +1,156 @@
+"""Checks DataReadable, DataColumns and SampleLengths: every row is read, the longest tokenised."""
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckId
+from raggrpo_api.retrieval import RetrievalMode
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.prompt_files import Prompt, needed_fields, read_prompts
+from raggrpo_trainer.prompts import Tokenizer, compose
+
+from .finding import Finding, judged, not_evaluated
+
+FIRST_ROWS = 100
+LONGEST_ROWS = 100
+"""By characters: the longest in tokens is nearly always among them."""
+ANY_LENGTH = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What was found in the data files."""
+
+    findings: tuple[Finding, ...]
+    prompts: list[Prompt]
+    """Of the training files; empty when they cannot be read."""
+
+
+def check_data(config: TrainerConfig) -> Data:
+    """Read all rows that the trainer will read."""
+    data = config.data
+    missing = dict(_missing_columns(config))
+    columns = judged(
+        CheckId.DATA_COLUMNS,
+        list(missing.values()),
+        f"columns {', '.join(_wanted_columns(config).values())}",
+        ExitCode.DATA_ERROR,
+    )
+    train, problems = _read(config, data.train_files, missing)
+    validation, others = _read(config, data.validation_files, missing)
+    if missing and not problems and not others:
+        readable = not_evaluated(CheckId.DATA_READABLE, "needs the columns")
+    else:
+        readable = judged(
+            CheckId.DATA_READABLE,
+            [*problems, *others],
+            f"{len(train):,} training rows, {len(validation):,} validation rows",
+            ExitCode.DATA_ERROR,
+        )
+    return Data((readable, columns), train)
+
+
+def check_lengths(
+    config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokenizer | None
+) -> Finding:
+    """Compare the longest prompts, with room for whole passages, with maxPromptLength (C8)."""
+    if not prompts or tokenizer is None:
+        return not_evaluated(CheckId.SAMPLE_LENGTHS, "needs the data and the tokenizer")
+    longest = sorted(prompts, key=lambda prompt: len(prompt.text))[-LONGEST_ROWS:]
+    first = [_length(prompt, config, tokenizer) for prompt in prompts[:FIRST_ROWS]]
+    long = {prompt.index: _length(prompt, config, tokenizer) for prompt in longest}
+    row = max(long, key=lambda index: long[index])
+    reserved = _num_passages(config) * config.retrieval.max_passage_tokens
+    limit = config.data.max_prompt_length
+    evidence = (
+        f"prompts have {statistics.median(first):.0f} tokens (median), at most {long[row]} "
+        f"(row {row})"
+    )
+    if reserved:
+        evidence += f", passages up to {reserved}"
+    evidence += f"; maxPromptLength {limit}"
+    if long[row] + reserved <= limit:
+        return judged(CheckId.SAMPLE_LENGTHS, [], evidence)
+    if config.data.allow_truncation:
+        return judged(CheckId.SAMPLE_LENGTHS, [], f"{evidence}; truncated as allowed")
+    remedy = "raise data.maxPromptLength, or set data.allowTruncation: true"
+    if reserved:
+        remedy = f"lower retrieval.maxPassageTokens or topK, {remedy}"
+    return judged(CheckId.SAMPLE_LENGTHS, [f"{evidence}: {remedy}"], "", ExitCode.DATA_ERROR)
+
+
+def _missing_columns(config: TrainerConfig) -> Iterator[tuple[str, str]]:
+    """Yield (file, what it lacks) for files that can be read at all."""
+    wanted = _wanted_columns(config)
+    for file in [*config.data.train_files, *config.data.validation_files]:
+        known = _columns(Path(file))
+        lacking = {field: column for field, column in wanted.items() if column not in known}
+        if known and lacking:
+            names = ", ".join(repr(column) for column in lacking.values())
+            fields = ", ".join(f"data.columns.{field}" for field in lacking)
+            yield file, f"{file} has no column {names}: set {fields} to one of {', '.join(known)}"
+
+
+def _wanted_columns(config: TrainerConfig) -> dict[str, str]:
+    needed = needed_fields(config.data, config.retrieval, config.reward)
+    return {field: getattr(config.data.columns, field) for field in sorted(needed)}
+
+
+def _columns(path: Path) -> list[str]:
+    """Return the names a file offers; none when it cannot be read, which DataReadable tells."""
+    try:
+        if path.suffix == ".parquet":
+            return list(pq.read_schema(path).names)
+        with path.open("rb") as lines:
+            rows = [json.loads(line) for line in islice(lines, FIRST_ROWS) if line.strip()]
+        return sorted({str(name) for row in rows for name in dict(row)})
+    except (OSError, ValueError, TypeError, pa.ArrowException):
+        return []
+
+
+def _read(
+    config: TrainerConfig, files: Sequence[str], missing: Mapping[str, str]
+) -> tuple[list[Prompt], list[str]]:
+    """Return the prompts of all files, or the first problem of each file."""
+
+    def read(chosen: Sequence[str]) -> tuple[list[Prompt], list[str]]:
+        try:
+            return read_prompts(chosen, config.data, config.retrieval, config.reward), []
+        except TrainerError as error:
+            return [], [str(error)]
+
+    prompts, problems = read(files)
+    if not problems:
+        return prompts, []
+    each = [read([file])[1] for file in files if file not in missing]
+    return [], [problem for found in each for problem in found]
+
+
+def _length(prompt: Prompt, config: TrainerConfig, tokenizer: Tokenizer) -> int:
+    """Return the tokens of a prompt in its templates, passages left empty."""
+    composed = compose(
+        prompt,
+        [""] * _num_passages(config),
+        config.retrieval,
+        tokenizer,
+        max_prompt_length=ANY_LENGTH,
+        allow_truncation=False,
+        seed=0,
+    )
+    return len(composed.token_ids)
+
+
+def _num_passages(config: TrainerConfig) -> int:
+    """Return how many passages a prompt is given before generation."""
+    if config.retrieval.mode is not RetrievalMode.PROMPT:
+        return 0
+    return max((endpoint.top_k for endpoint in config.retrieval.endpoints), default=0)

@@ -1,0 +1,34 @@
+"""`Finding`: the outcome of one check, before it is shortened for the result."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckId, CheckState
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check saw, and the exit code that a failure stands for."""
+
+    id: CheckId
+    state: CheckState
+    evidence: str
+    exit_code: ExitCode = ExitCode.DONE
+
+
+def judged(
+    check: CheckId,
+    problems: Sequence[str],
+    evidence: str,
+    exit_code: ExitCode = ExitCode.PREFLIGHT_FAILED,
+) -> Finding:
+    """Return a failure that names every problem, or success with its evidence."""
+    if problems:
+        return Finding(check, CheckState.FAILED, "; ".join(problems), exit_code)
+    return Finding(check, CheckState.PASSED, evidence)
+
+
+def not_evaluated(check: CheckId, why: str) -> Finding:
+    """Return that a check could not be made, or that there is nothing to check."""
+    return Finding(check, CheckState.NOT_EVALUATED, why)

@@ -1,0 +1,145 @@
+"""Check ModelReadable: configuration, weights and tokenizer of the model folder; no tensor is read.
+
+The facts come from config.json and from the headers of the safetensors files.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api.preflight import CheckId, Facts
+from raggrpo_trainer.prompts import Tokenizer, load_tokenizer
+
+from .finding import Finding, judged
+
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What was found in the folder."""
+
+    finding: Finding
+    facts: Facts
+    tokenizer: Tokenizer | None
+    """None when it cannot be loaded."""
+
+
+class _Unreadable(Exception):
+    """A file that is missing, damaged or of the wrong kind, in words."""
+
+
+def check_model(path: Path) -> Model:
+    """Read everything, so that all problems are named at once."""
+    if not path.is_dir():
+        problem = f"{path} is no folder: model.path names a Hugging Face model's folder"
+        return Model(judged(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
+    problems = []
+    facts = Facts()
+    try:
+        facts = _shape(path / "config.json")
+    except _Unreadable as error:
+        problems.append(str(error))
+    try:
+        facts = facts.model_copy(update={"parameters": count_parameters(path)})
+    except _Unreadable as error:
+        problems.append(str(error))
+    tokenizer = None
+    try:
+        tokenizer = _tokenizer(path)
+    except Exception as error:  # tokenizers raise whatever they like
+        problems.append(f"the tokenizer in {path} cannot be loaded: {error}")
+    evidence = (
+        f"{facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
+        f"context {facts.context_length}, tokenizer loads"
+    )
+    return Model(judged(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
+
+
+def count_parameters(path: Path) -> int:
+    """Return the number of parameters in the folder's safetensors files, each name once."""
+    shapes: dict[str, list[int]] = {}
+    for file in _weight_files(path):
+        shapes |= dict(_tensors(file))
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def _shape(path: Path) -> Facts:
+    config = _read_json(path)
+    config = config.get("text_config", config)
+
+    def number(*keys: str, default: int | None = None) -> int:
+        value = next((config[key] for key in keys if config.get(key) is not None), default)
+        if not isinstance(value, int):
+            raise _Unreadable(f"{path} has no {keys[0]}: it is not a causal language model's")
+        return value
+
+    heads = number("num_attention_heads", "n_head")
+    hidden = number("hidden_size", "n_embd")
+    return Facts(
+        layers=number("num_hidden_layers", "n_layer"),
+        hidden_size=hidden,
+        heads=heads,
+        kv_heads=number("num_key_value_heads", default=heads),
+        head_size=number("head_dim", default=hidden // heads),
+        vocabulary=number("vocab_size"),
+        context_length=number("max_position_embeddings", "n_positions"),
+    )
+
+
+def _weight_files(path: Path) -> list[Path]:
+    index = path / "model.safetensors.index.json"
+    if index.exists():
+        names = _read_json(index).get("weight_map", {}).values()
+        return [path / name for name in sorted(set(names))]
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise _Unreadable(f"{path} has no *.safetensors: save the model with save_pretrained()")
+    return files
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
+    """Yield (name, shape) from the header, whose last offset tells how long the file must be."""
+    try:
+        with path.open("rb") as file:
+            [size] = struct.unpack("<Q", file.read(8))
+            raw = file.read(min(size, MAX_HEADER_BYTES))
+        header = json.loads(raw)
+        header.pop("__metadata__", None)
+        tensors = {name: tensor["shape"] for name, tensor in header.items()}
+        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    except OSError as error:
+        raise _Unreadable(f"{path} cannot be read: {error.strerror}") from error
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _Unreadable(f"{path} is not a safetensors file: copy it again") from error
+    found, wanted = path.stat().st_size, 8 + size + end
+    if found != wanted:
+        raise _Unreadable(f"{path} has {found} of {wanted} bytes: copy it again")
+    yield from tensors.items()
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    if not (path / "tokenizer.json").exists():
+        return load_tokenizer(str(path))
+    # Unlike AutoTokenizer this needs no torch, which would take half of preflight's time.
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+    return tokenizer
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _Unreadable(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise _Unreadable(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise _Unreadable(f"{path} is not a JSON object")
+    return value

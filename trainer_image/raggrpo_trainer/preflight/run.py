@@ -1,0 +1,107 @@
+"""Run all checks side by side and put their outcome into one small result."""
+
+import asyncio
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.names import MAX_PREFLIGHT_BYTES
+from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.resources import Device
+from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+
+from .data import check_data, check_lengths
+from .finding import Finding, not_evaluated
+from .model import check_model
+from .services import check_retrieval, check_rewards
+from .storage import check_free, check_paths, check_space, check_writable, corpus_bytes
+
+EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 96))
+"""Evidence kept of a passed check and of a failed one: the first pair that fits is taken."""
+ELLIPSIS = "…"
+
+
+async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
+    """Return every check's outcome but RulesOnFacts, which the operator judges by the facts."""
+    (facts, findings), free, retrieval, rewards = await asyncio.gather(
+        asyncio.to_thread(_check_files, config),
+        asyncio.to_thread(check_free, config),
+        check_retrieval(config, env),
+        check_rewards(config.reward),
+    )
+    return result_of(facts, [*findings, free, retrieval, rewards, _gpu_memory(config)])
+
+
+def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
+    """Return the result in the order of CheckId, its evidence shortened until it fits."""
+    order = list(CheckId)
+    ordered = sorted(findings, key=lambda finding: order.index(finding.id))
+    texts = [_one_line(finding.evidence) for finding in ordered]
+    for of_passed, of_failed in EVIDENCE_BYTES:
+        limits = [of_failed if f.state is CheckState.FAILED else of_passed for f in ordered]
+        short = [_shortened(text, limit) for text, limit in zip(texts, limits, strict=True)]
+        result = PreflightResult(
+            facts=facts,
+            checks=[
+                Check(id=finding.id, state=finding.state, evidence=text)
+                for finding, text in zip(ordered, short, strict=True)
+            ],
+            truncated=short != texts,
+            exit_code=exit_code(findings),
+        )
+        if len(to_bytes(result)) <= MAX_PREFLIGHT_BYTES:
+            break
+    return result
+
+
+def exit_code(findings: Sequence[Finding]) -> ExitCode:
+    """Return the code of the first failure that has one of its own, else PREFLIGHT_FAILED."""
+    codes = [f.exit_code for f in findings if f.state is CheckState.FAILED]
+    special = [code for code in codes if code is not ExitCode.PREFLIGHT_FAILED]
+    return next(iter([*special, *codes]), ExitCode.DONE)
+
+
+def to_bytes(result: PreflightResult) -> bytes:
+    """Return the JSON that the operator reads."""
+    return result.model_dump_json(by_alias=True).encode()
+
+
+def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
+    model, data = check_model(Path(config.model.path)), check_data(config)
+    facts = model.facts.model_copy(
+        update={
+            "rows": len(data.prompts),
+            "corpus_bytes": corpus_bytes(config),
+            "ray_version": importlib.metadata.version("ray"),
+            "schema_digest": schema_digest(),
+        }
+    )
+    return facts, [
+        check_paths(config),
+        model.finding,
+        *data.findings,
+        check_lengths(config, data.prompts, model.tokenizer),
+        check_writable(config),
+        check_space(config, model.facts),
+    ]
+
+
+def _gpu_memory(config: TrainerConfig) -> Finding:
+    if config.resources.device is Device.CPU:
+        return not_evaluated(CheckId.GPU_MEMORY, "device CPU")
+    given = config.resources.gpu_memory_gib
+    why = f"{given} GiB as given" if given else "not known here"
+    return not_evaluated(CheckId.GPU_MEMORY, f"{why}; preflight has no GPU, LoadingModel verifies")
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of UTF-8, the last of them an ellipsis where text is missing."""
+    if len(text.encode()) <= limit:
+        return text
+    room = limit - len(ELLIPSIS.encode())
+    return text.encode()[:room].decode(errors="ignore") + ELLIPSIS if room >= 0 else ""

@@ -1,0 +1,90 @@
+"""Checks RetrievalReachable and RewardCode: what the job calls while it runs."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckId
+from raggrpo_api.retrieval import EndpointRole, RetrievalEndpoint
+from raggrpo_api.reward import RewardKind, RewardSpec
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.http_json import RetryPolicy
+from raggrpo_trainer.job_config import endpoint_headers
+from raggrpo_trainer.retrieval import WARM_UP_TEXT, RetrievalClient
+from raggrpo_trainer.sample_failures import RetrievalFailed
+
+from .finding import Finding, judged, not_evaluated
+
+RETRY = RetryPolicy(retries=1)
+"""A refused endpoint is told within seconds (A4); a cold one may be slow once."""
+
+
+async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
+    """Make one real call to every endpoint that the operator does not run itself, all at once."""
+    spec = config.retrieval
+    endpoints = [endpoint for endpoint in spec.endpoints if endpoint.managed is None]
+    if not endpoints:
+        managed = ", ".join(endpoint.name for endpoint in spec.endpoints)
+        why = f"{managed}: started after preflight" if managed else "no endpoint"
+        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, why)
+    spec = spec.model_copy(update={"endpoints": endpoints})
+    try:
+        headers = endpoint_headers(spec, env)
+    except TrainerError as error:
+        return judged(CheckId.RETRIEVAL_REACHABLE, [str(error)], "", error.exit_code)
+    fields = dict.fromkeys(spec.actor_output.fields, WARM_UP_TEXT)
+    async with RetrievalClient(spec, headers, retry=RETRY) as client:
+        answers = await asyncio.gather(*(_call(client, e, fields) for e in endpoints))
+    problems = [text for is_usable, text in answers if not is_usable]
+    evidence = "; ".join(text for _, text in answers)
+    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence)
+
+
+async def check_rewards(spec: RewardSpec) -> Finding:
+    """Import every Python reward, each in a process of its own: the code is the user's."""
+    targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
+    if not targets:
+        return not_evaluated(CheckId.REWARD_CODE, "no Python reward")
+    outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
+    problems = [outcome for outcome in outcomes if outcome]
+    evidence = f"{', '.join(targets)} can be imported"
+    return judged(CheckId.REWARD_CODE, problems, evidence, ExitCode.REWARD_CODE_ERROR)
+
+
+async def _call(
+    client: RetrievalClient, endpoint: RetrievalEndpoint, fields: Mapping[str, str]
+) -> tuple[bool, str]:
+    """Return whether the answer can be used, and what happened."""
+    sent = fields if endpoint.role is EndpointRole.ACTOR else None
+    url = endpoint.url.partition("?")[0]
+    began = time.monotonic()
+    try:
+        passages = await client.retrieve(endpoint.name, WARM_UP_TEXT, sent, sample="preflight")
+    except RetrievalFailed as failure:
+        return False, (
+            f"endpoint {endpoint.name} ({url}): {failure.cause}: {failure.detail}; check that the "
+            "service runs, its URL and its headers"
+        )
+    seconds = time.monotonic() - began
+    return True, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
+
+
+async def _import(target: str, folder: str) -> str:
+    """Return why a reward cannot be imported; empty when it can."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "raggrpo_trainer.reward_worker", target, "1"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, [folder]), *sys.path])},
+    )
+    _, errors = await process.communicate()
+    if process.returncode == 0:
+        return ""
+    lines = errors.decode(errors="replace").strip().splitlines()
+    reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
+    return f"{reason}; check reward.functions[].python and reward.codeFrom"

@@ -1,0 +1,125 @@
+"""Checks Paths, CheckpointWritable, CheckpointSpace and CheckpointFree."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckId, Facts
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.checkpoint_folder import CheckpointName, sizes
+from raggrpo_trainer.fence import probe
+
+from .finding import Finding, judged, not_evaluated
+
+CHECKPOINT_BYTES_PER_PARAMETER = 16
+"""Parameters and two moments in fp32, and the exported model beside them."""
+GIB = 2**30
+
+
+def check_paths(config: TrainerConfig) -> Finding:
+    """Look for everything that the job reads."""
+    given = list(_read_paths(config))
+    problems = []
+    for field, text in given:
+        path = Path(text)
+        if not path.exists():
+            problems.append(f"{field} {text}: not there; mount it, or mend the path")
+        elif not os.access(path, os.R_OK):
+            problems.append(f"{field} {text}: user {os.getuid()} may not read it")
+    return judged(CheckId.PATHS, problems, f"{len(given)} paths are there, all absolute")
+
+
+def corpus_bytes(config: TrainerConfig) -> int:
+    """Return the size of what managed retrievers load (C20)."""
+    managed = [e.managed for e in config.retrieval.endpoints if e.managed is not None]
+    files = [Path(name) for m in managed for name in (m.corpus, m.vectors) if name]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def check_writable(config: TrainerConfig) -> Finding:
+    """Create, flush and delete a file in the checkpoint folder and in the log folder."""
+    problems = []
+    for field, text in _written_paths(config):
+        try:
+            _try_to_write(Path(text))
+        except OSError as error:
+            problems.append(
+                f"{field} {text} cannot be written by user {os.getuid()}: {error.strerror}"
+            )
+    return judged(CheckId.CHECKPOINT_WRITABLE, problems, config.checkpoint.path)
+
+
+def check_space(config: TrainerConfig, facts: Facts) -> Finding:
+    """Compare the free space with what the kept checkpoints will take, those there counted in."""
+    if not facts.parameters:
+        return not_evaluated(CheckId.CHECKPOINT_SPACE, "needs the model's size")
+    spec, path = config.checkpoint, Path(config.checkpoint.path)
+    kept = spec.keep_last + 1 + spec.keep_best
+    there = sum(sum(sizes(path / str(name)).values()) for name in CheckpointName.all_in(path))
+    needed = max(0, kept * CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters - there)
+    free = shutil.disk_usage(_existing(path)).free
+    evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
+    remedy = f"{evidence} for {kept} checkpoints: make room, or lower checkpoint.keepLast"
+    return judged(CheckId.CHECKPOINT_SPACE, [remedy] if free < needed else [], evidence)
+
+
+def check_free(config: TrainerConfig) -> Finding:
+    """Make sure that no other live job writes to the checkpoint folder."""
+    path = Path(config.checkpoint.path)
+    try:
+        holder = probe(path, config.attempt.job_uid)
+    except (OSError, ValueError, TypeError) as error:
+        problem = f"{path}/fence cannot be read: {error}"
+        return judged(CheckId.CHECKPOINT_FREE, [problem], "")
+    problems = []
+    if holder is not None:
+        problems = [
+            f"{path} is in use by job {holder}: delete or suspend that job, or give this one "
+            "another checkpoint.path"
+        ]
+    return judged(
+        CheckId.CHECKPOINT_FREE,
+        problems,
+        f"no other job writes to {path}",
+        ExitCode.CHECKPOINT_PATH_IN_USE,
+    )
+
+
+def _read_paths(config: TrainerConfig) -> Iterator[tuple[str, str]]:
+    yield "model.path", config.model.path
+    for number, file in enumerate(config.data.train_files):
+        yield f"data.trainFiles[{number}]", file
+    for number, file in enumerate(config.data.validation_files):
+        yield f"data.validationFiles[{number}]", file
+    for number, endpoint in enumerate(config.retrieval.endpoints):
+        if endpoint.managed is not None:
+            yield f"retrieval.endpoints[{number}].managed.corpus", endpoint.managed.corpus
+            if endpoint.managed.vectors:
+                yield f"retrieval.endpoints[{number}].managed.vectors", endpoint.managed.vectors
+    if config.reward.code_from.path:
+        yield "reward.codeFrom.path", config.reward.code_from.path
+
+
+def _written_paths(config: TrainerConfig) -> Iterator[tuple[str, str]]:
+    yield "checkpoint.path", config.checkpoint.path
+    if not Path(config.monitoring.log_dir).is_relative_to(config.checkpoint.path):
+        yield "monitoring.logDir", config.monitoring.log_dir
+
+
+def _try_to_write(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    trial = folder / f".preflight-{uuid.uuid4().hex}"
+    try:
+        with trial.open("xb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        trial.unlink(missing_ok=True)
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
