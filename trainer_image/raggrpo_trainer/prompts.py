@@ -165,7 +165,7 @@ class Composer:
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
         """Return what the policy is asked, at once where it was begun ahead. As `compose`."""
-        begun = None if passages else self._begun.pop(prompt.index, None)
+        begun = self._begun.pop(prompt.index, None)  # only where no passage is awaited
         return await asyncio.wrap_future(begun or self._submit(prompt, passages, seed))
 
     def begin(self, upcoming: Sequence[Prompt]) -> None:

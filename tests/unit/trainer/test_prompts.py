@@ -153,6 +153,12 @@ def test_with_truncation_the_last_passages_go_first_then_the_questions_end(
     assert found.truncated
 
 
+def test_a_question_that_was_cut_is_told_even_where_no_passage_was_dropped() -> None:
+    found = composed(a_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
+
+    assert (found.text, found.truncated) == ("Who", True)
+
+
 def test_shuffling_does_not_change_which_passages_are_dropped() -> None:
     retrieval = spec(shufflePassages=True)
     for seed in range(8):

@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raggrpo_trainer.sampler import Cursor, Sampler, permutation, sample_seed
@@ -19,6 +19,7 @@ def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, .
     return batches
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
 def test_every_pass_holds_each_prompt_once_however_it_is_batched(
     num_prompts: int, sizes: list[int]
