@@ -7,7 +7,9 @@ its JSON schema travels along: operator and image may have different versions.
 import hashlib
 import json
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from .algorithm import AlgorithmSpec
 from .base import ApiModel
@@ -44,6 +46,10 @@ class World(ApiModel):
     gpus_per_rank: float = 0.0
     cpus_per_engine: float = 1.0
     gpus_per_engine: float = 0.0
+    threads_per_rank: Annotated[int, Field(ge=1)] = 1
+    """OpenMP threads of a rank; equal in all attempts, or results differ in the last bits."""
+    threads_per_engine: Annotated[int, Field(ge=1)] = 1
+    """OpenMP threads of an engine."""
 
 
 class TrainerConfig(ApiModel):

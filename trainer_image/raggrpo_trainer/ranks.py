@@ -264,5 +264,5 @@ def _lost(error: BaseException | None) -> BaseException:
 
 
 def _environment(config: TrainerConfig) -> dict[str, str]:
-    threads = str(max(1, int(config.world.cpus_per_rank)))
+    threads = str(config.world.threads_per_rank)
     return {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

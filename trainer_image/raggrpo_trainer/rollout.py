@@ -225,7 +225,7 @@ class EnginePool:
         return actor, info, False
 
     def _start(self, name: str, index: int) -> Any:
-        world, threads = self._config.world, max(1, int(self._config.world.cpus_per_engine))
+        world = self._config.world
         device = self._options.device
         asynchronous = device != "cpu"
         return (
@@ -237,7 +237,7 @@ class EnginePool:
                 num_gpus=world.gpus_per_engine,
                 max_concurrency=1000,
                 scheduling_strategy=self._placement.for_engine(index),
-                runtime_env={"env_vars": engine_environment(device, threads)},
+                runtime_env={"env_vars": engine_environment(device, world.threads_per_engine)},
             )
             .remote(self._options, asynchronous)
         )

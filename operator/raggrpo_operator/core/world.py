@@ -37,7 +37,13 @@ def world(spec: JobSpec) -> World:
     resources = spec.resources
     ranks, engines = num_ranks(resources), num_engines(spec)
     if resources.device is Device.CPU:
-        return World(num_ranks=ranks, num_engines=engines)
+        threads = threads_per_rank(resources)
+        return World(
+            num_ranks=ranks,
+            num_engines=engines,
+            threads_per_rank=threads,
+            threads_per_engine=resources.ranks * threads,
+        )
     colocated = resources.placement is Placement.COLOCATED
     engine_share = COLOCATED_ENGINE_SHARE if colocated else 1.0
     return World(
@@ -55,6 +61,14 @@ def cpus_per_pod(resources: ResourcesSpec) -> float:
     if resources.device is Device.CPU:
         return float(resources.ranks + 1)
     return float(max(1, resources.gpus_per_node) * CPUS_PER_GPU)
+
+
+def threads_per_rank(resources: ResourcesSpec) -> int:
+    """Return the OpenMP threads of a CPU rank: the pod's CPUs, shared by its ranks only.
+
+    The engine needs none of its own: it waits while the ranks train, and they while it generates.
+    """
+    return max(1, int(cpus_per_pod(resources)) // resources.ranks)
 
 
 def total_steps(spec: JobSpec, rows: int) -> int:

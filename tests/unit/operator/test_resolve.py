@@ -204,6 +204,24 @@ def test_resources_become_processes(
     assert (world.gpus_per_rank, world.gpus_per_engine) == (per_rank, per_engine)
 
 
+@pytest.mark.parametrize(
+    ("resources", "per_rank", "per_engine"),
+    [
+        ({"device": "CPU"}, 2, 2),
+        ({"device": "CPU", "cpu": "1500m"}, 1, 1),
+        ({"device": "CPU", "cpu": "500m", "ranks": 2}, 1, 2),
+        ({"device": "CPU", "cpu": "8", "ranks": 2, "nodes": 3}, 4, 8),
+        ({"gpusPerNode": 8, "cpu": "64"}, 1, 1),
+    ],
+)
+def test_cpu_ranks_and_engine_take_turns_on_all_cpus_of_a_pod(
+    resources: dict[str, Any], per_rank: int, per_engine: int
+) -> None:
+    world = config_of(a_job({"resources": resources})).world
+
+    assert (world.threads_per_rank, world.threads_per_engine) == (per_rank, per_engine)
+
+
 def test_what_auto_decided_once_is_pinned() -> None:
     job = a_job({"resources": {"device": "CPU"}})
 
