@@ -27,7 +27,7 @@ T = TypeVar("T")
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """By transformers' name; every other one computes with torch's scaled dot product."""
 KEPT_WEIGHT_FILES = 2
-"""Weights files kept in /dev/shm: the newest may still be read while the next is written."""
+"""Weights files in /dev/shm: an engine may still read the newest while the next is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,18 @@ class RankActor:
 
     def write_weights(self, version: int) -> str:
         """Write all weights to a file in this pod's memory (rank 0; the others take part)."""
-        path = Path(f"/dev/shm/raggrpo-weights-{os.getpid()}-{version}.safetensors")
-        tensors = dict(self._built().export_weights())
+        weights = self._built().export_weights()
         if self._rank != 0:
+            for _ in weights:  # each is gathered from all ranks, and only rank 0 keeps it
+                pass
             return ""
         from safetensors.torch import save_file
 
-        save_file(tensors, path)
-        self._written = [p for p in self._written if p != path] + [path]
-        for old in self._written[:-KEPT_WEIGHT_FILES]:
-            old.unlink()
-        self._written = self._written[-KEPT_WEIGHT_FILES:]
+        path = Path(f"/dev/shm/raggrpo-weights-{os.getpid()}-{version}.safetensors")
+        while len(self._written) >= KEPT_WEIGHT_FILES:
+            self._written.pop(0).unlink()
+        save_file(dict(weights), path)
+        self._written.append(path)
         return str(path)
 
     def read_weights(self, path: str) -> Any:
