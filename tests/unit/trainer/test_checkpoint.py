@@ -9,6 +9,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +70,18 @@ def test_a_step_is_saved_once_even_when_an_emergency_asks_again(tmp_path: Path) 
     saved = store.save(a_meta(10), shards(10))
 
     assert store.save(a_meta(10), lambda folder: pytest.fail("was written again")) is saved
+
+
+def test_shards_of_torch_are_saved_whole_and_load_again(tmp_path: Path) -> None:
+    weight = torch.arange(6.0)
+    store = a_store(a_claim(tmp_path))
+    saved = store.save(a_meta(10), lambda folder: dcp.save({"w": weight}, checkpoint_id=folder))
+
+    loaded = {"w": torch.zeros(6)}
+    dcp.load(loaded, checkpoint_id=saved.folder)
+
+    assert ".metadata" in saved.marker.files
+    assert torch.equal(loaded["w"], weight)
 
 
 # --- what can be wrong with a checkpoint ------------------------------------------------------

@@ -18,7 +18,7 @@ from raggrpo_trainer.fence import probe, validity
 FORK = multiprocessing.get_context("fork")
 FAST = 0.05
 """Seconds between beats."""
-RIVAL = 0.4
+RIVAL = 0.8
 """The same where a slow machine must not look like a dead job."""
 PATIENT = 5.0
 """The same for who watches a job that is known to live, and so stops at its next beat."""
