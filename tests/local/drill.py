@@ -6,11 +6,16 @@ Each run trains 12 steps of a tiny model with real Ray, vLLM, FSDP2 and BM25 ret
 FP32. It must end at its target with bitwise the same parameters as an uninterrupted run.
 """
 
+import argparse
 import hashlib
 import json
 import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -130,6 +135,11 @@ class Run:
         self._began = time.monotonic()
         self._marks: set[str] = set()
 
+    def marks(self) -> set[str]:
+        """Return the marks of all runs on this folder so far."""
+        self.status()
+        return self._marks
+
     def start(self, fault: str = "") -> "subprocess.Popen[str]":
         """Start `raggrpo run`; its output goes to a file."""
         log = (self._folder / "run.log").open("a")
@@ -165,6 +175,7 @@ class Run:
             state = json.loads((self._folder / "job" / "state.json").read_text())
         except FileNotFoundError:
             return {}
+        self._marks.add(state["mark"])
         status: dict[str, Any] = state["status"]
         return status
 
@@ -183,11 +194,8 @@ class Run:
                 env = process.environ()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-            if env.get(ENV_RUN_MARK) and str(self._folder) in " ".join(
-                [env.get("RAGGRPO_JOB_DIR", ""), *process.cmdline()]
-            ):
-                self._marks.add(env[ENV_RUN_MARK])
-            if env.get(ENV_RUN_MARK) in self._marks:
+            mark = env.get(ENV_RUN_MARK, "")
+            if mark and mark.split(".")[0] in self.marks():
                 yield process
 
     def left_over(self) -> list[str]:
@@ -198,3 +206,106 @@ class Run:
                 break
             time.sleep(0.2)
         return found
+
+    def victim(self, name: str) -> psutil.Process:
+        """Return the process of the present attempt that plays this part."""
+        titles = {
+            "driver": "raggrpo_trainer",
+            "rank": "ray::RankActor",
+            "engine": "ray::RolloutActor",
+            "head": "gcs_server",
+        }
+        found = [p for p in self.processes() if any(titles[name] in part for part in p.cmdline())]
+        # Keepers carry the command of what they keep: the newest match is the process itself.
+        return max(found, key=lambda p: p.create_time())
+
+
+def strike(run: Run, victim: str, moment: str) -> Outcome:
+    """Train with one process killed at one moment; `run` and `ctrl-c` are run a second time."""
+    process = run.start(HELD[moment])
+    match moment:
+        case "step":
+            run.wait_for(lambda s: s.get("progress", {}).get("step", 0) >= 4, "step 4")
+            time.sleep(random.uniform(0.0, 0.3))
+        case "checkpoint":
+            run.wait_for(_is_held_in_save, "the save of step 6")
+        case "between":
+            run.wait_for(lambda s: s.get("progress", {}).get("step", 0) == 7, "step 7")
+    match victim:
+        case "run" | "ctrl-c":
+            process.send_signal(signal.SIGKILL if victim == "run" else signal.SIGINT)
+            process.wait(60)
+            process = run.start()
+        case _:
+            run.victim(victim).kill()
+    return run.finish(process)
+
+
+def _is_held_in_save(status: dict[str, Any]) -> bool:
+    progress = status.get("progress", {})
+    return progress.get("step", 0) == 6 and progress.get("stage") == "Checkpointing"
+
+
+def table(rows: list[tuple[str, str, Outcome]], undisturbed: Outcome) -> str:
+    """Return the drills as a Markdown table."""
+    lines = [
+        "| killed | moment | causes named | attempts | lost steps | parameters | left over |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for victim, moment, outcome in rows:
+        attempts = outcome.summary["attempts"]
+        lost = sum(a["lostSteps"] for a in attempts)
+        same = "bitwise equal" if outcome.weights == undisturbed.weights else "DIFFERENT"
+        causes = ", ".join(outcome.causes) or "none"
+        left = ", ".join(outcome.left_over) or "nothing"
+        lines.append(
+            f"| {victim} | {moment} | {causes} | {len(attempts)} | {lost} | {same} | {left} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the drills that were asked for; 1 when one of them changed the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", type=Path, help="file that receives the table")
+    parser.add_argument("--only", default="", help="VICTIM/MOMENT instead of all")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="raggrpo-drill-"))
+    try:
+        return _drill(folder, arguments.only, arguments.table)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _drill(folder: Path, only: str, target: Path | None) -> int:
+    plain = Run(folder / "undisturbed")
+    undisturbed = plain.finish(plain.start())
+    rows = []
+    for victim in VICTIMS:
+        for moment in MOMENTS:
+            if only and only != f"{victim}/{moment}":
+                continue
+            outcome = strike(Run(folder / f"{victim}-{moment}"), victim, moment)
+            rows.append((victim, moment, outcome))
+            print(table(rows[-1:], undisturbed).splitlines()[-1], flush=True)
+    text = table(rows, undisturbed)
+    if target is not None:
+        target.write_text(PAGE.format(table=text), encoding="utf-8")
+    failed = [o for _, _, o in rows if o.weights != undisturbed.weights or o.left_over]
+    return 1 if failed else 0
+
+
+PAGE = """# Drills: every process killed at every kind of moment
+
+`make drill` writes this page. Each row is a run of 12 steps on one machine with real Ray, vLLM,
+FSDP2 (1 rank, FP32) and BM25 retrieval, with a checkpoint every 3 steps, in which one process was
+ended by SIGKILL (Ctrl-C: SIGINT) at one moment: somewhere in a step, while step 6 was being saved,
+or between two steps. `run` is `raggrpo run` itself; it and Ctrl-C are followed by a second
+`raggrpo run`. Every run reached step 12; its exported parameters are compared with those of an
+undisturbed run, byte by byte.
+
+{table}"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
