@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from checkpoint_support import a_claim, a_meta, a_store, is_whole, shards
 from raggrpo_api.exit_codes import ExitCode
@@ -75,10 +76,14 @@ def test_a_step_is_saved_once_even_when_an_emergency_asks_again(tmp_path: Path) 
 def test_shards_of_torch_are_saved_whole_and_load_again(tmp_path: Path) -> None:
     weight = torch.arange(6.0)
     store = a_store(a_claim(tmp_path))
-    saved = store.save(a_meta(10), lambda folder: dcp.save({"w": weight}, checkpoint_id=folder))
+
+    def write(folder: Path) -> None:
+        save_state({"w": weight}, checkpoint_id=folder)
+
+    saved = store.save(a_meta(10), write)
 
     loaded = {"w": torch.zeros(6)}
-    dcp.load(loaded, checkpoint_id=saved.folder)
+    load(loaded, checkpoint_id=saved.folder)
 
     assert ".metadata" in saved.marker.files
     assert torch.equal(loaded["w"], weight)
