@@ -123,6 +123,7 @@ def head_env(env: Mapping[str, str]) -> dict[str, str]:
     return {
         "RAY_DEDUP_LOGS": "0",
         "RAY_enable_metrics_collection": "0",
+        "RAY_worker_niceness": "0",  # the default of 15 lets any other process starve ranks
         **inherited,
         **SURVIVES_SETPROCTITLE,
         "RAY_AUTH_MODE": "disabled",  # 2.60 turns it on by itself when a token file exists
