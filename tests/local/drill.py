@@ -131,7 +131,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        self._folder, self._job = folder, make_input(folder)
+        self._folder, self.job = folder, make_input(folder)
         self._began = time.monotonic()
         self._marks: set[str] = set()
 
@@ -140,10 +140,11 @@ class Run:
         self.status()
         return self._marks
 
-    def start(self, fault: str = "") -> "subprocess.Popen[str]":
-        """Start `raggrpo run`; its output goes to a file."""
+    def start(self, fault: str = "", *changes: str) -> "subprocess.Popen[str]":
+        """Start `raggrpo run` with `--set` changes; its output goes to a file."""
         log = (self._folder / "run.log").open("a")
-        command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(self._job)]
+        command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(self.job)]
+        command += [part for change in changes for part in ("--set", change)]
         return subprocess.Popen(
             [*command, "--dir", str(self._folder / "job")],
             stdout=log,

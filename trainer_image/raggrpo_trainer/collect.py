@@ -26,7 +26,7 @@ from .engine import Generation, GenerationRequest
 from .errors import TrainerError
 from .packing import Completion, Group
 from .prompt_files import Prompt
-from .prompts import Composer, PromptTooLong
+from .prompts import Composer, PromptTooLong, cut_to_tokens
 from .retrieval import RetrievalClient
 from .rewards import Rewards, RewardSample
 from .rollout import EnginePool
@@ -300,13 +300,13 @@ class Collector:
 
     def _information(self, passages: Sequence[str]) -> list[int]:
         """Return the tokens of a search's answer; every passage is cut by tokens (C8)."""
-        limit = self._config.retrieval.max_passage_tokens
-        template = self._config.retrieval.passage_template
-        text = ""
-        for i, passage in enumerate(passages, 1):
-            ids = self._tokenizer(passage, add_special_tokens=False)["input_ids"]
-            kept = passage if len(ids) <= limit else self._tokenizer.decode(ids[:limit])
-            text += template.format(index=i, text=kept)
+        spec = self._config.retrieval
+        text = "".join(
+            spec.passage_template.format(
+                index=i, text=cut_to_tokens(passage, spec.max_passage_tokens, self._tokenizer)
+            )
+            for i, passage in enumerate(passages, 1)
+        )
         wrapped = f"<information>{text}</information>"
         tokens: list[int] = self._tokenizer(wrapped, add_special_tokens=False)["input_ids"]
         return tokens

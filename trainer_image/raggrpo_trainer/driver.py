@@ -5,12 +5,14 @@ by the operator.
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import signal
 import sys
+import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from .loop import Parts, Position, Stopped, train
 from .loss import Objective
 from .placement import Placement
 from .progress_actor import ProgressActor, obtain_progress_actor
-from .prompt_files import read_prompts
+from .prompt_files import Prompt, read_prompts, stage_files
 from .prompts import Composer, PromptSource, load_tokenizer
 from .ranks import Ranks, end_older_ranks
 from .reporting import Reporter
@@ -148,11 +150,8 @@ class _Attempt:
         ranks = Ranks.create(config, placement, fence.epoch, folder)
         store = await asyncio.to_thread(self._open_store, fence, drill)
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
-        data, retrieval_spec = config.data, config.retrieval
-        train_prompts, validation_prompts = [
-            await asyncio.to_thread(read_prompts, files, data, retrieval_spec, config.reward)
-            for files in (data.train_files, data.validation_files)
-        ]
+        train_prompts, validation_prompts = await asyncio.to_thread(read_data, config)
+        identity = identity_of(config, len(train_prompts))
         precision = str(config.training.precision)
         if precision == Precision.AUTO:
             precision = await ranks.measure_precision(config.model.path)
@@ -160,7 +159,7 @@ class _Attempt:
         starting = asyncio.create_task(pool.start())
         await ranks.build(policy_arguments(config) | {"precision": Precision(precision)})
         reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
-        position = await self._resume(store, ranks, reporter)
+        position = await self._resume(store, ranks, reporter, identity)
         reporter.stage(Stage.STARTING_ROLLOUT)
         reused = await starting
         log.info("engines %s", ["attached" if r else "started" for r in reused])
@@ -185,6 +184,7 @@ class _Attempt:
                 reporter=reporter,
                 drill=drill,
                 stop=self._stop,
+                identity=identity,
             )
             await train(parts, position)
         await ranks.close()
@@ -199,13 +199,19 @@ class _Attempt:
             store.restore()
         return store
 
-    async def _resume(self, store: CheckpointStore, ranks: Ranks, reporter: Reporter) -> Position:
+    async def _resume(
+        self,
+        store: CheckpointStore,
+        ranks: Ranks,
+        reporter: Reporter,
+        identity: Mapping[str, object],
+    ) -> Position:
         """Load the newest checkpoint that can be read; one that cannot is marked and named."""
         if self._faults.due("wrong-resume"):
             reporter.resumed(0)
             return Position()
         while (checkpoint := store.newest) is not None:
-            for note in check_compatible(checkpoint.meta, self._config):
+            for note in check_compatible(checkpoint.meta, self._config, identity=identity):
                 log.info("%s: %s", checkpoint.folder, note)
             try:
                 await ranks.load(checkpoint.folder)
@@ -259,6 +265,28 @@ def policy_arguments(config: TrainerConfig) -> dict[str, Any]:
 def attempt_folder(config: TrainerConfig) -> Path:
     """Return the folder of this attempt's records."""
     return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)
+
+
+def read_data(config: TrainerConfig) -> tuple[list[Prompt], list[Prompt]]:
+    """Return training and held-out prompts, from copies on the pod's own disk if asked (A6)."""
+    data = config.data
+
+    def read(files: Sequence[str]) -> list[Prompt]:
+        if data.stage_to_local_disk:
+            files = stage_files(files, Path(tempfile.gettempdir()) / "raggrpo-data")
+        return read_prompts(files, data, config.retrieval, config.reward)
+
+    return read(data.train_files), read(data.validation_files)
+
+
+def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
+    """Return what a checkpoint depends on and no setting shows: model, tokenizer, data rows."""
+    found: dict[str, object] = {"data rows": rows}
+    for name in ("config.json", "tokenizer.json"):
+        path = Path(config.model.path) / name
+        if path.is_file():
+            found[f"model {name}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return found
 
 
 def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> RetrievalClient:

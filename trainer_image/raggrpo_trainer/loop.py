@@ -12,7 +12,7 @@ import asyncio
 import logging
 import statistics
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -70,6 +70,8 @@ class Parts:
     reporter: Reporter
     drill: Drill
     stop: asyncio.Event
+    identity: Mapping[str, object]
+    """Digests of what no setting shows; a checkpoint is continued only where they are equal."""
 
 
 async def train(parts: Parts, position: Position) -> None:
@@ -222,7 +224,7 @@ async def _save(parts: Parts, position: Position, score: float | None) -> None:
     parts.reporter.stage(Stage.CHECKPOINTING)
     began = time.monotonic()
     metrics = {} if score is None else {"reward_mean": score}
-    meta = meta_of(parts.config, position.step, position.cursor, metrics)
+    meta = meta_of(parts.config, position.step, position.cursor, metrics, identity=parts.identity)
     checkpoint = await asyncio.to_thread(parts.store.save, meta, parts.ranks.save, score=score)
     position.saved_step = position.step
     best = parts.store.best

@@ -99,9 +99,16 @@ class RankActor:
 
     def save(self, folder: str) -> None:
         """Write this rank's shards of model and optimiser."""
+        from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        save(self._built().state_dict(), checkpoint_id=folder)
+        try:
+            save(self._built().state_dict(), checkpoint_id=folder)
+        except CheckpointException as failed:
+            # It wraps each rank's own error: a full disk must be seen as one.
+            errors = [error for error, _ in failed.failures.values()]
+            system = next((e for e in errors if isinstance(e, OSError)), None)
+            raise system or RuntimeError(str(failed)) from failed
 
     def load(self, folder: str) -> None:
         """Load model and optimiser, whatever number of ranks wrote them."""
