@@ -7,7 +7,7 @@ keys (causal, top-left aligned: rows below the prompt see all of it), and the co
 batch, over themselves. The two are joined by their log-sum-exps, which is exact.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -63,19 +63,17 @@ def concatenated_attention(
         pq, pk, pv = (_prompt(x, span) for x in (q, k, v))
         attended = scaled_dot_product_attention(pq, pk, pv, is_causal=True, scale=scaling)
         parts.append(attended.transpose(1, 2)[0])
-        if not span.completions:
-            continue
-        own = _batch(q, span)
-        count, _, length, _ = own.shape
-        keys, values = (
-            torch.cat([shared.expand(count, -1, -1, -1), _batch(x, span)], dim=2)
-            for shared, x in ((pk, k), (pv, v))
-        )
-        mask = torch.ones(length, span.prompt + length, dtype=torch.bool, device=query.device)
-        attended = scaled_dot_product_attention(
-            own, keys, values, attn_mask=mask.tril(span.prompt), scale=scaling
-        )
-        parts.append(_flat(attended, span))
+        for own_q, own_k, own_v in _blocks(span, q, k, v):
+            count, _, length, _ = own_q.shape
+            keys, values = (
+                torch.cat([shared.expand(count, -1, -1, -1), own], dim=2)
+                for shared, own in ((pk, own_k), (pv, own_v))
+            )
+            mask = torch.ones(length, span.prompt + length, dtype=torch.bool, device=query.device)
+            attended = scaled_dot_product_attention(
+                own_q, keys, values, attn_mask=mask.tril(span.prompt), scale=scaling
+            )
+            parts.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)[None]
 
 
@@ -91,89 +89,72 @@ class _JoinedAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
     ) -> Tensor:
-        outputs, normalizers = [], []
+        output = torch.empty_like(query)
+        lse = query.new_empty(
+            (*query.shape[:3], 1), dtype=torch.promote_types(query.dtype, torch.float32)
+        )
         for span in spans:
-            q, k, v = (_tokens(x, span) for x in (query, key, value))
-            output, lse = _attend(scaling, q, _prompt(k, span), _prompt(v, span))
-            output, lse = output.transpose(1, 2)[0], lse.transpose(1, 2)[0]  # [S, heads, ...]
-            if span.completions:
-                own, own_lse = _attend(scaling, *(_batch(x, span) for x in (q, k, v)))
-                own, own_lse = _flat(own, span), _flat(own_lse[..., None], span)[..., 0]
-                below, below_lse = output[span.prompt :], lse[span.prompt :]
-                share = torch.sigmoid(own_lse - below_lse).to(own.dtype)
-                below.lerp_(own, share[..., None])
-                below_lse.copy_(torch.logaddexp(own_lse, below_lse))
-            outputs.append(output)
-            normalizers.append(lse)
-        output = torch.cat(outputs)[None]
-        ctx.save_for_backward(query, key, value, output, torch.cat(normalizers)[None, ..., None])
+            q, k, v, o, normalizer = (_tokens(x, span) for x in (query, key, value, output, lse))
+            o[...], normalizer[...] = _attend(scaling, q, _prompt(k, span), _prompt(v, span))
+            for block in _blocks(span, q, k, v, o, normalizer):
+                *inputs, joined, joined_lse = block
+                own, own_lse = _attend(scaling, *inputs)
+                joined.lerp_(own, torch.sigmoid(own_lse - joined_lse).to(own.dtype))
+                joined_lse.copy_(torch.logaddexp(own_lse, joined_lse))
+        ctx.save_for_backward(query, key, value, output, lse)
         ctx.scaling, ctx.spans = scaling, spans
-        return output
+        return output.transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, *by_token = ctx.saved_tensors
-        by_head = [x.transpose(1, 2) for x in (*by_token, grad)]  # output, lse, grad
-        grad_query, grad_key, grad_value = [], [], []
+        saved = (*ctx.saved_tensors, grad.transpose(1, 2))
+        gradients = [torch.empty_like(x) for x in saved[:3]]
         for span in ctx.spans:
-            parts = [_tokens(x, span) for x in (query, key, value, *by_head)]
-            q, k, v, *rest = parts
-            prompt = _gradients(ctx.scaling, q, _prompt(k, span), _prompt(v, span), *rest)
-            grad_query.append(prompt[0])
-            grad_key.append(prompt[1])
-            grad_value.append(prompt[2])
-            if span.completions:
-                own = _gradients(ctx.scaling, *(_batch(x, span) for x in parts))
-                own_query, own_key, own_value = (_flat(x, span).transpose(0, 1)[None] for x in own)
-                prompt[0][:, :, span.prompt :] += own_query
-                grad_key.append(own_key)
-                grad_value.append(own_value)
-        return *(torch.cat(x, dim=2) for x in (grad_query, grad_key, grad_value)), None, None
+            q, k, v, *rest = parts = [_tokens(x, span) for x in saved]
+            grad_q, grad_k, grad_v = found = [_tokens(x, span) for x in gradients]
+            grad_q[...], _prompt(grad_k, span)[...], _prompt(grad_v, span)[...] = _gradients(
+                ctx.scaling, q, _prompt(k, span), _prompt(v, span), *rest
+            )
+            for *block, own_q, own_k, own_v in _blocks(span, *parts, *found):
+                more_q, own_k[...], own_v[...] = _gradients(ctx.scaling, *block)
+                own_q += more_q
+        return *gradients, None, None
 
 
 def _attend(scaling: float, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return output and log-sum-exp [batch, heads, length] of causal query, key, value."""
+    """Return output and log-sum-exp [..., length, 1] of causal query, key, value."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     output, lse = flash(*tensors, 0.0, True, scale=scaling)
-    return output, lse
+    return output, lse[..., None]
 
 
 def _gradients(scaling: float, *tensors: Tensor) -> Sequence[Tensor]:
-    """Return the gradients of query, key, value, given those, output, lse [..., 1] and grad."""
+    """Return the gradients of query, key, value, given those, output, log-sum-exp, gradient."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     query, key, value, output, lse, grad = tensors
     gradients: Sequence[Tensor] = flash(
-        grad, query, key, value, output, lse.squeeze(-1), 0.0, True, scale=scaling
+        grad, query, key, value, output, lse[..., 0], 0.0, True, scale=scaling
     )
     return gradients
 
 
 def _tokens(x: Tensor, span: Span) -> Tensor:
-    """Cut the span out: [1, heads, T, D] -> [1, heads, S, D]."""
-    return x[:, :, span.start : span.start + span.prompt + sum(span.completions)]
+    """Return the span's part, a view: [1, heads, T, D] -> [1, heads, S, D]."""
+    length = span.prompt + sum(count * length for count, length in span.blocks)
+    return x[:, :, span.start : span.start + length]
 
 
 def _prompt(x: Tensor, span: Span) -> Tensor:
     return x[:, :, : span.prompt]
 
 
-def _batch(x: Tensor, span: Span) -> Tensor:
-    """Lay the completions beside each other: [1, heads, S, D] -> [n, heads, longest, D].
-
-    Padding is zero and comes last: no token sees it, and without an upstream gradient it has none.
-    """
-    flat = x[0, :, span.prompt :].transpose(0, 1)
-    shape = len(span.completions), max(span.completions)
-    if span.valid is not None:
-        padded = flat.new_zeros(shape[0] * shape[1], *flat.shape[1:])
-        flat = padded.index_copy(0, span.valid, flat)
-    return flat.reshape(*shape, *flat.shape[1:]).transpose(1, 2)
-
-
-def _flat(x: Tensor, span: Span) -> Tensor:
-    """Undo `_batch`: [n, heads, longest, D] -> [sum of completions, heads, D]."""
-    flat = x.transpose(1, 2).flatten(0, 1)
-    return flat if span.valid is None else flat.index_select(0, span.valid)
+def _blocks(span: Span, *tensors: Tensor) -> Iterator[list[Tensor]]:
+    """Yield views of equally long completions: of [1, heads, S, D] each [n, heads, length, D]."""
+    first = span.prompt
+    for count, length in span.blocks:
+        part = slice(first, first + count * length)
+        yield [x[0, :, part].unflatten(1, (count, length)).transpose(0, 1) for x in tensors]  # type: ignore[no-untyped-call]
+        first = part.stop
 
 
 AttentionInterface.register(SHARED_PREFIX_ATTENTION, shared_prefix_attention)

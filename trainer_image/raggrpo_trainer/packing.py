@@ -7,7 +7,8 @@ the number of micro-batches without talking, and builds tensors only for its own
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -78,15 +79,8 @@ class Span:
     start: int
     prompt: int
     """Number of prompt tokens, from `start` on."""
-    completions: tuple[int, ...]
-    """Numbers of tokens of the completions, which follow one another."""
-    valid: Tensor | None  # [sum(completions)]
-    """Flat places of the completions' tokens in [len(completions), max(completions)]; None when
-    all are equally long and nothing is padded."""
-
-    def to(self, device: torch.device) -> "Span":
-        """Return the same span with its tensor on the device."""
-        return self if self.valid is None else replace(self, valid=self.valid.to(device))
+    blocks: tuple[tuple[int, int], ...]
+    """(number, length) of runs of equally long completions, in the order of the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +103,7 @@ class MicroBatch:
         return MicroBatch(
             input_ids=self.input_ids.to(device),
             position_ids=self.position_ids.to(device),
-            spans=self.spans and tuple(span.to(device) for span in self.spans),
+            spans=self.spans,
             source=self.source.to(device),
             targets=self.targets.to(device),
             rollout_logprobs=self.rollout_logprobs.to(device),
@@ -138,6 +132,7 @@ def items(
             if completion.num_sampled and (advantage != 0.0 or not skip_zero_advantage):
                 targets.append(target)
         if targets:
+            targets.sort(key=lambda target: len(target.inputs))  # the attention batches equal ones
             found.append(Item(group.prompt_ids, tuple(targets)))
     return found
 
@@ -220,14 +215,14 @@ def _shared_prefix(work: Sequence[Item]) -> MicroBatch:
         start, prompt = len(ids), len(item.prompt_ids)
         ids += item.prompt_ids
         positions += range(prompt)
-        lengths = []
         for target in item.targets:
             before = [start + prompt - 1, *range(len(ids), len(ids) + len(target.inputs))]
             sources += _sampled(target, before)
             ids += target.inputs
             positions += range(prompt, prompt + len(target.inputs))
-            lengths.append(len(target.inputs))
-        spans.append(_span(start, prompt, [length for length in lengths if length]))
+        runs = groupby(len(target.inputs) for target in item.targets)
+        blocks = tuple((len(list(run)), length) for length, run in runs if length)
+        spans.append(Span(start, prompt, blocks))
     return _tensors(work, [ids], [positions], tuple(spans), sources)
 
 
@@ -250,14 +245,6 @@ def _sampled(target: Target, before: Sequence[int]) -> Iterator[int]:
     return (
         place for place, sampled in zip(before, target.completion.sampled, strict=False) if sampled
     )
-
-
-def _span(start: int, prompt: int, lengths: list[int]) -> Span:
-    valid = None
-    if len(set(lengths)) > 1:
-        inside = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        valid = inside.flatten().nonzero().squeeze(-1)
-    return Span(start, prompt, tuple(lengths), valid)
 
 
 def _tensors(

@@ -43,7 +43,7 @@ def dense_mask(spans: Sequence[Span]) -> Tensor:
     owner = [
         (number, segment)
         for number, span in enumerate(spans)
-        for segment, length in enumerate((span.prompt, *span.completions))
+        for segment, length in enumerate((span.prompt, *lengths(span)))
         for _ in range(length)
     ]
     return torch.tensor(
@@ -57,6 +57,10 @@ def dense_mask(spans: Sequence[Span]) -> Tensor:
     )
 
 
+def lengths(span: Span) -> list[int]:
+    return [length for count, length in span.blocks for _ in range(count)]
+
+
 def spans_of(*groups: Sequence[int]) -> tuple[Span, ...]:
     made = [a_group(lengths, prompt=5 + 3 * number) for number, lengths in enumerate(groups)]
     work = items(made, [1.0] * sum(map(len, groups)), skip_zero_advantage=False)
@@ -67,15 +71,15 @@ def spans_of(*groups: Sequence[int]) -> tuple[Span, ...]:
 
 @pytest.mark.parametrize("attend", [joined, concatenated])
 @pytest.mark.parametrize(
-    "lengths",
+    "groups",
     [[(6, 6, 6)], [(2, 9, 4)], [(6, 6), (2, 9, 4), (5,)], [(1, 1)], [(1, 4), (1,)], [(80, 3)]],
 )
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_attention_and_its_gradient_equal_the_dense_mask(
-    attend: Attend, lengths: list[tuple[int, ...]], kv_heads: int
+    attend: Attend, groups: list[tuple[int, ...]], kv_heads: int
 ) -> None:
-    spans = spans_of(*lengths)
-    total = sum(span.prompt + sum(span.completions) for span in spans)
+    spans = spans_of(*groups)
+    total = sum(span.prompt + sum(lengths(span)) for span in spans)
     torch.manual_seed(0)
     # transposed as in the model; scaled so that some probabilities nearly vanish
     query, key, value = inputs = [

@@ -3,7 +3,17 @@ import torch
 
 from policy_support import a_group, uneven_groups
 from raggrpo_api.training import RowLayout
-from raggrpo_trainer.packing import Group, Item, MicroBatch, balance, items, micro_batch, plan
+from raggrpo_trainer.packing import (
+    Completion,
+    Group,
+    Item,
+    MicroBatch,
+    Span,
+    balance,
+    items,
+    micro_batch,
+    plan,
+)
 
 
 def items_of(groups: list[Group], *, skip_zero_advantage: bool = False) -> list[Item]:
@@ -12,16 +22,14 @@ def items_of(groups: list[Group], *, skip_zero_advantage: bool = False) -> list[
 
 
 def small_group() -> Group:
-    """Return prompt 1 2 3 with completions 4 5 6 (5 was retrieved) and 7."""
-    group = a_group((3, 1), prompt=3, advantages=(0.5, -0.5), inserted=slice(1, 2))
-    first, second = group.completions
+    """Return prompt 1 2 3 with completions 7 and 4 5 6, of which 5 was retrieved."""
     return Group(
         (1, 2, 3),
         (
-            type(first)((4, 5, 6), (True, False, True), (-0.4, 0.0, -0.6)),
-            type(second)((7,), (True,), (-0.7,)),
+            Completion((7,), (True,), (-0.7,)),
+            Completion((4, 5, 6), (True, False, True), (-0.4, 0.0, -0.6)),
         ),
-        (0.5, -0.5),
+        (-0.5, 0.5),
     )
 
 
@@ -30,12 +38,12 @@ def test_shared_prefix_row_holds_the_prompt_once_and_no_token_that_predicts_noth
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4]]
-    # 4 and 7 are predicted by the prompt's last token, 6 by 5
-    assert batch.source.tolist() == [2, 4, 2]
-    assert batch.targets.tolist() == [4, 6, 7]
-    assert batch.rollout_logprobs.tolist() == pytest.approx([-0.4, -0.6, -0.7])
-    assert batch.advantages.tolist() == [0.5, 0.5, -0.5]
-    assert batch.weights.tolist() == [0.0, 0.0, 1.0]
+    # 7 and 4 are predicted by the prompt's last token, 6 by 5
+    assert batch.source.tolist() == [2, 2, 4]
+    assert batch.targets.tolist() == [7, 4, 6]
+    assert batch.rollout_logprobs.tolist() == pytest.approx([-0.7, -0.4, -0.6])
+    assert batch.advantages.tolist() == [-0.5, 0.5, 0.5]
+    assert batch.weights.tolist() == [0.0, 1.0, 1.0]
     assert batch.tokens.tolist() == [0, 1, 2]
 
 
@@ -54,22 +62,17 @@ def test_several_prompts_share_a_row_and_positions_restart() -> None:
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 1, 2, 3, 4, 5]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4] * 2]
-    assert batch.source.tolist() == [2, 4, 2, 7, 9, 7]
+    assert batch.source.tolist() == [2, 2, 4, 7, 7, 9]
     assert batch.spans is not None
-    assert [(span.start, span.prompt, span.completions) for span in batch.spans] == [
-        (0, 3, (2,)),
-        (5, 3, (2,)),
-    ]
+    assert batch.spans == (Span(0, 3, ((1, 2),)), Span(5, 3, ((1, 2),)))
 
 
-def test_completions_of_unequal_length_know_their_places_in_the_padded_batch() -> None:
-    batch = micro_batch(items_of([a_group((3, 5, 2))]), RowLayout.SHARED_PREFIX)
+def test_equally_long_completions_lie_side_by_side_and_keep_their_places() -> None:
+    batch = micro_batch(items_of([a_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX)
 
-    assert batch.spans is not None
-    (span,) = batch.spans
-    assert span.completions == (2, 4, 1)
-    assert span.valid is not None
-    assert span.valid.tolist() == [0, 1, 4, 5, 6, 7, 8]
+    # one position less than tokens each, and none for the completion of one token
+    assert batch.spans == (Span(0, 6, ((1, 1), (2, 3))),)
+    assert batch.tokens.tolist() == [4, 5, 6, 0, 1, 2, 3, 7, 8, 9, 10]
 
 
 def test_completions_without_gradient_are_left_out_but_keep_their_places() -> None:
