@@ -54,6 +54,7 @@ def test_every_point_lies_inside_the_axes(values: list[float]) -> None:
     svg = line_chart(list(range(1, len(values) + 1)), [Series("x", values, "s1")])
 
     assert 2 <= len(labels(svg, "y")) <= 9
+    assert "0" in labels(svg, "y")
     for x, y in points(paths(svg, "line")[0]):
         assert 0 <= x <= WIDTH
         assert 0 <= y <= HEIGHT

@@ -126,6 +126,14 @@ def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Pa
     assert "rayObjectStore" in texts
 
 
+def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Path) -> None:
+    events = [a_validation("before", 0, 0.1), a_validation("after", 30, 0.5)]
+    write_steps(tmp_path, 1, range(1, 31), events=events)
+    write_steps(tmp_path, 2, range(31, 61), events=[a_validation("after", 60, 0.9)])
+
+    assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, a_status())).texts
+
+
 def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
 

@@ -317,19 +317,33 @@ async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(logs.iterdir()) == []
 
 
-async def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
-    keep = shutil.disk_usage(tmp_path).free // (16 * PARAMETERS) + 1000
-    config = a_fit_config(tmp_path)
-    keeping = config.checkpoint.model_copy(update={"keep_last": keep})
+def keeping_more_than_fits(folder: Path) -> TrainerConfig:
+    keep = shutil.disk_usage(folder).free // (16 * PARAMETERS) + 1000
+    config = a_fit_config(folder)
+    checkpoint = config.checkpoint.model_copy(update={"keep_last": keep})
+    return config.model_copy(update={"checkpoint": checkpoint})
 
-    check = check_of(
-        await checked(config.model_copy(update={"checkpoint": keeping})), CheckId.CHECKPOINT_SPACE
-    )
+
+async def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
+    check = check_of(await checked(keeping_more_than_fits(tmp_path)), CheckId.CHECKPOINT_SPACE)
 
     assert check.state is FAILED
     assert "GiB free" in check.evidence
     assert "checkpoint.keepLast" in check.evidence
-    assert check_of(await checked(config), CheckId.CHECKPOINT_SPACE).state is PASSED
+    fit = await checked(a_fit_config(tmp_path))
+    assert check_of(fit, CheckId.CHECKPOINT_SPACE).state is PASSED
+
+
+async def test_checkpoints_that_are_there_already_need_no_more_space(tmp_path: Path) -> None:
+    config = keeping_more_than_fits(tmp_path)
+    shard = Path(config.checkpoint.path) / "step_00000001.e1" / "shard"
+    os.makedirs(shard.parent)
+    os.close(os.open(shard, os.O_CREAT))
+    os.truncate(shard, shutil.disk_usage(tmp_path).free)  # sparse: it takes no space
+
+    check = check_of(await checked(config), CheckId.CHECKPOINT_SPACE)
+
+    assert check.state is PASSED, check.evidence
 
 
 async def test_a_folder_of_another_live_job_is_refused_by_name(tmp_path: Path) -> None:
