@@ -1,0 +1,65 @@
+"""Run a command to its end and watch the memory of its whole process tree. Measures no time."""
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+SAMPLE_SECONDS = 0.5
+END_SECONDS = 60.0
+"""After SIGTERM: `raggrpo run` saves and ends its children."""
+
+
+def run_watched(
+    command: Sequence[str], env: Mapping[str, str], log: Path, timeout_seconds: float
+) -> int:
+    """Return the peak of the tree's summed RSS in bytes. Raises RuntimeError with the log's end."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=dict(env), stdout=output, stderr=subprocess.STDOUT)
+    peak = 0
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no end after {timeout_seconds:.0f} s: {_last_words(log)}")
+            peak = max(peak, tree_rss(process.pid))
+            time.sleep(SAMPLE_SECONDS)
+    finally:
+        end(process)
+    if process.returncode:
+        raise RuntimeError(f"{command[1:4]} ended with {process.returncode}: {_last_words(log)}")
+    return peak
+
+
+def tree_rss(pid: int) -> int:
+    """Return the resident bytes of a process and all below it; shared pages count for each."""
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        members = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for member in members:
+        try:
+            total += member.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue  # ended meanwhile
+    return total
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process, by force if it must be."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _last_words(log: Path) -> str:
+    return log.read_text(errors="replace")[-3000:]

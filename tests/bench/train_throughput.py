@@ -1,0 +1,258 @@
+"""Training throughput of `raggrpo run` against TRL's GRPOTrainer on the same RAG workload.
+
+    python tests/bench/train_throughput.py [--prompt 384] [--repeats 3] [--json] [--quick]
+
+Every measurement is a process of its own; systems take turns within a repeat, so that slow
+moments of the machine meet all of them. docs/benchmarks.md describes the method.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench_process import end, run_watched
+from bench_workload import TINY, Workload, write_model, write_prompts
+from raggrpo_api.history import read_history
+
+OURS = "ours"
+SYSTEMS = {
+    OURS: "raggrpo run",
+    "trl": "TRL, transformers, gathered rewards",
+    "trl-serial": "TRL, transformers, serial rewards",
+    "trl-vllm": "TRL, vLLM patched, gathered rewards",
+}
+JUDGE_MEDIAN_SECONDS = 0.150
+THREADS = len(os.sched_getaffinity(0))
+TIMEOUT_SECONDS = 3600.0
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of one system."""
+
+    step_seconds: list[float]
+    """Of the counted steps, wall clock from one step's end to the next."""
+    response_tokens: float
+    """Mean length of the completions."""
+    reward_std: float
+    peak_rss: int
+    """Bytes, summed over the process tree."""
+    stages: dict[str, float]
+    """Median seconds by stage; known of our own system only."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the median step."""
+        return statistics.median(self.step_seconds)
+
+
+def main() -> None:
+    """Measure, print the table."""
+    options = arguments()
+    work = workload(options)
+    runs: dict[str, list[Measured]] = {name: [] for name in options.systems}
+    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as url:
+        folder = Path(made)
+        parameters = write_model(work, folder / "model")
+        write_prompts(work, folder / "train.jsonl")
+        (folder / "workload.json").write_text(json.dumps(asdict(work)))
+        for repeat in range(options.repeats):
+            for name in options.systems:
+                run = measure(name, work, folder, url, folder / f"{name}-{repeat}")
+                runs[name].append(run)
+                print(f"repeat {repeat + 1}: {SYSTEMS[name]}: {run.seconds:.2f} s/step", flush=True)
+    result = summary(work, parameters, runs)
+    print("\n".join(table(result)))
+    if options.json:
+        print(json.dumps(result))
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description="training throughput against TRL")
+    parser.add_argument("--prompt", type=int, choices=(256, 384, 512), default=384)
+    parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted, ≥ 1")
+    parser.add_argument("--steps", type=int, default=5, help="counted steps")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--quick", action="store_true", help="tiny model, one short repeat")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    options = parser.parse_args()
+    if options.warmup < 1:
+        parser.error("--warmup: our first step has no step before it to be timed from")
+    if options.quick:
+        options.warmup, options.steps, options.repeats = 1, 2, 1
+        options.systems = [name for name in options.systems if name in (OURS, "trl")]
+    return options
+
+
+def workload(options: argparse.Namespace) -> Workload:
+    """Return the workload that the options describe."""
+    size: dict[str, Any] = TINY if options.quick else {"prompt_tokens": options.prompt}
+    return Workload(warmup=options.warmup, steps=options.steps, **size)
+
+
+@contextmanager
+def judge() -> Iterator[str]:
+    """Serve the judge until the block ends; yields its URL."""
+    command = [sys.executable, str(HERE / "bench_judge.py"), str(JUDGE_MEDIAN_SECONDS)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+    finally:
+        end(process)
+
+
+def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
+    """Run one system once in a fresh process."""
+    folder.mkdir()
+    if name == OURS:
+        return measure_ours(work, inputs, url, folder)
+    result = folder / "result.json"
+    command = [sys.executable, str(HERE / "bench_trl.py"), str(inputs / "workload.json")]
+    command += [str(inputs), url, name, str(result)]
+    peak = run_watched(command, environment(), folder / "run.log", TIMEOUT_SECONDS)
+    found = json.loads(result.read_text())
+    found["step_seconds"] = found["step_seconds"][-work.steps :]
+    return Measured(**found, peak_rss=peak, stages={})
+
+
+def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
+    """Run the job file with `raggrpo run` and read its history."""
+    job = folder / "job.yaml"
+    job.write_text(yaml.safe_dump(job_of(work, inputs, url, folder)))
+    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(job)]
+    command += ["--dir", str(folder / "job")]
+    peak = run_watched(command, environment(), folder / "run.log", TIMEOUT_SECONDS)
+    steps = read_history(folder / "checkpoints" / "logs")
+    ends = [datetime.fromisoformat(step["time"]) for step in steps]
+    counted = steps[-work.steps :]
+    taken = [(b - a).total_seconds() for a, b in zip(ends, ends[1:], strict=False)]
+    return Measured(
+        step_seconds=taken[-work.steps :],
+        response_tokens=statistics.fmean(step["response_tokens"] for step in counted),
+        reward_std=statistics.fmean(step["reward_std"] for step in counted),
+        peak_rss=peak,
+        stages={
+            stage: statistics.median(step["seconds"][stage] for step in counted)
+            for stage in counted[0]["seconds"]
+        },
+    )
+
+
+def job_of(work: Workload, inputs: Path, url: str, folder: Path) -> dict[str, Any]:
+    """Return the job file of the workload."""
+    return {
+        "apiVersion": "raggrpo.io/v1alpha1",
+        "kind": "RagGrpoJob",
+        "metadata": {"name": "bench"},
+        "spec": {
+            "model": {"path": str(inputs / "model")},
+            "data": {
+                "trainFiles": [str(inputs / "train.jsonl")],
+                "trainBatchSize": work.prompts,
+                "maxPromptLength": work.prompt_tokens,
+                "maxResponseLength": work.response_tokens,
+            },
+            "algorithm": {"groupSize": work.n, "lossAggregation": "TokenMean"},
+            "rollout": {"n": work.n, "temperature": 1.0},
+            "training": {
+                "totalSteps": work.total_steps,
+                "learningRate": work.learning_rate,
+                "precision": "FP32",
+            },
+            "reward": {"functions": [{"name": "Http", "url": url}]},
+            "checkpoint": {
+                "path": str(folder / "checkpoints"),
+                "everySteps": work.total_steps,
+            },
+            "monitoring": {"mode": "Light"},
+            "resources": {"device": "CPU", "cpu": str(THREADS)},
+        },
+    }
+
+
+def environment() -> dict[str, str]:
+    """Return what every system starts with: all processors, no compiler, no network."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": str(THREADS),
+        "TORCHDYNAMO_DISABLE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def summary(
+    work: Workload, parameters: int, runs: Mapping[str, Sequence[Measured]]
+) -> dict[str, Any]:
+    """Return all that was measured as one JSON value (pure)."""
+    ours = [run.seconds for run in runs.get(OURS, ())]
+    return {
+        "bench": "train_throughput",
+        "workload": asdict(work) | {"parameters": parameters, "threads": THREADS},
+        "systems": {
+            name: {
+                "seconds_per_step": statistics.median(run.seconds for run in found),
+                "samples_per_second": work.samples / statistics.median(r.seconds for r in found),
+                "runs": [asdict(run) for run in found],
+            }
+            for name, found in runs.items()
+        },
+        "ratios": {
+            name: [run.seconds / own for run, own in zip(found, ours, strict=True)]
+            for name, found in runs.items()
+            if ours and name != OURS
+        },
+    }
+
+
+def table(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the report (pure)."""
+    work = result["workload"]
+    yield (
+        f"{work['parameters'] / 1e6:.1f}M parameters, {work['prompts']} prompts × n {work['n']}, "
+        f"prompt {work['prompt_tokens']}, response {work['response_tokens']} tokens, FP32, "
+        f"{work['threads']} threads"
+    )
+    yield f"{'':<37}{'s/step':>8}{'samples/s':>11}{'tokens':>8}{'GiB':>6}{'× ours, pair by pair':>23}"
+    for name, found in result["systems"].items():
+        runs = found["runs"]
+        tokens = statistics.fmean(run["response_tokens"] for run in runs)
+        gib = max(run["peak_rss"] for run in runs) / 2**30
+        ratios = sorted(result["ratios"].get(name, ()))
+        spread = (
+            f"{ratios[0]:.2f} – {statistics.median(ratios):.2f} – {ratios[-1]:.2f}"
+            if ratios
+            else ""
+        )
+        yield (
+            f"{SYSTEMS[name]:<37}{found['seconds_per_step']:>8.2f}"
+            f"{found['samples_per_second']:>11.2f}{tokens:>8.1f}{gib:>6.1f}{spread:>23}"
+        )
+    ours = result["systems"].get(OURS)
+    if ours:
+        stages = [run["stages"] for run in ours["runs"]]
+        medians = {name: statistics.median(s[name] for s in stages) for name in stages[0]}
+        yield "ours by stage: " + ", ".join(f"{name} {s:.2f} s" for name, s in medians.items())
+
+
+if __name__ == "__main__":
+    main()
