@@ -22,14 +22,17 @@ from .actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from .conditions import is_true, parse_timestamp, timestamp
+from .conditions import get_condition, is_true, parse_timestamp, timestamp
 from .failures import classify
-from .observed import Observed
+from .observed import AttemptObserved, Observed, SubmissionStatus
 from .resolve import Resolved, resolve, trainer_config
 from .round import POLL_SECONDS, Decision, Round
 from .rules import violations
 from .sizing import size
 from .violation import Severity, Violation
+
+PROOF_SECONDS = 60.0
+"""How long a driver's exit code 0 may wait for its last progress to be read (B9)."""
 
 MAX_PREFLIGHT_LOSSES = 3
 """Preflights that may end without a result; an evicted pod is one, a broken image is all."""
@@ -153,8 +156,12 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
         return this.end(requeue_after=1.0)
     progress = following.own_progress(this, record)
     attempt = observed.attempt
+    if attempt is not None and attempt.number != record.number:
+        attempt = None
+    if progress is None and _awaits_proof(this, attempt):
+        return this.end(requeue_after=0.5)
     ended = classify(
-        attempt if attempt is not None and attempt.number == record.number else None,
+        attempt,
         cluster if cluster is not None and cluster.number == record.cluster else None,
         progress,
         was_seen=bool(record.started) and observed.dashboard_reachable,
@@ -165,6 +172,14 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
     if ended is not None:
         return recovery.settle(this, record, ended.cause, ended.message)
     return following.follow(this, record, progress)
+
+
+def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
+    """Tell whether a success has to wait for its proof, since /progress cannot be read now."""
+    if attempt is None or attempt.status is not SubmissionStatus.SUCCEEDED:
+        return False
+    this.condition(ConditionType.PROGRESSING, False, "VerifyingSuccess")
+    return _seconds_in(this, ConditionType.PROGRESSING) < PROOF_SECONDS
 
 
 def _submit(this: Round, record: AttemptRecord) -> Decision:
@@ -204,6 +219,8 @@ def _suspended(this: Round) -> Decision:
     this.condition(ConditionType.SUSPENDED, True, "Suspended", "spec.suspend is true")
     this.condition(ConditionType.PROGRESSING, False, "Suspended")
     this.condition(ConditionType.CLUSTER_READY, False, "Suspended")
+    if not is_true(this.status, ConditionType.PREFLIGHT_PASSED):
+        this.condition(ConditionType.PREFLIGHT_PASSED, False, "Suspended")
     return this.end(requeue_after=None if not this.actions else POLL_SECONDS)
 
 
@@ -230,11 +247,18 @@ def _preflight(this: Round) -> Decision | None:
         return None
     losses = status.restart_state.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
-        return recovery.fail(this, Cause.PREFLIGHT_FAILED, seen.problem)
-    if seen is None or seen.spec_hash != wanted or seen.problem:
-        message = seen.problem if seen is not None else ""
-        this.condition(ConditionType.PREFLIGHT_PASSED, None, "Running", message)
-        this.update_restart_state(preflight_losses=losses + 1 if message else 0)
+        return _give_up_preflight(this, wanted, seen.problem)
+    if seen is None or seen.spec_hash != wanted:
+        _restart_clock(this, ConditionType.PREFLIGHT_PASSED)
+    problem = seen.problem if seen is not None else ""
+    this.condition(ConditionType.PREFLIGHT_PASSED, None, "Running", problem)
+    limit = this.resolved.spec.recovery.deadlines.preflight_seconds
+    is_late = _seconds_in(this, ConditionType.PREFLIGHT_PASSED) > limit
+    if is_late and (seen is None or seen.result is None):
+        message = f"the checks did not finish within {limit} s: {problem or 'no result'}"
+        return _give_up_preflight(this, wanted, message)
+    if seen is None or seen.spec_hash != wanted or problem:
+        this.update_restart_state(preflight_losses=losses + 1 if problem else 0)
         if seen is not None:
             this.actions.append(DeletePreflight())
         config = attempt_config(this.job, this.resolved, status)
@@ -243,6 +267,14 @@ def _preflight(this: Round) -> Decision | None:
     if seen.result is None:
         return this.end(requeue_after=0.5)
     return recovery.judge_preflight(this, seen.result, wanted)
+
+
+def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
+    """End the job without a result, until its spec is mended or the user asks for a retry."""
+    this.update(preflight=this.status.preflight.model_copy(update={"spec_hash": wanted}))
+    this.update_restart_state(preflight_losses=0)
+    this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
+    return recovery.fail(this, Cause.PREFLIGHT_FAILED, message)
 
 
 def _retrievers(this: Round) -> Decision | None:
@@ -256,10 +288,16 @@ def _retrievers(this: Round) -> Decision | None:
         this.condition(ConditionType.RETRIEVER_READY, True, "Ready", ", ".join(managed))
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
+    if not seen:
+        _restart_clock(this, ConditionType.RETRIEVER_READY)
     this.condition(ConditionType.RETRIEVER_READY, False, "Loading", problems)
     for retriever in this.observed.retrievers:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
+    limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
+    if _seconds_in(this, ConditionType.RETRIEVER_READY) > limit:
+        message = f"the managed retriever was not ready after {limit} s: {problems}"
+        return recovery.fail(this, Cause.START_FAILED, message)
     return this.end(requeue_after=0.5)
 
 
@@ -269,6 +307,18 @@ def _keep_retrievers(this: Round) -> list[str]:
     alive = {r.name for r in this.observed.retrievers if not r.has_ended}
     this.actions.extend(StartRetriever(name) for name in managed if name not in alive)
     return managed
+
+
+def _restart_clock(this: Round, kind: ConditionType) -> None:
+    """Let a condition's transition time begin anew: what it waits for was just started."""
+    ready = not is_true(this.status, kind)
+    this.condition(kind, ready, "Starting")
+
+
+def _seconds_in(this: Round, kind: ConditionType) -> float:
+    """Return how long a condition has had its present value."""
+    since = get_condition(this.status, kind).last_transition_time
+    return (this.now - parse_timestamp(since)).total_seconds()
 
 
 def _next_attempt(this: Round) -> Decision:
@@ -303,6 +353,7 @@ def _next_attempt(this: Round) -> Decision:
         intent=None,
         next_retry_time="",
         cluster_since=timestamp(this.now),
+        warm_failures_in_a_row=state.warm_failures_in_a_row if keep else 0,
         read_since="",
         stage="",
         stage_entered="",

@@ -40,7 +40,8 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
     if progress is not None:
         _verify_resume(this, progress)
         this.update(progress=_progress_status(this, progress))
-        if progress.checkpoint is not None:
+        if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
+            # Before that it would be the attempt's own word about what it has to be measured by.
             this.update(checkpoint=progress.checkpoint, best_step=progress.best_step)
             this.condition(
                 ConditionType.CHECKPOINT_HEALTHY, True, "Saved", f"step {progress.checkpoint.step}"

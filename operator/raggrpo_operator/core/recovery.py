@@ -4,6 +4,7 @@ import hashlib
 from datetime import timedelta
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, PreflightStatus
 
@@ -49,11 +50,12 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
 
 
 def fail(this: Round, cause: Cause, message: str) -> Decision:
-    """End the job as failed."""
+    """End the job as failed; the annotation it carries now will not reopen it."""
     this.condition(ConditionType.FAILED, True, str(cause), message)
     this.condition(ConditionType.PROGRESSING, False, "Failed")
     this.condition(ConditionType.CLUSTER_READY, False, "Failed")
-    this.update(completion_time=timestamp(this.now))
+    retry = this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
+    this.update(completion_time=timestamp(this.now), retry=retry)
     return this.end(requeue_after=0.0)
 
 

@@ -1,0 +1,567 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckId
+from raggrpo_api.status import Cause, ConditionType, Phase, Tier
+from raggrpo_operator.core.actions import (
+    CreateCluster,
+    DeleteCluster,
+    DumpStacks,
+    StartPreflight,
+    StartRetriever,
+    StopAttempt,
+    StopRetrievers,
+)
+from raggrpo_operator.core.observed import RetrieverObserved
+from simulated_runtime import (
+    T0,
+    Attempt,
+    SimulatedRuntime,
+    Story,
+    a_story,
+    exits,
+    failed_check,
+    hangs,
+    head_is_lost,
+)
+
+SHORT = {"recovery.deadlines": {"preflightSeconds": 30, "provisioningSeconds": 60}}
+CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
+
+
+def causes(story: Story) -> list[Cause | None]:
+    return [record.cause for record in story.attempts]
+
+
+def tiers(story: Story) -> list[Tier]:
+    return [record.tier for record in story.attempts]
+
+
+async def test_job_runs_from_preflight_to_its_target() -> None:
+    story = a_story()
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.progress.step == 60
+    assert story.status.progress.progress_percentage == 100
+    assert causes(story) == [Cause.SUCCEEDED]
+    kinds = [type(action).__name__ for action in story.runtime.performed]
+    assert kinds == [
+        "StartPreflight",
+        "DeletePreflight",
+        "CreateCluster",
+        "SubmitAttempt",
+        "DeleteCluster",
+    ]
+
+
+async def test_phases_come_in_order() -> None:
+    story = a_story()
+
+    await story.until_quiet()
+
+    phases = [status.phase for status in story.runtime.statuses]
+    assert list(dict.fromkeys(phases)) == [
+        Phase.PREFLIGHT,
+        Phase.PROVISIONING,
+        Phase.STARTING,
+        Phase.RUNNING,
+        Phase.SUCCEEDED,
+    ]
+
+
+async def test_driver_crash_restarts_on_the_warm_cluster_from_the_last_checkpoint() -> None:
+    story = a_story({(1, 27): CRASH})
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert causes(story) == [Cause.PROGRAM_ERROR, Cause.SUCCEEDED]
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER]
+    assert story.count(CreateCluster) == 1
+    first, second = story.attempts
+    assert (first.from_step, first.to_step, first.lost_steps) == (0, 27, 7)
+    assert second.from_step == 20
+    assert first.message == "ValueError: on purpose"
+    assert story.status.restarts.by_cause == {"ProgramError": 1}
+    assert story.condition(ConditionType.RESUME_VERIFIED)[:2] == ("True", "Verified")
+
+
+async def test_first_failure_after_progress_restarts_at_once() -> None:
+    story = a_story({(1, 27): CRASH, (2, 35): CRASH})
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert max(story.delays) <= 5.0
+    assert story.status.restarts.since_progress == 1
+    assert story.status.restarts.total == 2
+
+
+async def test_two_crashes_without_progress_get_a_new_cluster() -> None:
+    story = a_story({(1, 5): CRASH, (2, 5): CRASH})
+
+    await story.until_quiet()
+
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER]
+    assert story.count(CreateCluster) == 2
+    assert story.status.cluster.name == "small-c2"
+
+
+async def test_new_cluster_gets_its_own_two_chances() -> None:
+    story = a_story({(n, 5): CRASH for n in (1, 2, 3)})
+
+    await story.until_quiet()
+
+    assert tiers(story) == [
+        Tier.FIRST,
+        Tier.WARM_CLUSTER,
+        Tier.NEW_CLUSTER,
+        Tier.WARM_CLUSTER,
+    ]
+
+
+async def test_delays_double_without_progress_and_end_at_the_largest() -> None:
+    changes = {"recovery.backoffSeconds": 10, "recovery.maxBackoffSeconds": 30}
+    story = a_story({(n, 5): CRASH for n in range(1, 6)}, changes)
+
+    await story.until_quiet()
+
+    waits = [delay for delay in story.delays if delay > 6]
+    assert [round(wait, -1) for wait in waits] == [10, 20, 30, 30]
+    assert all(
+        abs(wait - exact) <= 0.1 * exact + 1
+        for wait, exact in zip(waits, (10, 20, 30, 30), strict=True)
+    )
+
+
+async def test_lost_head_gets_a_new_cluster() -> None:
+    story = a_story({(1, 33): head_is_lost})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.HEAD_LOST, Cause.SUCCEEDED]
+    assert tiers(story) == [Tier.FIRST, Tier.NEW_CLUSTER]
+    assert story.attempts[0].message == "head killed"
+    assert story.attempts[1].from_step == 30
+
+
+async def test_head_that_forgot_the_attempt_has_restarted() -> None:
+    def forgets(runtime: SimulatedRuntime, _: Attempt) -> None:
+        runtime.attempt = None
+
+    story = a_story({(1, 12): forgets})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.HEAD_LOST, Cause.SUCCEEDED]
+
+
+async def test_success_before_the_target_is_a_failure() -> None:
+    story = a_story({(1, 15): exits(0)})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.FALSE_SUCCESS, Cause.SUCCEEDED]
+    assert "step 15, before step 60" in story.attempts[0].message
+
+
+async def test_success_whose_progress_cannot_be_read_for_a_moment_is_no_failure() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step >= 58)
+    story.runtime.is_blind = True
+    story.runtime.now += timedelta(seconds=20)
+    for _ in range(3):
+        await story.round()
+    story.runtime.is_blind = False
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.SUCCEEDED]
+
+
+async def test_success_whose_progress_can_never_be_read_is_not_believed() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step >= 58)
+    story.runtime.is_blind = True
+    await story.until(lambda status: status.attempts[0].cause is not None)
+    story.runtime.is_blind = False
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.FALSE_SUCCESS, Cause.SUCCEEDED]
+
+
+async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
+    def crashes_and_forgets(runtime: SimulatedRuntime, attempt: Attempt) -> None:
+        runtime.resume_at = 10
+        CRASH(runtime, attempt)
+
+    story = a_story({(1, 27): crashes_and_forgets})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.PROGRAM_ERROR, Cause.RESUME_MISMATCH, Cause.SUCCEEDED]
+    assert story.attempts[2].from_step is not None
+    assert story.attempts[2].from_step >= 20
+
+
+async def test_older_checkpoint_is_accepted_when_the_newer_was_skipped_with_a_reason() -> None:
+    def crashes_and_tears(runtime: SimulatedRuntime, attempt: Attempt) -> None:
+        runtime.torn = True
+        CRASH(runtime, attempt)
+
+    story = a_story({(1, 27): crashes_and_tears})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.PROGRAM_ERROR, Cause.SUCCEEDED]
+    assert story.attempts[1].skipped_checkpoints == ["step_20: truncated"]
+    assert "step_20: truncated" in story.condition(ConditionType.RESUME_VERIFIED)[2]
+
+
+async def test_suspend_saves_frees_everything_and_resumes() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step >= 25)
+
+    story.edit({"suspend": True})
+    await story.until_quiet()
+    suspended = story.status
+    story.edit({})
+    await story.until_quiet()
+
+    assert suspended.phase is Phase.SUSPENDED
+    assert story.count(StopAttempt) >= 1
+    first, second = story.attempts
+    assert first.cause is Cause.SUSPENDED
+    assert second.from_step is not None
+    assert second.from_step >= 25  # saved on the way out
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.restarts.total == 0
+    assert (story.count(CreateCluster), story.count(DeleteCluster)) == (2, 2)
+
+
+@pytest.mark.parametrize("when", [0, 1, 3, 10, 14, 22])
+async def test_suspend_in_any_early_moment_leaves_nothing(when: int) -> None:
+    story = a_story()
+    for _ in range(when):
+        await story.round()
+
+    story.edit({"suspend": True})
+    await story.until_quiet()
+
+    suspended, clusters = story.status.phase, story.count(CreateCluster)
+    assert clusters == story.count(DeleteCluster)
+    story.edit({})
+    await story.until_quiet()
+    assert (suspended, story.status.phase) == (Phase.SUSPENDED, Phase.SUCCEEDED)
+
+
+async def test_budget_is_exhausted_by_failures_without_progress() -> None:
+    story = a_story({(n, 5): CRASH for n in range(1, 9)}, {"recovery.maxRestarts": 3})
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    assert causes(story) == [Cause.PROGRAM_ERROR] * 4
+    status, reason, message = story.condition(ConditionType.FAILED)
+    assert (status, reason) == ("True", "RestartBudgetExhausted")
+    assert "3 restarts without a new checkpoint, last ProgramError" in message
+    assert story.count(CreateCluster) == story.count(DeleteCluster)
+
+
+async def test_budget_is_reset_by_a_new_checkpoint() -> None:
+    faults = {(n, 10 * n + 3): CRASH for n in range(1, 6)}  # each attempt saves once more
+    story = a_story(faults, {"recovery.maxRestarts": 1})
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.restarts.total == 5
+
+
+async def test_no_restart_is_allowed_when_the_budget_is_zero() -> None:
+    story = a_story({(1, 27): CRASH}, {"recovery.maxRestarts": 0})
+
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED)[1] == "RestartBudgetExhausted"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (ExitCode.CONFIG_ERROR, Cause.CONFIG_ERROR),
+        (ExitCode.VOLUME_FULL, Cause.VOLUME_FULL),
+        (ExitCode.CHECKPOINT_PATH_IN_USE, Cause.CHECKPOINT_PATH_IN_USE),
+        (ExitCode.CHECKPOINT_INCOMPATIBLE, Cause.CHECKPOINT_INCOMPATIBLE),
+    ],
+)
+async def test_causes_that_no_restart_can_cure_end_the_job(code: ExitCode, cause: Cause) -> None:
+    story = a_story({(1, 5): exits(code, "look here")})
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    assert story.condition(ConditionType.FAILED) == ("True", str(cause), "look here")
+
+
+async def test_preflight_failure_names_all_checks_before_any_cluster() -> None:
+    result = failed_check(CheckId.DATA_COLUMNS, "train.jsonl has no column prompt", 3)
+    story = a_story(preflight_result=result)
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    assert story.condition(ConditionType.FAILED) == (
+        "True",
+        "DataError",
+        "DataColumns: train.jsonl has no column prompt",
+    )
+    assert story.count(CreateCluster) == 0
+
+
+async def test_mended_spec_after_a_failed_preflight_starts_over() -> None:
+    result = failed_check(CheckId.DATA_COLUMNS, "no column prompt", 3)
+    story = a_story(preflight_result=result)
+    await story.until_quiet()
+
+    story.runtime.preflight_result = a_story().runtime.preflight_result
+    story.edit({"data.columns": {"prompt": "question"}})
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+
+
+async def test_lost_preflight_is_run_again() -> None:
+    story = a_story(preflights=["lost", "lost"])
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.count(StartPreflight) == 3
+
+
+async def test_preflight_that_never_ends_fails_after_its_deadline() -> None:
+    story = a_story(preflights=["hangs"], changes=SHORT)
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    assert story.condition(ConditionType.FAILED)[1] == "PreflightFailed"
+    assert "did not finish within 30 s" in story.condition(ConditionType.FAILED)[2]
+    assert story.runtime.now - T0 < timedelta(seconds=40)
+
+
+async def test_preflight_lost_again_and_again_fails_with_its_problem() -> None:
+    story = a_story(preflights=["lost"] * 10_000)
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    assert "evicted" in story.condition(ConditionType.FAILED)[2]
+
+
+async def test_clock_of_the_preflight_stands_still_while_suspended() -> None:
+    story = a_story(preflights=["hangs"], changes=SHORT)
+    await story.until(lambda status: story.count(StartPreflight) == 1)
+    story.edit(SHORT | {"suspend": True})
+    await story.until_quiet()
+
+    story.runtime.now += timedelta(days=1)
+    story.edit(SHORT)
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+
+
+async def test_hang_is_dumped_stopped_and_restarted() -> None:
+    story = a_story({(1, 25): hangs})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.STALLED, Cause.SUCCEEDED]
+    assert story.count(DumpStacks) == 1
+    assert story.attempts[1].from_step == 20
+
+
+async def test_time_in_which_nobody_looked_kills_nothing() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step >= 5)
+
+    story.runtime.attempt.hangs = True  # type: ignore[union-attr]
+    story.runtime.now += timedelta(hours=3)
+    await story.round()
+    story.runtime.attempt.hangs = False  # type: ignore[union-attr]
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.SUCCEEDED]
+
+
+async def test_dashboard_that_is_down_for_a_while_ends_nothing() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step >= 5)
+
+    story.runtime.dashboard_is_down = True
+    for _ in range(20):
+        await story.round()
+    story.runtime.dashboard_is_down = False
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.SUCCEEDED]
+
+
+async def test_deadline_over_all_attempts_ends_the_job() -> None:
+    story = a_story({(1, 30): CRASH}, {"activeDeadlineSeconds": 60})
+
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED)[1] == "DeadlineExceeded"
+    assert story.runtime.now - T0 < timedelta(seconds=90)
+
+
+async def test_raised_target_continues_a_finished_job() -> None:
+    story = a_story()
+    await story.until_quiet()
+
+    story.edit({"training.totalSteps": 80})
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.progress.step == 80
+    assert story.attempts[1].from_step == 60
+    assert story.count(StartPreflight) == 1
+
+
+async def test_annotation_reopens_a_failed_job_with_a_fresh_budget() -> None:
+    faults = {(n, 5): CRASH for n in (1, 2)}
+    story = a_story(faults, {"recovery.maxRestarts": 1})
+    await story.until_quiet()
+    failed = story.status.phase
+
+    story.retry("1")
+    await story.until_quiet()
+
+    assert (failed, story.status.phase) == (Phase.FAILED, Phase.SUCCEEDED)
+    assert story.status.restarts.since_progress == 0
+
+
+async def test_same_annotation_reopens_nothing() -> None:
+    story = a_story({(1, 5): exits(ExitCode.DATA_ERROR)})
+    story.retry("1")
+    await story.until_quiet()
+    before = len(story.runtime.performed)
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    assert len(story.runtime.performed) == before
+
+
+@pytest.mark.parametrize("fault", [None, exits(ExitCode.DATA_ERROR)])
+async def test_nothing_happens_after_the_end(fault: Any) -> None:
+    story = a_story({(1, 5): fault} if fault else {})
+    await story.until_quiet()
+    status, done = story.status, list(story.runtime.performed)
+
+    story.runtime.now += timedelta(days=1)
+    await story.until_quiet()
+
+    assert story.status == status
+    assert story.runtime.performed == done
+
+
+async def test_cluster_that_never_gets_ready_ends_the_job_after_its_deadline() -> None:
+    story = a_story(changes={"recovery.deadlines": {"provisioningSeconds": 3}})
+
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED)[1] == "Unschedulable"
+    assert story.count(CreateCluster) == story.count(DeleteCluster) == 1
+
+
+RETRIEVAL = {
+    "retrieval": {
+        "mode": "Prompt",
+        "endpoints": [{"name": "kb", "managed": {"corpus": "/mnt/work/corpus.jsonl"}}],
+    },
+    "data.maxPromptLength": 400,
+}
+
+
+async def test_managed_retriever_is_started_before_and_stopped_after() -> None:
+    story = a_story(changes=RETRIEVAL)
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert (story.count(StartRetriever), story.count(StopRetrievers)) == (1, 1)
+
+
+async def test_retriever_that_dies_while_training_is_started_again() -> None:
+    story = a_story(changes=RETRIEVAL)
+    await story.until(lambda status: status.progress.step >= 5)
+
+    story.runtime.retrievers["kb"] = RetrieverObserved("kb", problem="killed", has_ended=True)
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.SUCCEEDED]
+    assert story.count(StartRetriever) == 2
+
+
+async def test_retriever_that_refuses_its_corpus_fails_the_job() -> None:
+    story = a_story(changes=RETRIEVAL)
+    await story.until(lambda status: story.count(StartRetriever) == 1)
+
+    story.runtime.retrievers["kb"] = RetrieverObserved(
+        "kb", problem="line 2: no text", has_ended=True, cause=Cause.DATA_ERROR
+    )
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED) == ("True", "DataError", "kb: line 2: no text")
+
+
+async def test_retriever_that_never_gets_ready_fails_after_the_provisioning_deadline() -> None:
+    story = a_story(changes=RETRIEVAL | SHORT)
+    await story.until(lambda status: story.count(StartRetriever) == 1)
+
+    story.runtime.retrievers["kb"] = RetrieverObserved("kb", problem="loading")
+    await story.until_quiet()
+
+    status, reason, message = story.condition(ConditionType.FAILED)
+    assert (status, reason) == ("True", "StartFailed")
+    assert "kb: loading" in message
+
+
+EVENTFUL = {(1, 27): CRASH, (2, 35): head_is_lost, (3, 41): hangs}
+
+
+async def test_forgetting_everything_but_status_between_rounds_changes_no_decision() -> None:
+    dropped, kept = a_story(EVENTFUL), a_story(EVENTFUL)
+    kept.drops_process = False
+
+    await dropped.until_quiet()
+    await kept.until_quiet()
+
+    assert dropped.runtime.statuses == kept.runtime.statuses
+    assert dropped.runtime.performed == kept.runtime.performed
+
+
+async def test_every_attempt_is_submitted_once_wherever_the_process_dies() -> None:
+    faults = {(1, 7): CRASH, (2, 13): head_is_lost}
+    shorter = {"training.totalSteps": 20}
+    reference = a_story(faults, shorter)
+    await reference.until_quiet()
+
+    for crash in sorted(reference.runtime.rounds_with_actions):
+        story = a_story(faults, shorter, crash_before_actions_of=crash)
+        await story.until_quiet()
+
+        assert story.status.phase is Phase.SUCCEEDED, crash
+        assert story.submitted == [1, 2, 3], crash
+        assert causes(story) == causes(reference), crash
+        assert story.count(CreateCluster) == story.count(DeleteCluster), crash
