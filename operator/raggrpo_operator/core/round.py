@@ -5,11 +5,12 @@ from datetime import datetime
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, JobStatus
+from raggrpo_api.trainer_config import TrainerConfig
 
 from .actions import Action
-from .conditions import is_true, phase_from, set_condition
+from .conditions import get_condition, is_true, parse_timestamp, phase_from, set_condition
 from .observed import Observed
-from .resolve import Resolved
+from .resolve import Resolved, trainer_config
 
 POLL_SECONDS = 5.0
 
@@ -53,6 +54,23 @@ class Round:
     def total_steps(self) -> int:
         """Target step of the job."""
         return self.resolved.spec.training.total_steps
+
+    def seconds_in(self, kind: ConditionType) -> float:
+        """Return how long a condition, which must have been set, has had its present value."""
+        since = get_condition(self.status, kind).last_transition_time
+        return (self.now - parse_timestamp(since)).total_seconds()
+
+    def attempt_config(self) -> TrainerConfig:
+        """Return the configuration of the newest attempt; equal for every call with one status."""
+        facts = self.status.preflight.facts
+        return trainer_config(
+            self.job,
+            self.resolved,
+            number=self.status.attempt,
+            mitigations=self.status.restart_state.mitigations,
+            pinned=self.status.pinned,
+            facts=facts if facts.parameters else None,
+        )
 
     def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
