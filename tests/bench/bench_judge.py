@@ -13,7 +13,6 @@ import sys
 from statistics import NormalDist
 
 from aiohttp import web
-
 from bench_workload import score
 
 LATENCY_SPREAD = 0.3

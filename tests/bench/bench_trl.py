@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-
 from bench_workload import Workload
 
 Reward = Callable[..., Any]
@@ -69,7 +68,7 @@ def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> di
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    class Times(TrainerCallback):
+    class Times(TrainerCallback):  # type: ignore[misc]
         """Notes when each step ended; a step includes everything since the one before."""
 
         def __init__(self) -> None:

@@ -17,13 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
-
+from bench_job import THREADS, job_of
 from bench_process import end, run_watched
 from bench_workload import TINY, Workload, write_model, write_prompts
+
 from raggrpo_api.history import read_history
 
 OURS = "ours"
@@ -34,7 +36,6 @@ SYSTEMS = {
     "trl-vllm": "TRL, vLLM patched, gathered rewards",
 }
 JUDGE_MEDIAN_SECONDS = 0.150
-THREADS = len(os.sched_getaffinity(0))
 TIMEOUT_SECONDS = 3600.0
 HERE = Path(__file__).parent
 
@@ -134,14 +135,14 @@ def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> 
 def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
     """Run the job file with `raggrpo run` and read its history."""
     job = folder / "job.yaml"
-    job.write_text(yaml.safe_dump(job_of(work, inputs, url, folder)))
+    job.write_text(yaml.safe_dump(job_of(work, inputs, folder, {"name": "Http", "url": url})))
     command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(job)]
     command += ["--dir", str(folder / "job")]
     peak = run_watched(command, environment(), folder / "run.log", TIMEOUT_SECONDS)
     steps = read_history(folder / "checkpoints" / "logs")
     ends = [datetime.fromisoformat(step["time"]) for step in steps]
     counted = steps[-work.steps :]
-    taken = [(b - a).total_seconds() for a, b in zip(ends, ends[1:], strict=False)]
+    taken = [(b - a).total_seconds() for a, b in pairwise(ends)]
     return Measured(
         step_seconds=taken[-work.steps :],
         response_tokens=statistics.fmean(step["response_tokens"] for step in counted),
@@ -152,38 +153,6 @@ def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measur
             for stage in counted[0]["seconds"]
         },
     )
-
-
-def job_of(work: Workload, inputs: Path, url: str, folder: Path) -> dict[str, Any]:
-    """Return the job file of the workload."""
-    return {
-        "apiVersion": "raggrpo.io/v1alpha1",
-        "kind": "RagGrpoJob",
-        "metadata": {"name": "bench"},
-        "spec": {
-            "model": {"path": str(inputs / "model")},
-            "data": {
-                "trainFiles": [str(inputs / "train.jsonl")],
-                "trainBatchSize": work.prompts,
-                "maxPromptLength": work.prompt_tokens,
-                "maxResponseLength": work.response_tokens,
-            },
-            "algorithm": {"groupSize": work.n, "lossAggregation": "TokenMean"},
-            "rollout": {"n": work.n, "temperature": 1.0},
-            "training": {
-                "totalSteps": work.total_steps,
-                "learningRate": work.learning_rate,
-                "precision": "FP32",
-            },
-            "reward": {"functions": [{"name": "Http", "url": url}]},
-            "checkpoint": {
-                "path": str(folder / "checkpoints"),
-                "everySteps": work.total_steps,
-            },
-            "monitoring": {"mode": "Light"},
-            "resources": {"device": "CPU", "cpu": str(THREADS)},
-        },
-    }
 
 
 def environment() -> dict[str, str]:
@@ -232,7 +201,8 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
         f"prompt {work['prompt_tokens']}, response {work['response_tokens']} tokens, FP32, "
         f"{work['threads']} threads"
     )
-    yield f"{'':<37}{'s/step':>8}{'samples/s':>11}{'tokens':>8}{'GiB':>6}{'× ours, pair by pair':>23}"
+    titles = f"{'s/step':>8}{'samples/s':>11}{'tokens':>8}{'GiB':>6}{'ours is × faster':>23}"
+    yield f"{'':<37}{titles}"
     for name, found in result["systems"].items():
         runs = found["runs"]
         tokens = statistics.fmean(run["response_tokens"] for run in runs)
