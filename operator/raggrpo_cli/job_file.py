@@ -17,6 +17,7 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.violation import Severity, Violation
 from raggrpo_operator.local_runtime.mounts import mounted, read_mounts, unfit_for_one_machine
 from raggrpo_operator.local_runtime.overrides import BadOptions, changed
+from raggrpo_operator.local_runtime.secret_values import missing_secrets
 
 MAX_BYTES = 1 << 20
 
@@ -59,7 +60,8 @@ def local_job(
     except BadOptions as wrong:
         _refuse_options(wrong.problems)
     resolved = accepted(job)
-    if unfit := unfit_for_one_machine(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*"))):
+    unfit = unfit_for_one_machine(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*")))
+    if unfit := [*unfit, *missing_secrets(resolved.spec, os.environ)]:
         _refuse_options(unfit)
     return job, resolved
 

@@ -2,24 +2,22 @@
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
-from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Check, CheckState, PreflightResult
+from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_operator.core.resolve import resolve, trainer_config
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.violation import Severity, Violation
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.local_runtime.secret_values import trainer_env
 
 SIGNS = {CheckState.PASSED: "ok", CheckState.FAILED: "FAILED", CheckState.NOT_EVALUATED: "-"}
 
@@ -34,7 +32,7 @@ def check(
     """Check paths, data, lengths, endpoints and the checkpoint folder before a run."""
     job, resolved = local_job(job_file, set_, endpoint, mount)
     config = trainer_config(job, resolved, number=1)
-    result = _preflight({names.ENV_CONFIG: config.to_json()})
+    result = _preflight(config, trainer_env(resolved.spec, os.environ))
     found = _on_facts(job, result)
     if as_json:
         answer = result.model_dump(mode="json", by_alias=True)
@@ -47,24 +45,23 @@ def check(
         raise typer.Exit(ExitCode.CONFIG_ERROR)
 
 
-def _preflight(env: Mapping[str, str]) -> PreflightResult:
+def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
     """Run the checks in a process of their own, as a cluster does; nothing of it stays."""
+    from raggrpo_operator.local_runtime.preflight_run import PreflightRun
     from raggrpo_operator.local_runtime.processes import Processes
 
     processes = Processes()
     with tempfile.TemporaryDirectory(prefix="raggrpo-check-") as folder:
         output, log_file = Path(folder) / "result.json", Path(folder) / "log"
-        command = [sys.executable, "-m", "raggrpo_trainer.preflight"]
-        given = {**os.environ, **env, names.ENV_PREFLIGHT_OUTPUT: str(output)}
         try:
-            child = processes.start("preflight", command, given, log_file)
-            child.process.wait()
-            return PreflightResult.model_validate_json(output.read_bytes())
-        except (RuntimeTrouble, OSError, ValidationError) as error:
-            words = child.last_words(15) if log_file.exists() else ""
-            refuse(f"the checks could not be run ({error})\n{words}", ExitCode.PREFLIGHT_FAILED)
+            run = PreflightRun(processes, config, "", output=output, log_file=log_file, env=env)
+            run.wait()
+            observed = run.observe()
         finally:
             processes.end_all()
+    if observed.result is None:
+        refuse(observed.problem, ExitCode.PREFLIGHT_FAILED)
+    return observed.result
 
 
 def _on_facts(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:

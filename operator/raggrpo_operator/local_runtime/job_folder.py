@@ -37,6 +37,8 @@ class State:
     """The specification of the last run, as resolved for this machine."""
     mark: str = ""
     """Mark of the processes of the last run."""
+    temp_dir: str = ""
+    """Ray's folder of the last run."""
     status: JobStatus = field(default_factory=JobStatus)
 
 
@@ -96,7 +98,8 @@ class JobFolder:
     def save(self, state: State) -> None:
         """Write the state."""
         raw = {
-            name: getattr(state, name) for name in ("uid", "generation", "retry", "spec", "mark")
+            name: getattr(state, name)
+            for name in ("uid", "generation", "retry", "spec", "mark", "temp_dir")
         }
         raw["status"] = state.status.model_dump(mode="json", by_alias=True)
         write_whole(self.path / STATE, json.dumps(raw, indent=1))
@@ -108,7 +111,11 @@ class JobFolder:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file by rename, so that nobody ever reads half of it."""
+    """Replace a file by rename, so that nobody ever reads half of it; raises RuntimeTrouble."""
     draft = path.with_name(path.name + ".tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise RuntimeTrouble(f"{path} cannot be written: {error.strerror}") from error

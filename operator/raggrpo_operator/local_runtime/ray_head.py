@@ -19,6 +19,7 @@ from .processes import Child, Processes, free_port, signal_name
 
 SPARE_CPUS = 2
 """Logical CPUs beside ranks and engines: the driver's tasks must never wait for a place."""
+PREFIX = "raggrpo-"
 LONGEST_TEMP_DIR = 40
 """Ray puts Unix sockets about 60 characters below it; the kernel allows 107."""
 GCS_RECONNECT_SECONDS = 5
@@ -43,10 +44,6 @@ class RayHead:
         self.jobs = RayJobs(f"http://127.0.0.1:{self.dashboard_port}")
         self.progress = ProgressClient(f"http://127.0.0.1:{self.progress_port}")
 
-    def driver_log(self, submission_id: str) -> Path:
-        """Return the file that receives a driver's output; readable without the head."""
-        return self.temp_dir / "session_latest" / "logs" / f"job-driver-{submission_id}.log"
-
     def death(self) -> str:
         """Return how the head ended, empty while it lives."""
         code = self.child.exit_code()
@@ -63,7 +60,7 @@ class RayHead:
         processes.end(self.child)
         await self.jobs.close()
         await self.progress.close()
-        shutil.rmtree(self.temp_dir, ignore_errors=True)  # nothing in it is needed any more
+        remove_temp_dir(self.temp_dir)
 
 
 def start_ray_head(
@@ -89,6 +86,11 @@ def start_ray_head(
     )
     child = processes.start(f"c{number}", command, head_env(env), log_file)
     return RayHead(number, child, temp_dir, dashboard_port, free_port())
+
+
+def driver_log(temp_dir: Path, submission_id: str) -> Path:
+    """Return the file that receives a driver's output; readable without the head."""
+    return temp_dir / "session_latest" / "logs" / f"job-driver-{submission_id}.log"
 
 
 def ray_start(
@@ -147,8 +149,14 @@ def logical_cpus(world: World) -> int:
 def make_temp_dir() -> Path:
     """Create Ray's folder where paths are short enough for sockets."""
     usual = tempfile.gettempdir()
-    parent = usual if len(usual) <= LONGEST_TEMP_DIR - len("/raggrpo-12345678") else "/tmp"
-    return Path(tempfile.mkdtemp(prefix="raggrpo-", dir=parent))
+    parent = usual if len(usual) <= LONGEST_TEMP_DIR - len(f"/{PREFIX}12345678") else "/tmp"
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+
+
+def remove_temp_dir(temp_dir: Path) -> None:
+    """Remove what `make_temp_dir` made, and nothing else."""
+    if temp_dir.name.startswith(PREFIX):
+        shutil.rmtree(temp_dir, ignore_errors=True)  # what is left of it harms nobody
 
 
 def _how(code: int) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.resume import resume_values
 from raggrpo_api.status import JobStatus, Phase
+from raggrpo_operator.core.parse import parse_job
 from raggrpo_operator.core.resolve import resolve
 from raggrpo_operator.errors import RuntimeTrouble
 from raggrpo_operator.reconcile import reconcile
@@ -21,6 +23,8 @@ from .runtime import LocalRuntime
 log = logging.getLogger(__name__)
 
 TROUBLE_SECONDS = 1.0
+MAX_TROUBLE_SECONDS = 15.0
+"""Delay after something could not be observed or done; it doubles while that lasts."""
 Observer = Callable[[JobStatus], None]
 """Is told every status, for a display."""
 
@@ -77,7 +81,7 @@ class _Supervision:
         processes: Processes,
         observer: Observer,
     ) -> None:
-        self._job, self._observer = job, observer
+        self._job, self._state, self._observer = job, state, observer
         self._runtime = LocalRuntime(folder, state, processes)
         self._wake = asyncio.Event()
         self._signals = 0
@@ -86,7 +90,7 @@ class _Supervision:
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._until_quiet())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_signal, work)
+            loop.add_signal_handler(number, self._on_signal, number, work)
         try:
             return await work
         except asyncio.CancelledError as error:
@@ -94,7 +98,9 @@ class _Supervision:
         finally:
             await self._runtime.close()
 
-    def _on_signal(self, work: "asyncio.Future[JobStatus]") -> None:
+    def _on_signal(self, number: signal.Signals, work: "asyncio.Future[JobStatus]") -> None:
+        if number == signal.SIGHUP:
+            _forget_terminal()
         self._signals += 1
         if self._signals > 1:
             work.cancel()
@@ -105,20 +111,27 @@ class _Supervision:
 
     async def _until_quiet(self) -> JobStatus:
         """Reconcile until nothing more happens by itself."""
+        delay = TROUBLE_SECONDS
         while True:
             try:
                 decision = await reconcile(self._job, self._runtime, datetime.now(UTC))
             except RuntimeTrouble as trouble:
                 if not trouble.retryable:
                     raise
-                log.warning("%s", trouble)
-                await self._pause(TROUBLE_SECONDS)
+                log.warning("%s; trying again in %.0f s", trouble, delay)
+                self._take_over(self._state.status)  # it was written before the actions
+                await self._pause(delay)
+                delay = min(2 * delay, MAX_TROUBLE_SECONDS)
                 continue
-            self._job = self._job.model_copy(update={"status": decision.status})
-            self._observer(decision.status)
+            delay = TROUBLE_SECONDS
+            self._take_over(decision.status)
             if decision.requeue_after is None and not decision.actions:
                 return decision.status
             await self._pause(decision.requeue_after or 0.0)
+
+    def _take_over(self, status: JobStatus) -> None:
+        self._job = self._job.model_copy(update={"status": status})
+        self._observer(status)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than until the next signal."""
@@ -129,11 +142,19 @@ class _Supervision:
         self._wake.clear()
 
 
+def _forget_terminal() -> None:
+    """Write to nowhere from now on: the terminal is gone, and saving must not fail of it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
 def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
     """Refuse a change of what checkpoints depend on, once an attempt was made."""
-    old_job = RagGrpoJob.model_validate(
-        {"metadata": {"name": job.metadata.name}, "spec": state.spec}
-    )
+    old_job = parse_job(job.manifest() | {"spec": state.spec})
+    if not isinstance(old_job, RagGrpoJob):
+        return  # written by another version: the trainer compares with the checkpoint itself
     old, new = (resume_values(resolve(j).spec) for j in (old_job, job))
     old["checkpoint.path"], new["checkpoint.path"] = (
         j.spec.checkpoint.path for j in (old_job, job)

@@ -1,0 +1,63 @@
+"""The preflight of a local run as a child process. Judges nothing."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from raggrpo_api import names
+from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.observed import PreflightObserved
+
+from .processes import Processes, signal_name
+
+COMMAND = (sys.executable, "-m", "raggrpo_trainer.preflight")
+
+
+class PreflightRun:
+    """One running or finished preflight; its result is a file of the job folder."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        config: TrainerConfig,
+        spec_hash: str,
+        *,
+        output: Path,
+        log_file: Path,
+        env: Mapping[str, str],
+    ) -> None:
+        self._processes, self._spec_hash, self._output = processes, spec_hash, output
+        output.unlink(missing_ok=True)
+        given = {
+            **env,
+            names.ENV_CONFIG: config.to_json(),
+            names.ENV_PREFLIGHT_OUTPUT: str(output),
+        }
+        self._child = processes.start("preflight", COMMAND, given, log_file)
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._child.process.wait()
+
+    def observe(self) -> PreflightObserved:
+        """Return its result once there is one, or why there will be none."""
+        code = self._child.exit_code()
+        if code is None:
+            return PreflightObserved(self._spec_hash)
+        if not self._output.exists():
+            words = self._child.last_words()
+            problem = f"the preflight ended with {signal_name(code)}: {words}"
+            return PreflightObserved(self._spec_hash, problem=problem)
+        try:
+            result = PreflightResult.model_validate_json(self._output.read_bytes())
+        except ValidationError as error:
+            problem = f"the preflight's result cannot be read: {error}"
+            return PreflightObserved(self._spec_hash, problem=problem)
+        return PreflightObserved(self._spec_hash, result)
+
+    def end(self) -> None:
+        """End its process."""
+        self._processes.end(self._child)

@@ -1,0 +1,94 @@
+"""The managed retrievers of a local run as child processes. Decides nothing about restarts."""
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.retrieval import EndpointProtocol, ManagedRetriever, RetrievalEndpoint
+from raggrpo_api.status import Cause
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.observed import RetrieverObserved
+
+from .processes import Child, Processes, free_port, signal_name
+
+HEALTH_SECONDS = 2.0
+PATHS = {EndpointProtocol.SEARCH_R1: "/retrieve", EndpointProtocol.RAG_CHAT: "/chat"}
+"""Where the bundled retriever serves each protocol."""
+
+
+@dataclass(slots=True)
+class _Retriever:
+    child: Child
+    port: int
+
+
+class Retrievers:
+    """All managed retrievers of one job."""
+
+    def __init__(self, processes: Processes, logs: Path) -> None:
+        self._processes, self._logs = processes, logs
+        self._running: dict[str, _Retriever] = {}
+
+    def start(self, name: str, endpoints: Iterable[RetrievalEndpoint]) -> None:
+        """Start the retriever of this endpoint, unless it runs."""
+        old = self._running.get(name)
+        if old is not None and old.child.exit_code() is None:
+            return
+        [managed] = [e.managed for e in endpoints if e.name == name and e.managed is not None]
+        port = old.port if old is not None else free_port()  # a running trainer knows the port
+        log_file = self._logs / f"retriever-{name}.log"
+        child = self._processes.start(
+            f"retriever-{name}", command(managed, port), os.environ, log_file
+        )
+        self._running[name] = _Retriever(child, port)
+
+    async def observe(self) -> tuple[RetrieverObserved, ...]:
+        """Return the state of each."""
+        return tuple([await _observed(name, found) for name, found in self._running.items()])
+
+    def stop(self) -> None:
+        """End all of them."""
+        for retriever in self._running.values():
+            self._processes.end(retriever.child)
+        self._running.clear()
+
+    def filled_in(self, config: TrainerConfig) -> TrainerConfig:
+        """Return the configuration with the addresses where managed retrievers listen."""
+
+        def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
+            retriever = self._running.get(endpoint.name)
+            if retriever is None:
+                return endpoint
+            url = f"http://127.0.0.1:{retriever.port}{PATHS[endpoint.protocol]}"
+            return endpoint.model_copy(update={"url": url, "managed": None})
+
+        endpoints = [filled(e) for e in config.retrieval.endpoints]
+        retrieval = config.retrieval.model_copy(update={"endpoints": endpoints})
+        return config.model_copy(update={"retrieval": retrieval})
+
+
+def command(managed: ManagedRetriever, port: int) -> list[str]:
+    """Return the command line of a retriever."""
+    words = [sys.executable, "-m", "raggrpo_retriever", "--corpus", managed.corpus]
+    words += ["--index", str(managed.index), "--host", "127.0.0.1", "--port", str(port)]
+    return [*words, "--vectors", managed.vectors] if managed.vectors else words
+
+
+async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:
+    code = retriever.child.exit_code()
+    if code is not None:
+        cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
+        problem = f"ended with {signal_name(code)}: {retriever.child.last_words(3)}"
+        return RetrieverObserved(name, problem=problem, has_ended=True, cause=cause)
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_SECONDS) as client:
+            answer = await client.get(f"http://127.0.0.1:{retriever.port}/healthz")
+    except httpx.HTTPError:
+        return RetrieverObserved(name, problem="starting")
+    ready = answer.status_code == httpx.codes.OK
+    return RetrieverObserved(name, is_ready=ready, problem="" if ready else answer.text[:200])

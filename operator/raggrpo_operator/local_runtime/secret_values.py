@@ -1,0 +1,40 @@
+"""Environment of a local run's processes: `spec.env`, with variables standing in for Secrets."""
+
+from collections.abc import Iterator, Mapping
+
+from raggrpo_api.base import SecretKeyRef
+from raggrpo_api.job import JobSpec
+from raggrpo_api.names import secret_env
+
+
+def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
+    """Return a line for each Secret that nothing stands in for, with what to type."""
+    return [
+        f"{place} refers to key {ref.key} of Secret {ref.name}: "
+        f"export {secret_env(ref.name, ref.key)}=..."
+        for place, ref in _references(spec)
+        if secret_env(ref.name, ref.key) not in environment
+    ]
+
+
+def trainer_env(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that drivers, ranks and preflight inherit."""
+    given = {
+        variable.name: environment[
+            secret_env(variable.secret_key_ref.name, variable.secret_key_ref.key)
+        ]
+        if variable.secret_key_ref is not None
+        else variable.value
+        for variable in spec.env
+    }
+    return {**environment, **given}
+
+
+def _references(spec: JobSpec) -> Iterator[tuple[str, SecretKeyRef]]:
+    for variable in spec.env:
+        if variable.secret_key_ref is not None:
+            yield f"spec.env {variable.name}", variable.secret_key_ref
+    for endpoint in spec.retrieval.endpoints:
+        for header in endpoint.headers:
+            if header.secret_key_ref is not None:
+                yield f"header {header.name} of endpoint {endpoint.name}", header.secret_key_ref
