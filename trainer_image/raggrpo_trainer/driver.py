@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Failure, Stage
-from raggrpo_api.retrieval import Header
-from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_api.training import Precision
 
 from .checkpoint import CheckpointStore
@@ -33,6 +31,7 @@ from .drill import Drill
 from .errors import TrainerError
 from .faults import Faults
 from .fence import Fence
+from .job_config import endpoint_headers, read_config
 from .loop import Parts, Position, Stopped, train
 from .loss import Objective
 from .placement import Placement
@@ -61,28 +60,6 @@ def main(env: Mapping[str, str] = os.environ) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     return asyncio.run(_Attempt(config, env).run())
-
-
-def read_config(env: Mapping[str, str]) -> TrainerConfig:
-    """Return the configuration, refused when it was rendered for another schema."""
-    text = env.get(names.ENV_CONFIG, "")
-    if not text:
-        raise TrainerError(
-            ExitCode.CONFIG_ERROR,
-            f"{names.ENV_CONFIG} is not set: the trainer is started by the operator or by "
-            "`raggrpo run job.yaml`",
-        )
-    try:
-        config = TrainerConfig.model_validate_json(text)
-    except ValidationError as error:
-        raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {error}") from error
-    if config.schema_digest != schema_digest():
-        raise TrainerError(
-            ExitCode.CONFIG_ERROR,
-            f"the configuration has schema {config.schema_digest}, this trainer knows "
-            f"{schema_digest()}: use the image that belongs to the operator's version",
-        )
-    return config
 
 
 class _Attempt:
@@ -291,11 +268,11 @@ def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
 
 def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> RetrievalClient:
     """Return the client of all endpoints, with secret headers taken from the environment."""
-    headers = {
-        endpoint.name: {header.name: _header_value(header, env) for header in endpoint.headers}
-        for endpoint in config.retrieval.endpoints
-    }
-    return RetrievalClient(config.retrieval, headers, log_calls=config.monitoring.debug.rag_calls)
+    return RetrievalClient(
+        config.retrieval,
+        endpoint_headers(config.retrieval, env),
+        log_calls=config.monitoring.debug.rag_calls,
+    )
 
 
 async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
@@ -309,16 +286,3 @@ async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
             seconds.first_seconds,
             seconds.next_seconds,
         )
-
-
-def _header_value(header: Header, env: Mapping[str, str]) -> str:
-    if header.secret_key_ref is None:
-        return header.value
-    name = names.secret_env(header.secret_key_ref.name, header.secret_key_ref.key)
-    if name not in env:
-        raise TrainerError(
-            ExitCode.CONFIG_ERROR,
-            f"header {header.name}: the environment variable {name} is not set; on one machine "
-            "export it before `raggrpo run`",
-        )
-    return env[name]
