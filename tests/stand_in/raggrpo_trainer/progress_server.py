@@ -1,0 +1,19 @@
+"""Serves one file at GET /progress; ends quietly when another attempt's server has the port."""
+
+import http.server
+import sys
+from pathlib import Path
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        """Answer with the file."""
+        body = Path(sys.argv[2]).read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+if __name__ == "__main__":
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), _Handler).serve_forever()
