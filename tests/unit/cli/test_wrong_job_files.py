@@ -1,0 +1,495 @@
+"""Wrong job files through the real command: each is answered with its place and a remedy."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from job_builders import REMOVED, a_raw_job
+from preflight_support import a_model_folder, write_rows
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_cli.main import app
+
+CONFIG, DATA, PREFLIGHT = ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.PREFLIGHT_FAILED
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the user of a command sees."""
+
+    code: int
+    output: str
+
+
+def raggrpo(*arguments: object) -> Ended:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if not isinstance(result.exception, SystemExit | None):
+        raise result.exception  # a user would see a traceback
+    return Ended(result.exit_code, result.output)
+
+
+def assert_refused(ended: Ended, words: Sequence[str], code: int = CONFIG) -> None:
+    """All words are on one line, so that place, reason and remedy stand together."""
+    lines = ended.output.splitlines()
+    assert any(all(word in line for word in words) for line in lines), ended.output
+    assert "Traceback" not in ended.output
+    assert ended.code == code
+
+
+def a_file(folder: Path, text: str) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def a_job_file(folder: Path, changes: Mapping[str, Any]) -> Path:
+    return a_file(folder, yaml.safe_dump(a_raw_job(changes)))
+
+
+# --- the text of the file
+
+ANY = json.dumps(a_raw_job())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("", ["job.yaml is empty", "crds/samples"], id="empty file"),
+        pytest.param("# later\n", ["job.yaml is empty", "crds/samples"], id="only a comment"),
+        pytest.param("spec: [", ["job.yaml (file) line 1", "→ mend the YAML"], id="not YAML"),
+        pytest.param(
+            "kind: RagGrpoJob\nspec:\n  preset: Fast\n  preset: Debug\n",
+            ["line 4", "'preset' is given twice", "→ mend the YAML"],
+            id="a key given twice",
+        ),
+        pytest.param(f"{ANY}\n---\n{ANY}\n", ["one file holds one job"], id="two documents"),
+        pytest.param("- a\n- b\n", ["(file)", "begin with apiVersion"], id="a list"),
+        pytest.param("just words", ["(file)", "begin with apiVersion"], id="a string"),
+        pytest.param(
+            "a: &a [*a]\n",
+            ["contains itself"],
+            id="an alias of itself",
+            marks=pytest.mark.xfail(
+                raises=RecursionError,
+                strict=True,
+                reason="overrides copy the job before it is read",
+            ),
+        ),
+        pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),
+    ],
+)
+def test_a_file_that_holds_no_job_is_refused(text: str, words: list[str], tmp_path: Path) -> None:
+    assert_refused(raggrpo("validate", a_file(tmp_path, text)), words)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    missing = tmp_path / "jib.yaml"
+
+    assert_refused(raggrpo("validate", missing), [f"{missing}: no such file", "crds/samples"])
+    assert_refused(raggrpo("validate", tmp_path), [f"{tmp_path} is a folder", "job.yaml"])
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(b"\xff\xfe\x00spec")
+
+    assert_refused(raggrpo("validate", path), [f"{path} cannot be read", "utf-8"])
+
+
+def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> None:
+    path = a_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "raggrpo_cli.main", "validate", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert_refused(Ended(ended.returncode, ended.stderr), ["spec.rollout.n", "→ give"])
+    assert ended.stdout == ""
+
+
+# --- its form and rules
+
+AN_ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
+ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://rag:8000/chat"}
+
+
+def prompt_mode(**endpoint: object) -> dict[str, object]:
+    return {"spec.retrieval": {"mode": "Prompt", "endpoints": [AN_ENDPOINT | endpoint]}}
+
+
+def rewards(*functions: Mapping[str, object]) -> dict[str, object]:
+    return {"spec.reward.functions": list(functions)}
+
+
+WRONG: dict[str, tuple[Mapping[str, Any], list[str]]] = {
+    "unknown field": (
+        {"spec.data.trainBatchsize": 4},
+        ["spec.data.trainBatchsize", "unknown field", "did you mean trainBatchSize?"],
+    ),
+    "field of another block": (
+        {"spec.training.temperature": 0.7},
+        ["spec.training.temperature", "it belongs at spec.rollout.temperature"],
+    ),
+    "wrong type": (
+        {"spec.data.trainBatchSize": "many"},
+        ["spec.data.trainBatchSize", "'many'", "→ give a valid integer"],
+    ),
+    "number out of range": (
+        {"spec.rollout.gpuMemoryUtilization": 1.7},
+        ["spec.rollout.gpuMemoryUtilization", "1.7", "less than"],
+    ),
+    "not a choice": ({"spec.preset": "Fastt"}, ["spec.preset", "did you mean Fast?"]),
+    "wrong kind": ({"kind": "RayJob"}, ["kind:", "'RayJob'", "kind: RagGrpoJob"]),
+    "wrong apiVersion": ({"apiVersion": "v1"}, ["'v1'", "→ apiVersion: raggrpo.io/v1alpha1"]),
+    "missing block": ({"spec.model": REMOVED}, ["spec.model", "is missing", "add model:"]),
+    "name too long": (
+        {"metadata.name": "n" * 45},
+        ["metadata.name", "lower-case letters, digits and hyphens, at most 44"],
+    ),
+    "relative path": (
+        {"spec.data.trainFiles": ["data/train.jsonl"]},
+        ["spec.data.trainFiles[0]", "'data/train.jsonl'", "use an absolute path"],
+    ),
+    "checkpoint off the volumes": (
+        {"spec.checkpoint.path": "/tmp/checkpoints"},
+        ["spec.checkpoint.path", "lies on no volume", "/mnt/work/small"],
+    ),
+    "n is not groupSize": (
+        {"spec.rollout.n": 5, "spec.algorithm.groupSize": 3},
+        ["spec.rollout.n", "5", "groupSize is 3", "make them equal"],
+    ),
+    "group of one": ({"spec.rollout.n": 1}, ["spec.rollout.n", "rollout.n: 2 or more"]),
+    "bad divisibility": (
+        {"spec.data.trainBatchSize": 128, "spec.training.miniBatchPrompts": 48},
+        ["spec.training.miniBatchPrompts", "48 prompts", "training.miniBatchPrompts: 32"],
+    ),
+    "too long for the engine": (
+        {"spec.rollout.maxNumBatchedTokens": 1024, "spec.data.maxPromptLength": 2048},
+        ["spec.rollout.maxNumBatchedTokens", "maxPromptLength + maxResponseLength", "or more"],
+    ),
+    "too long for a micro-batch": (
+        {"spec.training.tokensPerMicroBatch": 100},
+        ["spec.training.tokensPerMicroBatch", "100 tokens", "or more"],
+    ),
+    "passages leave no room": (
+        {
+            **prompt_mode(topK=10),
+            "spec.retrieval.maxPassageTokens": 256,
+            "spec.data.maxPromptLength": 1024,
+        },
+        ["spec.data.maxPromptLength", "10 passages × 256 tokens", "a lower topK"],
+    ),
+    "neither totalSteps nor epochs": (
+        {"spec.training": {}},
+        ["spec.training.totalSteps", "neither totalSteps nor epochs", "training.epochs: 1"],
+    ),
+    "keepLast 1": (
+        {"spec.checkpoint.keepLast": 1},
+        ["spec.checkpoint.keepLast", "checkpoint.keepLast: 2 or more"],
+    ),
+    "restarts without checkpoints": (
+        {"spec.checkpoint.everySteps": 0},
+        ["spec.checkpoint.everySteps", "recovery.maxRestarts: 0"],
+    ),
+    "temperature 0": (
+        {"spec.rollout.temperature": 0},
+        ["spec.rollout.temperature", "rollout.temperature: 0.6"],
+    ),
+    "off-policy on one GPU": (
+        {"spec.training.offPolicySteps": 1},
+        ["spec.training.offPolicySteps", "resources.placement: Disaggregated"],
+    ),
+    "no GPU": ({"spec.resources.gpusPerNode": 0}, ["spec.resources.gpusPerNode", "device: CPU"]),
+    "secret in plain env": (
+        {"spec.env": [{"name": "HF_TOKEN", "value": "hf_abc"}]},
+        ["spec.env[0].value", "HF_TOKEN looks like a secret", "secretKeyRef"],
+    ),
+    "secret in a header": (
+        prompt_mode(headers=[{"name": "Authorization", "value": "Bearer abc"}]),
+        ["endpoints[0].headers[0].value", "Authorization looks like a secret", "secretKeyRef"],
+    ),
+    "URL with credentials": (
+        prompt_mode(url="http://me:word@kb:8000/retrieve"),
+        ["endpoints[0].url", "the URL holds credentials", "secretKeyRef"],
+    ),
+    "URL without scheme": (prompt_mode(url="kb:8000"), ["endpoints[0].url", "give a full URL"]),
+    "endpoint with neither url nor managed": (
+        {"spec.retrieval": {"mode": "Prompt", "endpoints": [{"name": "kb"}]}},
+        ["endpoints[0]", "endpoint kb has neither", "give exactly one of url and managed"],
+    ),
+    "Prompt without a retriever": (
+        {"spec.retrieval": {"mode": "Prompt"}},
+        ["spec.retrieval.endpoints", "there are 0", "role: Retriever"],
+    ),
+    "template without passages": (
+        {**prompt_mode(), "spec.retrieval.promptTemplate": "{prompt}"},
+        ["spec.retrieval.promptTemplate", "misses {passages}", "write {passages} and {prompt}"],
+    ),
+    "RagScore without endpoints": (
+        {**rewards({"name": "RagScore"}), "spec.retrieval": {"mode": "Reward"}},
+        ["spec.retrieval.endpoints", "role Reference", "{name, role: Reference"],
+    ),
+    "RagScore without a field": (
+        {
+            **rewards({"name": "RagScore"}),
+            "spec.retrieval": {
+                "mode": "Reward",
+                "actorOutput": {"fields": ["rewritten_query"]},
+                "endpoints": [ACTOR, ACTOR | {"name": "reference", "role": "Reference"}],
+            },
+        },
+        ["spec.retrieval.actorOutput.fields", "need user_profile", "fields: [rewritten_query, "],
+    ),
+    "Python reward without function": (
+        rewards({"name": "Python"}),
+        ["spec.reward.functions[0].python", "python: package.module:function"],
+    ),
+    "Http reward without url": (
+        rewards({"name": "Http"}),
+        ["spec.reward.functions[0].url", "url: http://judge:8000/score"],
+    ),
+    "validation without files": (
+        {"spec.validation.everySteps": 10},
+        ["spec.data.validationFiles", "held_out.jsonl"],
+    ),
+}
+
+
+@pytest.mark.parametrize("row", WRONG)
+def test_a_wrong_job_is_refused_with_its_place_and_a_remedy(row: str, tmp_path: Path) -> None:
+    changes, words = WRONG[row]
+
+    ended = raggrpo("validate", a_job_file(tmp_path, changes))
+
+    assert_refused(ended, words)
+    assert "abc" not in ended.output  # no secret is repeated
+    assert "me:word" not in ended.output
+
+
+def test_the_job_that_all_rows_change_is_valid(tmp_path: Path) -> None:
+    assert raggrpo("validate", a_job_file(tmp_path, {})).code == ExitCode.DONE
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    changes = {
+        "spec.rollout.temperature": 0,
+        "spec.checkpoint.keepLast": 1,
+        "spec.training": {"offPolicySteps": 1},
+    }
+
+    ended = raggrpo("validate", a_job_file(tmp_path, changes))
+
+    assert "4 problems in the job file" in ended.output
+    for place in (
+        "spec.rollout.temperature",
+        "spec.checkpoint.keepLast",
+        "spec.training.totalSteps",
+        "spec.training.offPolicySteps",
+    ):
+        assert f"  {place}: " in ended.output
+
+
+# --- options that do not fit the job
+
+ON_CPU = ("--set", "resources.device=CPU")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param(
+            ("--mount", "wrok=/tmp"),
+            ["--mount wrok=/tmp", "claims: work", "--mount work=/tmp"],
+            id="unknown claim",
+        ),
+        pytest.param((), ["--mount work=/path/to/folder", "/mnt/work"], id="missing mount"),
+        pytest.param(
+            ("--mount", "work=/nowhere/at/all"),
+            ["no such folder", "mkdir -p /nowhere/at/all"],
+            id="mount of a missing folder",
+        ),
+        pytest.param(
+            ("--mount", "work"), ["--mount work", "write --mount CLAIM=DIR"], id="bad mount"
+        ),
+        pytest.param(
+            ("--set", "rollout.temprature=1"),
+            ["spec.rollout.temprature", "did you mean temperature?"],
+            id="set of an unknown path",
+        ),
+        pytest.param(
+            ("--set", "data.trainFiles[3]=/a"),
+            ["--set data.trainFiles[3]=/a", "has 1 items, counted from 0"],
+            id="set beyond a list",
+        ),
+        pytest.param(("--set", "n"), ["--set n", "write --set spec.path=value"], id="bad set"),
+        pytest.param(
+            ("--endpoint", "kbs=http://127.0.0.1:9/"),
+            ["--endpoint kbs=", "did you mean kb?"],
+            id="unknown endpoint",
+        ),
+        pytest.param(
+            ("--mount", "work=/tmp", "--set", "resources.nodes=2"),
+            ["spec.resources.nodes is 2", "--set resources.nodes=1"],
+            id="two nodes on one machine",
+        ),
+        pytest.param(
+            ("--mount", "work=/tmp", "--set", "env=[{name: A, secretKeyRef: {name: s, key: k}}]"),
+            ["spec.env A refers to key k of Secret s", "export RAGGRPO_SECRET_S_K="],
+            id="secret that nothing stands in for",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_wrong_options_are_answered_with_the_right_ones(
+    command: str, options: tuple[str, ...], words: list[str], tmp_path: Path
+) -> None:
+    path = a_job_file(tmp_path, prompt_mode())
+    folder = ("--dir", tmp_path / "job") if command == "run" else ()
+
+    ended = raggrpo(command, path, *ON_CPU, *options, *folder)
+
+    assert_refused(ended, words)
+    assert not (tmp_path / "job").exists()
+
+
+# --- what only the machine can see: one `check` for each file, several mistakes in each
+
+
+def a_fit_job(folder: Path, changes: Mapping[str, Any]) -> Path:
+    model = a_model_folder(folder / "model")
+    train = write_rows(
+        folder / "train.jsonl", [{"prompt": f"question {i}", "answer": "A"} for i in range(8)]
+    )
+    fit = {
+        "spec.volumes": [],
+        "spec.model.path": str(model),
+        "spec.data": {"trainFiles": [str(train)], "trainBatchSize": 4},
+        "spec.checkpoint.path": str(folder / "checkpoints"),
+        "spec.resources": {"device": "CPU"},
+    }
+    return a_job_file(folder, {**fit, **changes})
+
+
+def a_job_with_nothing_there(folder: Path) -> Path:
+    (folder / "file").write_text("in the way")
+    (folder / "table.csv").write_text("prompt,answer\n")
+    return a_fit_job(
+        folder,
+        {
+            "spec.model.path": "/nowhere/model",
+            "spec.data.trainFiles": ["/nowhere/train.jsonl", str(folder / "table.csv")],
+            "spec.checkpoint.path": str(folder / "file" / "checkpoints"),
+            **prompt_mode(url="http://127.0.0.1:9/retrieve"),
+            **rewards({"name": "Python", "python": "no_such_module:score"}),
+        },
+    )
+
+
+def a_job_with_bad_data(folder: Path) -> Path:
+    (folder / "broken.parquet").write_bytes(b"PAR1 not really")
+    (folder / "torn.jsonl").write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "p", "ans')
+    write_rows(folder / "empty.jsonl", [])
+    write_rows(folder / "columns.jsonl", [{"question": "q", "answer": "a"}])
+    names = ("broken.parquet", "torn.jsonl", "empty.jsonl", "columns.jsonl")
+    return a_fit_job(folder, {"spec.data.trainFiles": [str(folder / name) for name in names]})
+
+
+def a_job_beyond_its_model(folder: Path) -> Path:
+    return a_fit_job(folder, {"spec.data.maxPromptLength": 4096, "spec.data.trainBatchSize": 64})
+
+
+def a_job_with_long_rows(folder: Path) -> Path:
+    return a_fit_job(folder, {"spec.data.maxPromptLength": 8})
+
+
+MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = {
+    "nothing there": (
+        a_job_with_nothing_there,
+        DATA,
+        {
+            "missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
+            "unknown kind of file": ["table.csv: unknown kind", "name it .parquet or .jsonl"],
+            "missing data file": ["/nowhere/train.jsonl", "mount it, or mend the path"],
+            "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
+            "endpoint down": ["endpoint kb", "ConnectionRefused", "check that the service runs"],
+            "reward": ["no_such_module", "check reward.functions[].python"],
+        },
+    ),
+    "bad data": (
+        a_job_with_bad_data,
+        DATA,
+        {
+            "unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],
+            "torn line": ["torn.jsonl, line 2: not JSON", "write one object per line"],
+            "empty data": ["empty.jsonl: there is no row", "add one line for each prompt"],
+            "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"],
+        },
+    ),
+    "beyond the model": (
+        a_job_beyond_its_model,
+        CONFIG,
+        {
+            "longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "lower the"],
+            "more prompts than rows": ["spec.data.trainBatchSize", "8 rows", "8 or less"],
+        },
+    ),
+    "long rows": (
+        a_job_with_long_rows,
+        DATA,
+        {"rows longer than allowed": ["maxPromptLength 8", "raise data.maxPromptLength"]},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def checks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ended]:
+    """Check each job once, in the process of its own that preflight has."""
+    ended: dict[str, Ended] = {}
+
+    def check(machine: str) -> Ended:
+        if machine not in ended:
+            make, _, _ = MACHINES[machine]
+            ended[machine] = raggrpo("check", make(tmp_path_factory.mktemp("machine")))
+        return ended[machine]
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("machine", "row"), [(machine, row) for machine in MACHINES for row in MACHINES[machine][2]]
+)
+def test_what_only_the_machine_can_see_is_checked(
+    machine: str, row: str, checks: Callable[[str], Ended]
+) -> None:
+    _, code, rows = MACHINES[machine]
+
+    ended = checks(machine)
+
+    assert_refused(ended, rows[row], code)
+    assert "FAILED" in ended.output
+
+
+def test_an_endpoint_that_is_down_is_a_failed_preflight_by_itself(tmp_path: Path) -> None:
+    path = a_fit_job(
+        tmp_path,
+        {**prompt_mode(url="http://127.0.0.1:9/retrieve"), "spec.data.maxPromptLength": 1024},
+    )
+
+    assert_refused(raggrpo("check", path), ["FAILED", "endpoint kb", "its URL"], PREFLIGHT)
+
+
+def test_the_job_that_all_machines_change_passes(tmp_path: Path) -> None:
+    ended = raggrpo("check", a_fit_job(tmp_path, {}))
+
+    assert (ended.code, "FAILED" in ended.output) == (ExitCode.DONE, False), ended.output
