@@ -1,4 +1,4 @@
-"""Names what this machine lacks for `make setup`. Runs with the system's Python, standard library only."""
+"""Names what this machine lacks for `make setup`. Standard library only: it runs before all else."""
 
 import platform
 import shutil

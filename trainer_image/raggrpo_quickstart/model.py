@@ -1,0 +1,172 @@
+"""A tiny causal model and its tokenizer, made on the spot and warmed up by supervised steps.
+
+The warm-up teaches the form of an answer and a first idea of copying it from a passage; the codes
+it sees are random, so that nothing can be remembered and all has to be read.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn import functional
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from .records import Question, Record
+
+PROMPT_TEMPLATE = "{passages}{prompt}"
+PASSAGE_TEMPLATE = "{text}\n"
+END = "<|end|>"
+NAME_TOKENS = 1024
+HIDDEN, HEADS, LAYERS = 128, 4, 2
+ROPE_BASE = 1e6
+LOOKS_BACK = 2
+"""Heads of the first layer that begin by reading the token 1, 2, … places before."""
+SHARPNESS = 3.0
+LEARNING_RATE, RAMP_STEPS, BATCH = 6e-3, 50, 48
+
+
+def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
+    """Return a byte-level BPE tokenizer of the names, in which every code is one token."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\n| ?[^\s]+"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=NAME_TOKENS,
+        special_tokens=[END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([f"{record.question}\n" for record in records], trainer)
+    answers = sorted({record.answer for record in records})
+    bpe.add_tokens([AddedToken(answer, normalized=False) for answer in answers])
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END, pad_token=END)
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+    """Return a Qwen2 of about 1.5M parameters whose heads begin near those that copy.
+
+    Copying takes two heads in a row (Olsson et al. 2022, "induction heads"): one that tells a
+    token what stands before it, one that finds the place where the present token stood before.
+    Found by chance they take thousands of steps; begun near them, hundreds.
+    """
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_BASE},
+        initializer_range=0.05,
+    )
+    model = Qwen2ForCausalLM(config)
+    with torch.no_grad():
+        for number, layer in enumerate(model.model.layers):
+            attention = layer.self_attn
+            torch.nn.init.orthogonal_(attention.v_proj.weight)
+            attention.o_proj.weight.copy_(attention.v_proj.weight.T)
+            if number == 0:
+                _look_back(attention)
+            else:
+                torch.nn.init.orthogonal_(attention.q_proj.weight)
+                attention.k_proj.weight.copy_(attention.q_proj.weight)
+    return model
+
+
+def warm_up(
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    questions: Sequence[Question],
+    *,
+    steps: int,
+    seed: int,
+    report: Callable[[int, float], None],
+) -> None:
+    """Train on answers alone; `report` is told step and loss."""
+    rng = random.Random(seed)
+    codes = sorted({record.code for question in questions for record in question.found})
+    optimizer = torch.optim.AdamW(
+        model.parameters(), LEARNING_RATE, weight_decay=0.01, betas=(0.9, 0.95)
+    )
+    for step in range(1, steps + 1):
+        decay = 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(step / RAMP_STEPS, 0.2 + 0.8 * decay)
+        examples = [_example(q, codes, rng, tokenizer) for q in rng.sample(questions, BATCH)]
+        ids, targets = _padded(examples, tokenizer.pad_token_id)
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        wanted = targets[:, 1:]
+        logits = model.lm_head(hidden[wanted >= 0])
+        loss = functional.cross_entropy(logits, wanted[wanted >= 0])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        report(step, loss.item())
+
+
+def prompt_text(question: Question, passages: Sequence[str]) -> str:
+    """Return the prompt as the trainer composes it from the same templates."""
+    text = "".join(PASSAGE_TEMPLATE.format(index=i, text=p) for i, p in enumerate(passages, 1))
+    return PROMPT_TEMPLATE.format(passages=text, prompt=question.record.question)
+
+
+def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write a Hugging Face folder."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _look_back(attention: torch.nn.Module) -> None:
+    """Bias queries and keys so that rotary positions favour one distance."""
+    size = HIDDEN // HEADS
+    frequency = ROPE_BASE ** (-torch.arange(0, size, 2) / size)
+    keys = attention.k_proj.bias.view(HEADS, size)  # type: ignore[union-attr,operator]
+    queries = attention.q_proj.bias.view(HEADS, size)  # type: ignore[union-attr,operator]
+    for head in range(LOOKS_BACK):
+        keys[head, : size // 2] = SHARPNESS
+        queries[head, : size // 2] = SHARPNESS * torch.cos(-frequency * (head + 1))
+        queries[head, size // 2 :] = SHARPNESS * torch.sin(-frequency * (head + 1))
+
+
+def _example(
+    question: Question,
+    codes: Sequence[str],
+    rng: random.Random,
+    tokenizer: PreTrainedTokenizerFast,
+) -> tuple[list[int], list[int]]:
+    """Return prompt and answer tokens, with a random code for every passage."""
+    found = rng.sample(question.found, len(question.found))
+    drawn = {record: rng.choice(codes) for record in found}
+    text = prompt_text(question, [record.passage(drawn[record]) for record in found])
+    prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
+    answer = tokenizer(f" [{drawn[question.record]}]", add_special_tokens=False)["input_ids"]
+    return prompt, [*answer, tokenizer.eos_token_id]
+
+
+def _padded(
+    examples: Sequence[tuple[list[int], list[int]]], padding: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens [B, T] and targets [B, T], -1 where nothing is learned."""
+    width = max(len(prompt) + len(answer) for prompt, answer in examples)
+    ids = torch.full((len(examples), width), padding)
+    targets = torch.full((len(examples), width), -1)
+    for row, (prompt, answer) in enumerate(examples):
+        end = len(prompt) + len(answer)
+        ids[row, :end] = torch.tensor(prompt + answer)
+        targets[row, len(prompt) : end] = torch.tensor(answer)
+    return ids, targets
