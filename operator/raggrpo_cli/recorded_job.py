@@ -2,16 +2,23 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import yaml
+import typer
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import JobStatus
 from raggrpo_operator.core.resolve import Resolved, resolve
+from raggrpo_operator.core.violation import Violation
+from raggrpo_operator.core.yaml_text import read_yaml
 from raggrpo_operator.errors import RuntimeTrouble
 from raggrpo_operator.local_runtime.job_folder import JOB, STATE, JobFolder
 
-from .job_file import parsed, refuse
+from .job_file import given_job, parsed, refuse
+
+DirOption = Annotated[
+    Path | None, typer.Option("--dir", help="Job folder; default raggrpo-jobs/NAME.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,8 @@ class RecordedJob:
     job: RagGrpoJob
     resolved: Resolved
     status: JobStatus
+    temp_dir: Path | None = None
+    """Ray's folder while the job runs."""
 
     @property
     def log_dir(self) -> Path:
@@ -34,8 +43,26 @@ def recorded_job(folder: Path) -> RecordedJob:
     if not (folder / JOB).exists() or not (folder / STATE).exists():
         refuse(f"{folder} is no job folder: it is made by `raggrpo run JOB.yaml --dir {folder}`")
     try:
-        status = JobFolder(folder).load().status
+        state = JobFolder(folder).load()
     except RuntimeTrouble as trouble:
         refuse(str(trouble))
-    job = parsed(yaml.safe_load((folder / JOB).read_text()))
-    return RecordedJob(folder, job, resolve(job, status.preflight.facts), status)
+    raw = read_yaml((folder / JOB).read_text(encoding="utf-8"))
+    if isinstance(raw, Violation):
+        refuse(f"{folder / JOB} {raw.line()}")
+    job, status = parsed(raw), state.status
+    temp_dir = Path(state.temp_dir) if state.temp_dir else None
+    return RecordedJob(folder, job, resolve(job, status.preflight.facts), status, temp_dir)
+
+
+def the_folder(given: Path | None, job_file: Path | None) -> Path:
+    """Return the job folder: as given, or where `raggrpo run JOB.yaml` puts it."""
+    if given is not None:
+        return given
+    if job_file is None:
+        refuse("name the job: JOB.yaml, or its folder with --dir")
+    return default_folder(given_job(job_file).metadata.name)
+
+
+def default_folder(name: str) -> Path:
+    """Return the folder of a job that was run without --dir."""
+    return Path("raggrpo-jobs") / name

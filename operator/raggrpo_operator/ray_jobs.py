@@ -4,6 +4,7 @@ Measured behaviour (Ray 2.60): a used submission id answers 500; the driver's ow
 `driver_exit_code`; a stopped driver has none; without a token 401.
 """
 
+import re
 from typing import Any
 
 import httpx
@@ -12,6 +13,8 @@ from .core.observed import AttemptObserved, SubmissionStatus
 from .errors import AccessRefused, RuntimeTrouble
 
 TIMEOUT_SECONDS = 10.0
+LAST_LINES = 5
+MAX_LINE = 300
 SUBMIT_SECONDS = 60.0
 """Submitting starts a process on the head, which takes its time on a busy machine."""
 
@@ -61,7 +64,7 @@ class RayJobs:
             number=number,
             status=SubmissionStatus(job["status"]),
             exit_code=job.get("driver_exit_code"),
-            message=str(job.get("message") or "")[-800:],
+            message=last_lines(str(job.get("message") or "")),
         )
 
     async def stop(self, submission_id: str) -> None:
@@ -94,6 +97,13 @@ class RayJobs:
         if answer.status_code in (401, 403):
             raise AccessRefused(f"Ray dashboard {self._http.base_url}: {_explain(answer)}")
         return answer
+
+
+def last_lines(message: str) -> str:
+    """Return the end of the driver's log, which Ray appends to its message, without colours."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
+    told = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
+    return "\n".join(told[-LAST_LINES:])
 
 
 def _explain(answer: httpx.Response) -> str:

@@ -65,7 +65,10 @@ def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult
 
 
 def _on_facts(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
-    return violations(job, resolve(job, result.facts), result.facts)
+    """Return what the rules object to now that model and data have been read."""
+    known = violations(job, resolve(job))
+    found = violations(job, resolve(job, result.facts), result.facts)
+    return tuple(violation for violation in found if violation not in known)
 
 
 def _line(check: Check) -> str:

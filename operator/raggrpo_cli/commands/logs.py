@@ -4,27 +4,38 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
-from raggrpo_api.names import ATTEMPTS_DIR
-from raggrpo_cli.job_file import parsed, refuse
-from raggrpo_operator.core.resolve import resolve
-from raggrpo_operator.local_runtime.job_folder import JOB
+from raggrpo_api.names import ATTEMPTS_DIR, submission_id
+from raggrpo_cli.job_file import refuse
+from raggrpo_cli.recorded_job import DirOption, RecordedJob, recorded_job, the_folder
 
 
 def logs(
-    dir: Annotated[Path, typer.Option("--dir", help="Job folder.")],  # noqa: A002
+    job_file: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]")] = None,
+    dir: DirOption = None,  # noqa: A002
     attempt: Annotated[int, typer.Option("--attempt", help="Which one; 0: the newest.")] = 0,
 ) -> None:
-    """Print the driver's log of an attempt that has ended."""
-    if not (dir / JOB).exists():
-        refuse(f"{dir} is no job folder: it is made by `raggrpo run JOB.yaml --dir {dir}`")
-    job = parsed(yaml.safe_load((dir / JOB).read_text()))
-    attempts = Path(resolve(job).spec.monitoring.log_dir) / ATTEMPTS_DIR
-    found = sorted(int(p.parent.name) for p in attempts.glob("*/driver.log"))
+    """Print the driver's log of an attempt, running or ended."""
+    recorded = recorded_job(the_folder(dir, job_file))
+    found = _logs(recorded)
     if not found:
-        refuse(f"no attempt of the job in {dir} has ended yet; see also {dir / 'logs'}")
-    number = attempt or found[-1]
+        refuse(f"no attempt of this job has begun yet; see also {recorded.folder / 'logs'}")
+    number = attempt or max(found)
     if number not in found:
-        refuse(f"there is no log of attempt {number}; there are {', '.join(map(str, found))}")
-    typer.echo((attempts / str(number) / "driver.log").read_text(errors="replace"), nl=False)
+        have = ", ".join(map(str, sorted(found)))
+        refuse(f"there is no log of attempt {number}; there are logs of {have}")
+    typer.echo(found[number].read_text(errors="replace"), nl=False)
+
+
+def _logs(recorded: RecordedJob) -> dict[int, Path]:
+    """Return attempt → log: those kept, and the one that Ray is writing now."""
+    kept = (recorded.log_dir / ATTEMPTS_DIR).glob("*/driver.log")
+    found = {int(path.parent.name): path for path in kept}
+    number = recorded.status.attempt
+    if number not in found and recorded.temp_dir is not None:
+        from raggrpo_operator.local_runtime.ray_head import driver_log
+
+        live = driver_log(recorded.temp_dir, submission_id(recorded.job.metadata.name, number))
+        if live.exists():
+            found[number] = live
+    return found

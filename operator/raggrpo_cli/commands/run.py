@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,7 +10,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
-from raggrpo_cli.recorded_job import RecordedJob, recorded_job
+from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job
 from raggrpo_operator.core.conditions import get_condition
 from raggrpo_operator.errors import RuntimeTrouble
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
@@ -29,9 +29,7 @@ CODES: Mapping[str, int] = {
 
 def run(
     job_file: JobFile,
-    dir: Annotated[  # noqa: A002
-        Path | None, typer.Option("--dir", help="Job folder; default raggrpo-jobs/NAME.")
-    ] = None,
+    dir: DirOption = None,  # noqa: A002
     mount: Mounts = None,
     endpoint: Endpoints = None,
     set_: Sets = None,
@@ -41,7 +39,7 @@ def run(
     from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
 
     job, _ = local_job(job_file, set_, endpoint, mount)
-    folder = JobFolder((dir or Path("raggrpo-jobs") / job.metadata.name).absolute())
+    folder = JobFolder((dir or default_folder(job.metadata.name)).absolute())
     try:
         folder.acquire()
         job, state = prepare(folder, job)
@@ -104,7 +102,8 @@ def _ending(recorded: RecordedJob) -> Iterator[str]:
 
 def _outcome(status: JobStatus) -> str:
     step = f"step {status.progress.step} of {status.progress.total_steps}"
-    restarts = f", {status.restarts.total} restarts" if status.restarts.total else ""
+    total = status.restarts.total
+    restarts = f", {total} restart{'s' if total > 1 else ''}" if total else ""
     match status.phase:
         case Phase.SUCCEEDED:
             return f"complete, {step}{restarts}"

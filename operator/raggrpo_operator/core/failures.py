@@ -154,5 +154,10 @@ def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Ende
         return Ended(
             cause or CAUSE_OF_EXIT.get(failure.exit_code, Cause.PROGRAM_ERROR), failure.message
         )
-    how = f"exit code {code}" if code is not None else "without an exit code (killed)"
-    return Ended(cause or Cause.PROGRAM_ERROR, f"the driver ended with {how}: {attempt.message}")
+    return Ended(cause or Cause.PROGRAM_ERROR, f"the driver {_how(code)}: {attempt.message}")
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "ended without an exit code"
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
