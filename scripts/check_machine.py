@@ -1,4 +1,4 @@
-"""Names what this machine lacks for `make setup`. Standard library only: it runs before all else."""
+"""Names what this machine lacks for `make setup`; standard library only: it runs before all."""
 
 import platform
 import shutil
