@@ -1,0 +1,234 @@
+"""The sales flow as one real run: the actor's fields, two RagChat services, RagScore and Format."""
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from starlette.responses import JSONResponse, Response
+
+from faulty_server import FaultyServer, Received, serving
+from local.drill import Outcome, Run
+from raggrpo_api.history import read_history
+from raggrpo_trainer.retrieval import WARM_UP_TEXT
+
+STEPS, PROMPTS, N = 3, 8, 4
+SECRET = "Bearer only-the-services-see-this"
+QUERIES = {"rates": 0.75, "terms": 0.25, "weather": 0.0, "broken": None}
+"""What an actor may ask, and its RagScore: shares of 0.6 + 0.2. `broken` is answered 500."""
+REFERENCE = [
+    {"id": "rates", "text": "4 % a year", "score": 0.6},
+    {"id": "terms", "text": "five years", "score": 0.2},
+]
+FIELDS = ("user_profile", "rewritten_query", "history_summary")
+
+
+@dataclass(frozen=True)
+class SalesRun:
+    """What a finished run left, and what its services received."""
+
+    outcome: Outcome
+    folder: Path
+    actor: FaultyServer
+    reference: FaultyServer
+    outputs: dict[str, list[str]]
+    """What each sample wrote, in the order of steps."""
+    rewards: dict[str, list[float]]
+    log: str
+
+    def asked(self, server: FaultyServer) -> list[dict[str, Any]]:
+        """Return the bodies of the calls that were made for samples."""
+        return [r.body for r in server.requests if r.body["context"] != WARM_UP_TEXT]
+
+
+def a_model_that_writes_snippets(folder: Path) -> None:
+    """Make whole fields tokens: an untrained model writes all three about every other time."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    values = {
+        "user_profile": ["buyer", "student", "owner", "seller"],
+        "rewritten_query": list(QUERIES),
+        "history_summary": ["asks", "calls", "waits", "doubts"],
+    }
+    snippets = [f"<{name}>{v}</{name}>" for name, each in values.items() for v in each]
+    words = ["<eos>", "?", "write", *(f"case{i}" for i in range(PROMPTS)), *snippets]
+    table = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="?"))
+    table.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(words),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,  # a tied, untrained model only repeats its last token
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=table, eos_token="<eos>").save_pretrained(folder)
+
+
+def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
+    a_model_that_writes_snippets(folder / "sales-model")
+    rows = [{"prompt": f"write case{i}", "context": f"dialogue {i}"} for i in range(PROMPTS)]
+    (folder / "sales.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    common = {
+        "protocol": "RagChat",
+        "scoreThreshold": 0.5,
+        "headers": [{"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}],
+        "extraBody": {"tenant_id": "acme"},
+    }
+    job = {
+        "apiVersion": "raggrpo.io/v1alpha1",
+        "kind": "RagGrpoJob",
+        "metadata": {"name": "sales-flow"},
+        "spec": {
+            "model": {"path": str(folder / "sales-model")},
+            "data": {
+                "trainFiles": [str(folder / "sales.jsonl")],
+                "trainBatchSize": PROMPTS,
+                "maxPromptLength": 16,
+                "maxResponseLength": 8,
+            },
+            "rollout": {"n": N, "temperature": 1.0},
+            "training": {"totalSteps": STEPS, "learningRate": 1e-4, "precision": "FP32"},
+            "retrieval": {
+                "mode": "Reward",
+                "actorOutput": {"format": "Tags"},
+                "maxFailureRatio": 0.5,
+                "endpoints": [
+                    {"name": "actor-8b", "role": "Actor", "url": actor, "cache": False, **common},
+                    {"name": "reference-32b", "role": "Reference", "url": reference, **common},
+                ],
+            },
+            "reward": {"functions": [{"name": "RagScore"}, {"name": "Format", "weight": 0.1}]},
+            "checkpoint": {"path": str(folder / "checkpoints")},
+            "monitoring": {"debug": {"modelOutput": True, "scoring": True}},
+            "resources": {"device": "CPU"},
+        },
+    }
+    path = folder / "sales-flow.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+async def finds_what_was_asked(received: Received) -> Response:
+    query = received.body["rewritten_query"]
+    if query == "broken":
+        return JSONResponse({"error": "out of luck"}, 500)
+    return JSONResponse({"results": [{"id": query, "text": query, "score": 0.9}]})
+
+
+async def finds_all(_: Received) -> Response:
+    return JSONResponse({"results": REFERENCE})
+
+
+async def _one_run(folder: Path) -> SalesRun:
+    async with serving(finds_what_was_asked) as actor, serving(finds_all) as reference:
+        run = Run(folder)
+        run.job = a_sales_job(folder, actor.url, reference.url)
+        outcome = await asyncio.to_thread(run.finish, run.start())
+    log = (folder / "checkpoints" / "logs" / "attempts" / "1" / "driver.log").read_text()
+    outputs: dict[str, list[str]] = {}
+    for sample, text in re.findall(r"sample (\d+/\d+) output '(.*)'", log):
+        outputs.setdefault(sample, []).append(text)
+    rewards: dict[str, list[float]] = {}
+    for sample, reward in re.findall(r"sample (\d+/\d+) reward (\S+)", log):
+        rewards.setdefault(sample, []).append(float(reward))
+    return SalesRun(outcome, folder, actor, reference, outputs, rewards, log)
+
+
+@pytest.fixture(scope="module")
+def sales(tmp_path_factory: pytest.TempPathFactory) -> SalesRun:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAGGRPO_SECRET_RAG_TOKEN", SECRET)
+        return asyncio.run(_one_run(tmp_path_factory.mktemp("sales") / "run"))
+
+
+def query_of(output: str) -> str | None:
+    """Return the actor's query where all three fields are there: the first of each counts."""
+    found = [re.search(rf"<{name}>(\w+)</{name}>", output) for name in FIELDS]
+    return found[1][1] if all(found) and found[1] else None
+
+
+def reward_of(output: str) -> float | None:
+    """Return a sample's reward worked by hand; None where its call fails."""
+    query = query_of(output)
+    if query is None:
+        return 0.0
+    score = QUERIES[query]
+    return None if score is None else score + 0.1
+
+
+@pytest.mark.timeout(600)
+def test_the_run_reaches_its_target_and_leaves_no_process(sales: SalesRun) -> None:
+    assert sales.outcome.summary["phase"] == "Succeeded"
+    assert sales.outcome.summary["step"] == STEPS
+    assert sales.outcome.causes == []
+    assert sales.outcome.left_over == []
+
+
+@pytest.mark.timeout(600)
+def test_every_kind_of_output_was_written(sales: SalesRun) -> None:
+    written = [query_of(text) for texts in sales.outputs.values() for text in texts]
+
+    assert set(written) == {None, *QUERIES}
+    assert len(written) >= STEPS * PROMPTS * N  # and a few of the self-check
+
+
+@pytest.mark.timeout(600)
+def test_every_sample_has_the_reward_that_is_worked_out_by_hand(sales: SalesRun) -> None:
+    for sample, outputs in sales.outputs.items():
+        expected = [r for text in outputs if (r := reward_of(text)) is not None]
+        assert sorted(sales.rewards.get(sample, [])) == pytest.approx(sorted(expected)), sample
+
+
+@pytest.mark.timeout(600)
+def test_only_output_that_parses_is_asked_for_and_a_failing_call_costs_its_sample_alone(
+    sales: SalesRun,
+) -> None:
+    written = [query_of(text) for texts in sales.outputs.values() for text in texts]
+    bodies = sales.asked(sales.actor)
+
+    for query, score in QUERIES.items():
+        calls = sum(body["rewritten_query"] == query for body in bodies)
+        tries = 1 if score is not None else 3  # a 500 is tried again twice
+        assert calls == tries * written.count(query), query
+    steps = read_history(sales.folder / "checkpoints" / "logs")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    lost = written.count("broken")
+    assert lost > 0
+    assert lost - 2 <= sum(step["num_failed"] for step in steps) <= lost  # the self-check has 2
+
+
+@pytest.mark.timeout(600)
+def test_required_fields_extra_body_and_headers_arrive(sales: SalesRun) -> None:
+    common = {"score_threshold": 0.5, "top_k": 3, "tenant_id": "acme"}
+    contexts = {f"dialogue {i}" for i in range(PROMPTS)}
+    for body in sales.asked(sales.actor):
+        assert {name: body[name] for name in common} == common
+        assert set(body) == {"context", *FIELDS, *common}
+        assert body["context"] in contexts
+        assert all(body[name] for name in FIELDS)
+    for body in sales.asked(sales.reference):
+        assert body == {"context": body["context"], **common}
+    assert {body["context"] for body in sales.asked(sales.reference)} <= contexts
+    received = [*sales.actor.requests, *sales.reference.requests]
+    assert {r.headers["authorization"] for r in received} == {SECRET}
+
+
+@pytest.mark.timeout(600)
+def test_the_secret_is_written_nowhere(sales: SalesRun) -> None:
+    files = [path for path in sales.folder.rglob("*") if path.is_file()]
+
+    assert any(path.name == "driver.log" for path in files)
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
