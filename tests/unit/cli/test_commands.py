@@ -1,0 +1,249 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from job_builders import SAMPLES, a_job, a_raw_job
+from raggrpo_api.progress import CheckpointRef
+from raggrpo_api.status import (
+    AttemptRecord,
+    Cause,
+    Condition,
+    ConditionType,
+    JobStatus,
+    Phase,
+    ProgressStatus,
+    RestartCounts,
+)
+from raggrpo_cli.commands.run import exit_code
+from raggrpo_cli.main import app
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State
+
+
+def raggrpo(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def a_job_file(folder: Path, **changes: Any) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(a_raw_job(changes)))
+    return path
+
+
+def a_failed(reason: str) -> JobStatus:
+    failed = Condition(type=ConditionType.FAILED, status="True", reason=reason, message="why")
+    return JobStatus(phase=Phase.FAILED, conditions=[failed])
+
+
+def a_recorded_job(folder: Path, status: JobStatus | None = None) -> Path:
+    place = JobFolder(folder / "job")
+    place.acquire()
+    place.save_job(a_job({"checkpoint.path": str(folder / "checkpoints")}))
+    record = AttemptRecord(
+        number=1, cause=Cause.ROLLOUT_ENGINE_LOST, message="engine 0 died\nat dawn", to_step=7
+    )
+    progress = ProgressStatus(step=7, total_steps=60, progress_percentage=11, stage="Training")
+    status = status or JobStatus(
+        phase=Phase.RESTARTING,
+        attempt=1,
+        attempts=[record],
+        progress=progress,
+        checkpoint=CheckpointRef(step=5, path="/c/step_5"),
+        restarts=RestartCounts(total=1),
+    )
+    place.save(State(uid="u", status=status))
+    place.release()
+    return place.path
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_samples_are_valid(path: Path) -> None:
+    result = raggrpo("validate", path)
+
+    assert result.exit_code == 0, result.output
+    assert "is valid" in result.output
+
+
+def test_setting_can_make_a_job_invalid(tmp_path: Path) -> None:
+    result = raggrpo("validate", a_job_file(tmp_path), "--set", "rollout.n=1")
+
+    assert result.exit_code == 2
+    assert "spec.rollout.n: " in result.output
+
+
+def test_plan_shows_where_values_come_from(tmp_path: Path) -> None:
+    result = raggrpo("plan", a_job_file(tmp_path), "--set", "rollout.n=4")
+
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["rollout.n", "user", "4"] in lines
+    assert ["algorithm.groupSize", "coupled", "4"] in lines
+
+
+def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
+    found = json.loads(raggrpo("plan", a_job_file(tmp_path), "--json").output)
+
+    assert found["config"]["rollout"]["n"] == 3
+    assert found["origins"]["rollout.n"] == "preset"
+    assert found["problems"] == []
+
+
+def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:
+    result = raggrpo("status", "--dir", a_recorded_job(tmp_path))
+
+    assert result.exit_code == 0
+    assert "phase     Restarting" in result.output
+    assert "progress  step 7/60 (11 %)" in result.output
+    assert "newest    /c/step_5" in result.output
+    assert "attempt   1 (First): RolloutEngineLost, steps ? to 7, lost 0" in result.output
+    assert "            at dawn" in result.output
+
+
+def test_status_as_json_is_the_whole_status(tmp_path: Path) -> None:
+    found = json.loads(raggrpo("status", "--dir", a_recorded_job(tmp_path), "--json").output)
+
+    assert found["restarts"]["total"] == 1
+
+
+def test_status_finds_the_folder_by_the_job_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_recorded_job(tmp_path).rename(tmp_path / "small")
+    (tmp_path / "raggrpo-jobs").mkdir()
+    (tmp_path / "small").rename(tmp_path / "raggrpo-jobs" / "small")
+
+    assert "phase     Restarting" in raggrpo("status", a_job_file(tmp_path)).output
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "report"])
+def test_folder_without_a_job_is_named(verb: str, tmp_path: Path) -> None:
+    result = raggrpo(verb, "--dir", tmp_path)
+
+    assert result.exit_code == 2
+    assert f"{tmp_path} is no job folder: it is made by `raggrpo run" in result.output
+
+
+def test_neither_file_nor_folder_is_answered_with_both() -> None:
+    assert "name the job: JOB.yaml, or its folder with --dir" in raggrpo("status").output
+
+
+def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
+    folder = a_recorded_job(tmp_path)
+    (folder / "state.json").write_text('{"status": ')
+
+    result = raggrpo("status", "--dir", folder)
+
+    assert result.exit_code == 2
+    assert "state.json is damaged" in result.output
+    assert "remove it to begin a new job" in result.output
+
+
+def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:
+    folder = a_recorded_job(tmp_path)
+    for number in (1, 2, 10):
+        log = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "driver.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"log of {number}\n")
+
+    assert raggrpo("logs", "--dir", folder).output == "log of 10\n"
+    assert raggrpo("logs", "--dir", folder, "--attempt", 2).output == "log of 2\n"
+    assert "there are logs of 1, 2, 10" in raggrpo("logs", "--dir", folder, "--attempt", 3).output
+
+
+def test_log_of_the_running_attempt_is_rays_own(tmp_path: Path) -> None:
+    folder = a_recorded_job(tmp_path)
+    place = JobFolder(folder)
+    state = place.load()
+    state.temp_dir = str(tmp_path / "raggrpo-x")
+    place.save(state)
+    live = tmp_path / "raggrpo-x" / "session_latest" / "logs" / "job-driver-small-a1.log"
+    live.parent.mkdir(parents=True)
+    live.write_text("live\n")
+
+    assert raggrpo("logs", "--dir", folder).output == "live\n"
+
+
+def test_job_without_logs_says_where_else_to_look(tmp_path: Path) -> None:
+    folder = a_recorded_job(tmp_path)
+
+    result = raggrpo("logs", "--dir", folder)
+
+    assert result.exit_code == 2
+    assert str(folder / "logs") in result.output
+
+
+def test_crd_is_printed_whole() -> None:
+    found = yaml.safe_load(raggrpo("crd").output)
+
+    assert found["metadata"]["name"] == "raggrpojobs.raggrpo.io"
+
+
+def test_run_names_missing_mount_before_anything_else(tmp_path: Path) -> None:
+    result = raggrpo("run", a_job_file(tmp_path), "--dir", tmp_path / "job")
+
+    assert result.exit_code == 2
+    assert "--mount work=/path/to/folder" in result.output
+    assert not (tmp_path / "job").exists()
+
+
+def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> None:
+    env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
+    job = a_job_file(tmp_path, **{"spec.env": env, "spec.resources": {"device": "CPU"}})
+
+    result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "job")
+
+    assert result.exit_code == 2
+    assert "export RAGGRPO_SECRET_WANDB_API_KEY=..." in result.output
+
+
+def test_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    job = a_job_file(tmp_path, **{"spec.resources": {"device": "CPU"}})
+
+    result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "file" / "job")
+
+    assert result.exit_code == 2
+    assert "cannot be written" in result.output
+    assert "--dir" in result.output
+
+
+@pytest.mark.parametrize(
+    ("status", "suspended_by_spec", "code"),
+    [
+        (JobStatus(phase=Phase.SUCCEEDED), False, 0),
+        (JobStatus(phase=Phase.INVALID), False, 2),
+        (a_failed("ConfigError"), False, 2),
+        (a_failed("DataError"), False, 3),
+        (a_failed("PreflightFailed"), False, 4),
+        (a_failed("RewardCodeError"), False, 5),
+        (a_failed("RestartBudgetExhausted"), False, 1),
+        (JobStatus(phase=Phase.SUSPENDED), False, 130),
+        (JobStatus(phase=Phase.SUSPENDED), True, 0),
+        (JobStatus(phase=Phase.RUNNING), False, 130),
+    ],
+)
+def test_exit_codes(status: JobStatus, suspended_by_spec: bool, code: int) -> None:
+    assert exit_code(status, suspended_by_spec=suspended_by_spec) == code
+
+
+def test_help_lists_every_verb() -> None:
+    verbs = ("run", "validate", "plan", "check", "status", "logs", "report", "compare", "crd")
+
+    output = raggrpo("--help").output
+
+    assert all(verb in output for verb in verbs)
+
+
+def test_command_line_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'vllm', 'ray', 'transformers', 'numpy', 'kopf', 'kubernetes'}"
+    code = f"import sys, raggrpo_cli.main; print(sorted({heavy} & set(sys.modules)))"
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert found.stdout == "[]\n"
