@@ -86,7 +86,10 @@ class RayJobs:
             return None
         if answer.status_code >= 400:
             raise RuntimeTrouble(f"status of {submission_id}: {_explain(answer)}")
-        body: dict[str, Any] = answer.json()
+        try:
+            body: dict[str, Any] = answer.json()
+        except ValueError as error:
+            raise RuntimeTrouble(f"status of {submission_id} is no JSON: {error}") from error
         return body
 
     async def _call(self, method: str, path: str, **more: Any) -> httpx.Response:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
@@ -51,8 +52,15 @@ SILENT_LOOKS = 10
 class LocalRuntime:
     """One job on this machine: Ray head, managed retrievers and preflight as child processes."""
 
-    def __init__(self, folder: JobFolder, state: State, processes: Processes) -> None:
+    def __init__(
+        self,
+        folder: JobFolder,
+        state: State,
+        processes: Processes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._folder, self._state, self._processes = folder, state, processes
+        self._clock = clock
         self._head: RayHead | None = None
         self._preflight: PreflightRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
@@ -71,7 +79,7 @@ class LocalRuntime:
         death = head.death() or self._silence(reachable)
         cluster = ClusterObserved(
             number=head.number,
-            is_ready=not death and reachable and await head.jobs.is_ready(),
+            is_ready=reachable and not death,
             is_lost=bool(death),
             cause=Cause.HEAD_LOST if death else None,
             message=death,
@@ -137,7 +145,7 @@ class LocalRuntime:
 
     def _silence(self, reachable: bool) -> str:
         """Return that the Jobs API has gone, empty while it answers now and then."""
-        now = time.monotonic()
+        now = self._clock()
         if reachable or not self._silent_looks:
             self._silent_since = now
         self._silent_looks = 0 if reachable else self._silent_looks + 1

@@ -1,0 +1,234 @@
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_builders import a_job
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import AttemptRecord, Cause, JobStatus
+from raggrpo_operator.core.actions import (
+    CreateCluster,
+    DeleteCluster,
+    StartRetriever,
+    StopRetrievers,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.observed import RetrieverObserved
+from raggrpo_operator.core.resolve import resolve, trainer_config
+from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State
+from raggrpo_operator.local_runtime.processes import Processes, free_port
+from raggrpo_operator.local_runtime.ray_head import RayHead
+from raggrpo_operator.local_runtime.runtime import SILENT_LOOKS, SILENT_SECONDS, LocalRuntime
+
+CORPUS = '{"id": "1", "contents": "a passage"}\n'
+
+
+class Clock:
+    """A clock that tests move."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.end_all()
+
+
+def a_runtime(
+    tmp_path: Path, processes: Processes, status: JobStatus | None = None, **more: Any
+) -> LocalRuntime:
+    folder = JobFolder(tmp_path / "job")
+    folder.acquire()
+    folder.release()
+    return LocalRuntime(folder, State(uid="u", status=status or JobStatus()), processes, **more)
+
+
+def with_retriever(corpus: Path) -> RagGrpoJob:
+    endpoint = {"name": "kb", "managed": {"corpus": str(corpus)}}
+    return a_job({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+
+
+async def observed_retriever(
+    runtime: LocalRuntime, job: RagGrpoJob, until: Callable[[RetrieverObserved], bool]
+) -> RetrieverObserved:
+    deadline = time.monotonic() + 60
+    while True:
+        [found] = (await runtime.observe(job)).retrievers
+        if until(found):
+            return found
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def a_silent_head(tmp_path: Path, processes: Processes) -> RayHead:
+    """A head that lives, and whose Jobs API never answers."""
+    child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
+    return RayHead(1, child, tmp_path / "raggrpo-x", free_port(), free_port())
+
+
+async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
+    tmp_path: Path, processes: Processes
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(CORPUS)
+    runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
+    config = trainer_config(job, resolve(job), number=1)
+
+    await runtime.perform(job, StartRetriever("kb"))
+    await runtime.perform(job, StartRetriever("kb"))
+    ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
+    [endpoint] = runtime._retrievers.filled_in(config).retrieval.endpoints
+    warden.sweep(f"{processes.mark}.retriever-kb")
+    dead = await observed_retriever(runtime, job, lambda found: found.has_ended)
+    await runtime.perform(job, StartRetriever("kb"))
+    await observed_retriever(runtime, job, lambda found: found.is_ready)
+    [again] = runtime._retrievers.filled_in(config).retrieval.endpoints
+    await runtime.perform(job, StopRetrievers())
+
+    assert ready.problem == ""
+    assert endpoint.url.startswith("http://127.0.0.1:")
+    assert endpoint.url.endswith("/retrieve")
+    assert dead.cause is None
+    assert again.url == endpoint.url
+    assert (await runtime.observe(job)).retrievers == ()
+
+
+async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_use(
+    tmp_path: Path, processes: Processes
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1"}\n')
+    runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
+
+    await runtime.perform(job, StartRetriever("kb"))
+    found = await observed_retriever(runtime, job, lambda found: found.has_ended)
+
+    assert found.cause is Cause.DATA_ERROR
+    assert "line 1" in found.problem
+
+
+async def test_head_that_is_silent_for_long_counts_as_lost(
+    tmp_path: Path, processes: Processes
+) -> None:
+    clock = Clock()
+    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
+    runtime._head = a_silent_head(tmp_path, processes)
+
+    seen = []
+    for _ in range(SILENT_LOOKS + 1):
+        seen.append((await runtime.observe(job)).cluster)
+        clock.now += SILENT_SECONDS / SILENT_LOOKS
+
+    assert [cluster is not None and cluster.is_lost for cluster in seen] == [
+        *[False] * SILENT_LOOKS,
+        True,
+    ]
+    assert seen[-1] is not None
+    assert seen[-1].message == "the head's Jobs API has not answered for 120 s"
+
+
+async def test_time_in_which_nobody_looked_is_no_silence(
+    tmp_path: Path, processes: Processes
+) -> None:
+    clock = Clock()
+    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
+    runtime._head = a_silent_head(tmp_path, processes)
+
+    await runtime.observe(job)
+    clock.now += 10 * SILENT_SECONDS
+    cluster = (await runtime.observe(job)).cluster
+
+    assert cluster is not None
+    assert not cluster.is_lost
+
+
+async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Processes) -> None:
+    runtime, job = a_runtime(tmp_path, processes), a_job()
+    head = runtime._head = a_silent_head(tmp_path, processes)
+    warden.sweep(head.child.mark)
+    head.child.process.wait()
+
+    observed = await runtime.observe(job)
+
+    assert observed.cluster is not None
+    assert observed.cluster.is_lost
+    assert "signal 9 (SIGKILL)" in observed.cluster.message
+    assert not observed.dashboard_reachable
+
+
+async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
+    tmp_path: Path, processes: Processes
+) -> None:
+    status = JobStatus(attempt=3, attempts=[AttemptRecord(number=3, cluster=2)])
+    runtime, job = a_runtime(tmp_path, processes, status), a_job()
+
+    before = (await runtime.observe(job)).cluster
+    await runtime.perform(job, DeleteCluster(2))
+
+    assert before is not None
+    assert (before.number, before.is_lost, before.cause) == (2, True, Cause.HEAD_LOST)
+    assert (await runtime.observe(job)).cluster is None
+
+
+async def test_cluster_of_an_ended_attempt_is_not_looked_for(
+    tmp_path: Path, processes: Processes
+) -> None:
+    ended = AttemptRecord(number=3, cluster=2, cause=Cause.SUSPENDED)
+    runtime = a_runtime(tmp_path, processes, JobStatus(attempt=3, attempts=[ended]))
+
+    assert (await runtime.observe(a_job())).cluster is None
+
+
+async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: Processes) -> None:
+    runtime, job = a_runtime(tmp_path, processes), a_job()
+    config = trainer_config(job, resolve(job), number=1)
+
+    with pytest.raises(RuntimeTrouble, match="there is no Ray head"):
+        await runtime.perform(job, SubmitAttempt(config, 1))
+
+
+async def test_configuration_that_is_too_large_for_the_environment_is_refused(
+    tmp_path: Path, processes: Processes
+) -> None:
+    files = [f"/mnt/work/{'x' * 1000}{n}.jsonl" for n in range(64)]
+    runtime, job = a_runtime(tmp_path, processes), a_job({"data.trainFiles": files})
+    runtime._head = a_silent_head(tmp_path, processes)
+
+    with pytest.raises(RuntimeTrouble, match="shorten templates or file lists") as caught:
+        await runtime.perform(job, SubmitAttempt(trainer_config(job, resolve(job), number=1), 1))
+
+    assert not caught.value.retryable
+
+
+async def test_creating_a_cluster_twice_starts_one_head(
+    tmp_path: Path, processes: Processes
+) -> None:
+    runtime, job = a_runtime(tmp_path, processes), a_job({"resources.device": "CPU"})
+
+    await runtime.perform(job, CreateCluster(1))
+    first = runtime._head
+    await runtime.perform(job, CreateCluster(1))
+    temp_dir = runtime._state.temp_dir
+    existed = is_there(temp_dir)
+    await runtime.close()
+
+    assert runtime._head is None
+    assert first is not None
+    assert existed
+    assert not is_there(temp_dir)
+    assert warden.carriers(f"{processes.mark}.c1") == []

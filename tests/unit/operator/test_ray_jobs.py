@@ -1,0 +1,205 @@
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from raggrpo_operator.core.observed import SubmissionStatus
+from raggrpo_operator.errors import AccessRefused, RuntimeTrouble
+from raggrpo_operator.progress_client import ProgressClient
+from raggrpo_operator.ray_jobs import RayJobs, last_lines
+
+Answer = tuple[int, Any]
+
+
+class Head:
+    """What the served head received."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.calls: list[tuple[str, str]] = []
+        self.bodies: list[Any] = []
+        self.tokens: list[str | None] = []
+
+
+@asynccontextmanager
+async def a_head(answer: Callable[[str, str], Answer]) -> AsyncIterator[Head]:
+    """Serve (method, path) → (status, JSON) on a free port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            head.calls.append((self.command, self.path))
+            head.bodies.append(json.loads(self.rfile.read(length) or "null"))
+            head.tokens.append(self.headers.get("Authorization"))
+            status, body = answer(self.command, self.path)
+            text = body if isinstance(body, str) else json.dumps(body)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_GET = do_POST = answer  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    head = Head(f"http://127.0.0.1:{server.server_port}")
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield head
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def knows(status: str, **more: Any) -> Callable[[str, str], Answer]:
+    return lambda method, path: (200, {"status": status, **more})
+
+
+def unknown(method: str, path: str) -> Answer:
+    return (404, "not found") if method == "GET" else (200, {"submission_id": "j-a1"})
+
+
+async def test_submission_carries_environment_and_metadata() -> None:
+    async with a_head(unknown) as head:
+        jobs = RayJobs(head.url)
+        await jobs.submit("j-a1", "exec true", {"A": "1"}, {"attempt": "1"})
+        await jobs.close()
+
+    assert head.calls == [("GET", "/api/jobs/j-a1"), ("POST", "/api/jobs/")]
+    assert head.bodies[1] == {
+        "submission_id": "j-a1",
+        "entrypoint": "exec true",
+        "metadata": {"attempt": "1"},
+        "runtime_env": {"env_vars": {"A": "1"}},
+    }
+
+
+async def test_submitting_twice_submits_once() -> None:
+    async with a_head(knows("RUNNING")) as head:
+        jobs = RayJobs(head.url)
+        await jobs.submit("j-a1", "exec true", {}, {})
+        await jobs.close()
+
+    assert [method for method, _ in head.calls] == ["GET"]
+
+
+async def test_exit_code_of_the_driver_is_reported() -> None:
+    message = "failed, last available logs:\n\x1b[36m(Rank pid=7)\x1b[0m boom\n\n"
+    async with a_head(knows("FAILED", driver_exit_code=17, message=message)) as head:
+        jobs = RayJobs(head.url)
+        found = await jobs.status("j-a1", 1)
+        await jobs.close()
+
+    assert found is not None
+    assert (found.status, found.exit_code) == (SubmissionStatus.FAILED, 17)
+    assert found.message == "failed, last available logs:\n(Rank pid=7) boom"
+
+
+async def test_unknown_submission_is_none() -> None:
+    async with a_head(unknown) as head:
+        jobs = RayJobs(head.url)
+        found = await jobs.status("j-a1", 1)
+        await jobs.close()
+
+    assert found is None
+
+
+async def test_stopping_what_is_not_there_is_done() -> None:
+    async with a_head(lambda method, path: (404, "")) as head:
+        jobs = RayJobs(head.url)
+        await jobs.stop("j-a1")
+        await jobs.close()
+
+    assert head.calls == [("POST", "/api/jobs/j-a1/stop")]
+
+
+async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble() -> None:
+    async with a_head(lambda method, path: (401, "no")) as head:
+        jobs = RayJobs(head.url, token="s3cret")
+        with pytest.raises(AccessRefused, match="401") as caught:
+            await jobs.status("j-a1", 1)
+        await jobs.close()
+
+    assert head.tokens == ["Bearer s3cret"]
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", ["submit", "status", "stop", "logs"])
+async def test_error_of_the_head_is_trouble_with_its_words(verb: str) -> None:
+    async with a_head(lambda method, path: (500, "no available agent")) as head:
+        jobs = RayJobs(head.url)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "submit": lambda: jobs.submit("j-a1", "true", {}, {}),
+            "status": lambda: jobs.status("j-a1", 1),
+            "stop": lambda: jobs.stop("j-a1"),
+            "logs": lambda: jobs.logs("j-a1"),
+        }
+        with pytest.raises(RuntimeTrouble, match="no available agent"):
+            await calls[verb]()
+        await jobs.close()
+
+
+async def test_answer_that_is_no_json_is_trouble() -> None:
+    async with a_head(lambda method, path: (200, "<html>")) as head:
+        jobs = RayJobs(head.url)
+        with pytest.raises(RuntimeTrouble, match="no JSON"):
+            await jobs.status("j-a1", 1)
+        await jobs.close()
+
+
+async def test_head_that_is_not_there_is_trouble_and_not_ready() -> None:
+    async with a_head(unknown) as head:
+        pass
+    jobs = RayJobs(head.url)
+
+    assert not await jobs.is_ready()
+    with pytest.raises(RuntimeTrouble):
+        await jobs.status("j-a1", 1)
+    await jobs.close()
+
+
+def test_message_is_cut_to_its_last_lines() -> None:
+    assert last_lines("\n".join(map(str, range(9)))).splitlines() == ["4", "5", "6", "7", "8"]
+    assert len(last_lines("x" * 5000)) == 300
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)],
+)
+async def test_progress_that_cannot_be_read_is_none(answer: Answer) -> None:
+    async with a_head(lambda method, path: answer) as head:
+        client = ProgressClient(head.url)
+        found = await client.read()
+        await client.close()
+
+    assert found is None
+
+
+async def test_progress_is_read_whatever_newer_fields_it_has() -> None:
+    body = {"attempt": 2, "stage": "Training", "step": 7, "fromTheFuture": 1}
+    async with a_head(lambda method, path: (200, body)) as head:
+        client = ProgressClient(head.url, token="t")
+        found = await client.read()
+        await client.close()
+
+    assert found is not None
+    assert (found.attempt, found.step) == (2, 7)
+    assert head.tokens == ["Bearer t"]
+
+
+async def test_stack_dump_of_a_dead_server_is_best_effort() -> None:
+    async with a_head(unknown) as head:
+        pass
+    client = ProgressClient(head.url)
+
+    await client.dump_stacks()
+    await client.close()
