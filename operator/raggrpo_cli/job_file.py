@@ -91,10 +91,14 @@ def parsed(raw: Any) -> RagGrpoJob:
 
 def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None) -> RagGrpoJob:
     raw = _read(path)
+    if not sets and not endpoints:
+        return parsed(raw)
     try:
         return parsed(changed(raw, sets or [], endpoints or []))
     except BadOptions as wrong:
         _refuse_options(wrong.problems)
+    except RecursionError:
+        refuse(f"{path} contains itself through a YAML alias: write the values out")
 
 
 def _read(path: Path) -> object:

@@ -63,7 +63,8 @@ def _prepare(folder: Path, seed: int, steps: int) -> None:
             seconds = time.monotonic() - began
             print(f"supervised step {step}/{steps}, {seconds:.0f} s, loss {loss:.2f}", flush=True)
 
-    model.warm_up(made, tokenizer, questions.train, steps=steps, seed=seed, report=report)
+    codes = sorted({record.code for record in found})
+    model.warm_up(made, tokenizer, questions.train, codes, steps=steps, seed=seed, report=report)
     model.save(made, tokenizer, folder / "model")
 
 

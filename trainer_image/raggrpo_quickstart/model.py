@@ -91,14 +91,17 @@ def warm_up(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     questions: Sequence[Question],
+    codes: Sequence[str],
     *,
     steps: int,
     seed: int,
     report: Callable[[int, float], None],
 ) -> None:
-    """Train on answers alone; `report` is told step and loss."""
+    """Train on answers alone; `report` is told step and loss.
+
+    `codes` must hold those of held-out records too: a token that is never right is unlearned.
+    """
     rng = random.Random(seed)
-    codes = sorted({record.code for question in questions for record in question.found})
     optimizer = torch.optim.AdamW(
         model.parameters(), LEARNING_RATE, weight_decay=0.01, betas=(0.9, 0.95)
     )
