@@ -42,7 +42,7 @@ def _prepare(folder: Path, seed: int, steps: int) -> None:
 
     from . import model, records
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     found = records.load_records()
     questions = records.ask(found, seed)
     records.write_corpus(found, folder / "corpus.jsonl")
