@@ -116,7 +116,8 @@ def raggrpo(*arguments: str) -> Sequence[str]:
 def stand_in_env(orders: Mapping[str, Any]) -> dict[str, str]:
     """Return an environment in which the stand-in is the trainer."""
     inherited = {key: value for key, value in os.environ.items() if key != ENV_RUN_MARK}
-    return {**inherited, "PYTHONPATH": str(STAND_IN), "STAND_IN": json.dumps(orders)}
+    path = os.pathsep.join([str(STAND_IN), inherited.get("PYTHONPATH", "")])
+    return {**inherited, "PYTHONPATH": path, "STAND_IN": json.dumps(orders)}
 
 
 def kill(process: "subprocess.Popen[str]") -> None:

@@ -223,12 +223,13 @@ async def test_creating_a_cluster_twice_starts_one_head(
     await runtime.perform(job, CreateCluster(1))
     first = runtime._head
     await runtime.perform(job, CreateCluster(1))
+    second = runtime._head
     temp_dir = runtime._state.temp_dir
     existed = is_there(temp_dir)
     await runtime.close()
 
     assert runtime._head is None
-    assert first is not None
+    assert first is second is not None
     assert existed
     assert not is_there(temp_dir)
     assert warden.carriers(f"{processes.mark}.c1") == []

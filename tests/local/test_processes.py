@@ -180,14 +180,29 @@ def test_nothing_survives_a_run_that_a_signal_ends(number: signal.Signals, owner
     wait_for(owner.is_gone)
 
 
+def _has_pending_signals(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return any(line.startswith(("SigPnd", "ShdPnd")) and int(line.split()[1], 16) for line in lines)
+
+
+def test_children_live_in_sessions_of_their_own(processes: Processes, tmp_path: Path) -> None:
+    child = processes.start("probe", ["sleep", "1000"], os.environ, tmp_path / "log")
+    [guard] = warden.carriers(f"{processes.mark}.warden")
+
+    sessions = {os.getsid(pid) for pid in (child.process.pid, guard, os.getpid())}
+
+    assert len(sessions) == 3
+
+
 def test_terminal_signals_do_not_reach_children_or_warden(owner: Owner) -> None:
     for pid in (owner.warden, owner.keeper):
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
             os.kill(pid, number)
     os.kill(owner.warden, signal.SIGTERM)
-    owner.process.kill()
+    wait_for(lambda: not _has_pending_signals(owner.warden))
 
-    wait_for(owner.is_gone)
+    assert warden.carriers(f"{owner.mark}.warden") == [owner.warden]
+    assert owner.keeper in warden.carriers(owner.mark)
 
 
 def test_nothing_survives_an_exception(tmp_path: Path) -> None:

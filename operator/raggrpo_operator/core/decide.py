@@ -204,8 +204,6 @@ def _suspended(this: Round) -> Decision:
     this.condition(ConditionType.SUSPENDED, True, "Suspended", "spec.suspend is true")
     this.condition(ConditionType.PROGRESSING, False, "Suspended")
     this.condition(ConditionType.CLUSTER_READY, False, "Suspended")
-    if not is_true(this.status, ConditionType.PREFLIGHT_PASSED):
-        this.condition(ConditionType.PREFLIGHT_PASSED, False, "Suspended")
     return this.end(requeue_after=None if not this.actions else POLL_SECONDS)
 
 
