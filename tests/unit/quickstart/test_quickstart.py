@@ -1,0 +1,91 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raggrpo_quickstart import model, records
+from raggrpo_trainer.prompts import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def found() -> list[records.Record]:
+    return records.load_records()
+
+
+@pytest.fixture(scope="module")
+def questions(found: list[records.Record]) -> records.Questions:
+    return records.ask(found, seed=0)
+
+
+def test_the_corpus_holds_about_eight_thousand_records_with_codes_of_three_characters(
+    found: list[records.Record],
+) -> None:
+    assert len(found) > 7500
+    assert all(len(record.code) == 3 and record.name for record in found)
+
+
+def test_nearly_every_record_is_found_by_its_question(
+    found: list[records.Record], questions: records.Questions
+) -> None:
+    asked = len(questions.train) + len(questions.validation)
+    assert asked >= 0.95 * len(found)
+    assert all(q.record in q.found for q in questions.train)
+
+
+def test_no_held_out_name_is_trained_on(questions: records.Questions) -> None:
+    held_out = {q.record.name for q in questions.validation}
+    assert len(questions.validation) >= records.VALIDATION_QUESTIONS
+    assert held_out.isdisjoint(q.record.name for q in questions.train)
+
+
+def test_every_answer_is_one_token_and_survives_the_way_to_disk_and_back(
+    found: list[records.Record], tmp_path: Path
+) -> None:
+    model.make_tokenizer(found).save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path))
+    for record in found[::97]:
+        text = f"{record.passage()}\n"
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+        assert len(tokenizer(record.answer, add_special_tokens=False)["input_ids"]) == 1
+
+
+def test_warm_up_lowers_the_loss(found: list[records.Record], questions: records.Questions) -> None:
+    tokenizer = model.make_tokenizer(found)
+    made = model.make_model(tokenizer, seed=0)
+    losses: list[float] = []
+    codes = sorted({record.code for record in found})
+    model.warm_up(
+        made,
+        tokenizer,
+        questions.train,
+        codes,
+        steps=12,
+        seed=0,
+        report=lambda step, loss: losses.append(loss),
+    )
+    assert losses[-1] < losses[0]
+
+
+def prepare(folder: Path) -> str:
+    command = [sys.executable, "-m", "raggrpo_quickstart", "--dir", str(folder), "--steps", "1"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    return done.stdout
+
+
+def test_a_complete_folder_is_left_alone_and_a_torn_one_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+    prepare(folder)
+    assert (folder / "model" / "config.json").exists()
+    assert "nothing to prepare" in prepare(folder)
+    (folder / "COMPLETE").unlink()
+    (folder / "corpus.jsonl").write_text("torn")
+    prepare(folder)
+    assert (folder / "corpus.jsonl").read_text().count("\n") > 7500
