@@ -25,6 +25,7 @@ from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_operator.local_runtime.processes import Processes, free_port
 from raggrpo_operator.local_runtime.ray_head import RayHead
 from raggrpo_operator.local_runtime.runtime import SILENT_LOOKS, SILENT_SECONDS, LocalRuntime
+from raggrpo_operator.local_runtime.supervise import prepare
 
 CORPUS = '{"id": "1", "contents": "a passage"}\n'
 
@@ -233,3 +234,13 @@ async def test_creating_a_cluster_twice_starts_one_head(
     assert existed
     assert not is_there(temp_dir)
     assert warden.carriers(f"{processes.mark}.c1") == []
+
+
+def test_next_run_ends_what_a_killed_one_left(tmp_path: Path, processes: Processes) -> None:
+    processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
+    folder = JobFolder(tmp_path)
+    folder.save(State(uid="u", mark=processes.mark))
+
+    prepare(folder, a_job())
+
+    assert warden.carriers(processes.mark) == []
