@@ -23,7 +23,7 @@ $(SETUP): pyproject.toml requirements/dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-* && touch $(SETUP)
 
-quickstart: setup ## train the small retrieval job for real on this machine (about 5 minutes)
+quickstart: setup ## train the small retrieval job for real on this machine
 	$(BIN)/python -m raggrpo_quickstart --dir $(DIR)/input
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
 
