@@ -75,6 +75,7 @@ def test_run_can_be_interrupted_killed_and_continued(tmp_path: Path) -> None:
     job.wait_until_gone()
     saved = int((job.checkpoints / "saved-step").read_text())
     assert code == 130, output
+    assert "stopping: the attempt saves first; interrupt again to end at once" in output
     assert f"suspended, saved at step {saved}; run the same command again to continue" in output
     assert not temp_dir.exists()
 

@@ -23,7 +23,7 @@ from .conditions import is_true, parse_timestamp, timestamp
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
 from .resolve import resolve
-from .round import POLL_SECONDS, Decision, Round
+from .round import RELEASE_SECONDS, Decision, Round
 from .rules import violations
 from .sizing import size
 from .violation import Severity, Violation
@@ -103,7 +103,7 @@ def _has_ended(this: Round) -> bool:
 def _clean_up(this: Round) -> Decision:
     """Free everything after the end and stay quiet."""
     _release(this)
-    return this.end(requeue_after=None if not this.actions else POLL_SECONDS)
+    return this.end(requeue_after=None if not this.actions else RELEASE_SECONDS)
 
 
 def _release(this: Round) -> None:
@@ -204,7 +204,7 @@ def _suspended(this: Round) -> Decision:
     this.condition(ConditionType.SUSPENDED, True, "Suspended", "spec.suspend is true")
     this.condition(ConditionType.PROGRESSING, False, "Suspended")
     this.condition(ConditionType.CLUSTER_READY, False, "Suspended")
-    return this.end(requeue_after=None if not this.actions else POLL_SECONDS)
+    return this.end(requeue_after=None if not this.actions else RELEASE_SECONDS)
 
 
 def _next_attempt(this: Round) -> Decision:

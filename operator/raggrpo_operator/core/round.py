@@ -13,6 +13,8 @@ from .observed import Observed
 from .resolve import Resolved, trainer_config
 
 POLL_SECONDS = 5.0
+RELEASE_SECONDS = 1.0
+"""When to look whether what was to be freed is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,8 +120,7 @@ def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) 
     progress = status.progress
     parts = [f"Step {progress.step}/{progress.total_steps}"]
     if status.attempts and status.attempts[0].started:
-        elapsed = now - parse_timestamp(status.attempts[0].started)
-        parts.append(f"{duration(elapsed.total_seconds())} elapsed")
+        parts.append(f"{duration(_elapsed(status.attempts[0], now))} elapsed")
     if progress.seconds_per_step:
         parts.append(f"{progress.seconds_per_step:.2g} s/step")
     if progress.estimated_remaining_seconds is not None:
@@ -161,6 +160,12 @@ def _of_attempt(old: AttemptRecord | None, new: AttemptRecord) -> Iterator[str]:
         what = "reached its target" if new.cause is Cause.SUCCEEDED else f"ended: {new.cause}"
         why = f": {new.message}" if new.cause is not Cause.SUCCEEDED and new.message else ""
         yield f"{attempt} {what} after step {new.to_step}{why}"
+
+
+def _elapsed(attempt: AttemptRecord, now: datetime) -> float:
+    if attempt.cause is not None:
+        return attempt.seconds
+    return (now - parse_timestamp(attempt.started)).total_seconds()
 
 
 def duration(seconds: float) -> str:

@@ -105,6 +105,7 @@ class _Supervision:
         if self._signals > 1:
             work.cancel()
             return
+        log.warning("stopping: the attempt saves first; interrupt again to end at once")
         spec = self._job.spec.model_copy(update={"suspend": True})
         self._job = self._job.model_copy(update={"spec": spec})
         self._wake.set()

@@ -46,6 +46,14 @@ def test_line_says_what_the_practice_prints() -> None:
     assert line == ("Step 12/60, 18 s elapsed, 1.2 s/step, ETA 58 s, reward 0.531, stage Training")
 
 
+def test_clock_stops_with_the_attempt() -> None:
+    ended = AttemptRecord(
+        number=1, started="2026-11-21T12:00:00Z", seconds=11, cause=Cause.SUSPENDED
+    )
+
+    assert "11 s elapsed" in progress_line(a_status(12, attempts=[ended]), NOW)
+
+
 def test_line_leaves_out_what_is_not_known() -> None:
     assert progress_line(JobStatus(), NOW) == "Step 0/0"
 
