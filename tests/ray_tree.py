@@ -75,7 +75,8 @@ def main() -> None:
         ),
         flush=True,
     )
-    while True:
+    test = os.getppid()
+    while os.getppid() == test:  # an orphan of a killed test must not stay
         processes.guard()
         time.sleep(0.1)
 
