@@ -19,7 +19,7 @@ $(SETUP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) scripts/check_machine.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-* && touch $(SETUP)
 

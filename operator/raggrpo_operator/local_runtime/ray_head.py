@@ -20,6 +20,8 @@ from .processes import Child, Processes, free_port, signal_name
 SPARE_CPUS = 2
 """Logical CPUs beside ranks and engines: the driver's tasks must never wait for a place."""
 PREFIX = "raggrpo-"
+STOP_SECONDS = 30
+"""From SIGTERM to SIGKILL of a driver: it saves the last finished step first."""
 LONGEST_TEMP_DIR = 40
 """Ray puts Unix sockets about 60 characters below it; the kernel allows 107."""
 GCS_RECONNECT_SECONDS = 5
@@ -125,6 +127,9 @@ def head_env(env: Mapping[str, str]) -> dict[str, str]:
     return {
         "RAY_DEDUP_LOGS": "0",
         "RAY_enable_metrics_collection": "0",
+        # Read by the process that stops a driver; given with the submission it has no effect, and
+        # the driver is killed after 3 s, in the middle of its last save.
+        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_worker_niceness": "0",  # the default of 15 lets any other process starve ranks
         **inherited,
         **SURVIVES_SETPROCTITLE,

@@ -197,7 +197,6 @@ class LocalRuntime:
         env = {
             names.ENV_CONFIG: text,
             names.ENV_PROGRESS_PORT: str(head.progress_port),
-            "RAY_JOB_STOP_WAIT_TIME_S": str(config.grace_seconds),
         }
         await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
 
