@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from local.drill import Outcome, Run, strike
+from local.drill import Outcome, Run
 
 
 @pytest.fixture(scope="module")
@@ -69,24 +69,6 @@ def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_param
     assert any(newest.name in s for s in skipped)
     assert outcome.weights == undisturbed.weights
     assert outcome.left_over == []
-
-
-@pytest.mark.timeout(900)
-def test_interrupted_suspends_then_completes_then_goes_on_when_the_target_is_raised(
-    undisturbed: Outcome, tmp_path: Path
-) -> None:
-    outcome = strike(run := Run(tmp_path / "run"), "ctrl-c", "between")
-    assert outcome.causes == ["Suspended"]
-    assert outcome.summary["attempts"][-1]["lostSteps"] == 0
-    assert outcome.weights == undisturbed.weights
-
-    again = run.finish(run.start())
-    assert "is complete" in run.log()
-    assert len(again.summary["attempts"]) == len(outcome.summary["attempts"])
-
-    raised = run.finish(run.start("wrong-resume@attempt=3", "spec.training.totalSteps=14"))
-    assert raised.causes == ["Suspended", "ResumeMismatch"]
-    assert raised.summary["step"] == 14
 
 
 @pytest.mark.timeout(120)

@@ -73,9 +73,6 @@ class _Attempt:
     async def run(self) -> int:
         """Return the exit code; the reason is reported before."""
         config = self._config
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
         register(attempt_folder(config), "driver")
         try:
             fence = await asyncio.to_thread(
@@ -94,6 +91,10 @@ class _Attempt:
             log_to_driver=True,
             logging_level=logging.WARNING,
         )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Only now: connecting puts Ray's own handler in place, which exits without saving.
+            loop.add_signal_handler(number, self._stop.set)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
         reporter = Reporter(config, fence.epoch, publish=server.publish)
