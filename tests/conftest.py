@@ -4,6 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 GOLDEN = Path(__file__).parent / "golden"
 
