@@ -45,12 +45,12 @@ _SMALL: dict[str, Any] = {
     "kind": "RagGrpoJob",
     "metadata": {"name": "small", "uid": "5f1d"},
     "spec": {
-        "model": {"path": "/mnt/work/model"},
-        "data": {"trainFiles": ["/mnt/work/train.jsonl"]},
+        "model": {"path": "/mnt/runs/model"},
+        "data": {"trainFiles": ["/mnt/runs/train.jsonl"]},
         "training": {"totalSteps": 1000},
-        "checkpoint": {"path": "/mnt/work/checkpoints"},
+        "checkpoint": {"path": "/mnt/runs/checkpoints"},
         "resources": {"gpusPerNode": 1, "gpuMemoryGib": 80},
-        "volumes": [{"name": "work", "claimName": "work", "mountPath": "/mnt/work"}],
+        "volumes": [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}],
     },
 }
 

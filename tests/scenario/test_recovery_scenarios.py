@@ -487,7 +487,7 @@ async def test_cluster_that_never_gets_ready_ends_the_job_after_its_deadline() -
 RETRIEVAL = {
     "retrieval": {
         "mode": "Prompt",
-        "endpoints": [{"name": "kb", "managed": {"corpus": "/mnt/work/corpus.jsonl"}}],
+        "endpoints": [{"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}],
     },
     "data.maxPromptLength": 400,
 }

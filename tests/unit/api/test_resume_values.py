@@ -28,7 +28,7 @@ def test_exactly_what_a_result_depends_on_is_listed_by_its_path_in_the_job() -> 
     values = resume_values(a_spec())
 
     assert sorted(values) == sorted(DEPENDS_ON.split())
-    assert values["data.trainFiles"] == ["/mnt/work/train.jsonl"]
+    assert values["data.trainFiles"] == ["/mnt/runs/train.jsonl"]
     assert values["retrieval.endpoints"] == [
         {"name": "kb", "role": "Retriever", "protocol": "SearchR1", "topK": 5}
         | {"scoreThreshold": 0.95}

@@ -86,7 +86,7 @@ def test_missing_mounts_come_with_the_exact_flags() -> None:
 
 def test_volume_that_no_path_uses_needs_no_mount() -> None:
     unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
-    job = a_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/work"}, unused]})
+    job = a_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
 
     assert mounted(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
 

@@ -9,7 +9,7 @@ from raggrpo_operator.local_runtime.overrides import BadOptions, changed
 
 ENDPOINTS = [
     {"name": "actor-8b", "url": "http://rag:8000/chat"},
-    {"name": "kb", "managed": {"corpus": "/mnt/work/corpus.jsonl"}},
+    {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}},
 ]
 
 

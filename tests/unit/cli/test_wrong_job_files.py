@@ -158,7 +158,7 @@ WRONG: dict[str, tuple[Mapping[str, Any], list[str]]] = {
     ),
     "checkpoint off the volumes": (
         {"spec.checkpoint.path": "/tmp/checkpoints"},
-        ["spec.checkpoint.path", "lies on no volume", "/mnt/work/small"],
+        ["spec.checkpoint.path", "lies on no volume", "/mnt/runs/small"],
     ),
     "n is not groupSize": (
         {"spec.rollout.n": 5, "spec.algorithm.groupSize": 3},
@@ -308,7 +308,7 @@ ON_CPU = ("--set", "resources.device=CPU")
             ["--mount wrok=/tmp", "claims: work", "--mount work=/tmp"],
             id="unknown claim",
         ),
-        pytest.param((), ["--mount work=/path/to/folder", "/mnt/work"], id="missing mount"),
+        pytest.param((), ["--mount work=/path/to/folder", "/mnt/runs"], id="missing mount"),
         pytest.param(
             ("--mount", "work=/nowhere/at/all"),
             ["no such folder", "mkdir -p /nowhere/at/all"],

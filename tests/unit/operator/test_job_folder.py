@@ -72,13 +72,13 @@ def test_other_jobs_keep_their_annotation(tmp_path: Path) -> None:
 
 def test_changed_values_that_checkpoints_depend_on_are_all_named(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, status=BEGUN)
-    changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/work/other"}
+    changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/runs/other"}
 
     with pytest.raises(RuntimeTrouble) as caught:
         prepare(folder, a_job(changes))
 
     text = str(caught.value)
-    assert "spec.checkpoint.path: '/mnt/work/checkpoints' → '/mnt/work/other'" in text
+    assert "spec.checkpoint.path: '/mnt/runs/checkpoints' → '/mnt/runs/other'" in text
     assert "spec.rollout.temperature: 0.6 → 1.0" in text
     assert "set them back" in text
     assert "another --dir" in text
@@ -161,7 +161,7 @@ def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
 
     folder.save_job(a_job())
 
-    assert "path: /mnt/work/model" in (folder.path / "job.yaml").read_text()
+    assert "path: /mnt/runs/model" in (folder.path / "job.yaml").read_text()
 
 
 def test_drivers_log_is_kept_once_the_attempt_has_ended(tmp_path: Path) -> None:

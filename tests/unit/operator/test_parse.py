@@ -97,7 +97,7 @@ def test_a_valid_job_is_returned() -> None:
     job = parse_job(a_raw_job())
 
     assert isinstance(job, RagGrpoJob)
-    assert job.spec.model.path == "/mnt/work/model"
+    assert job.spec.model.path == "/mnt/runs/model"
 
 
 def test_null_means_not_given_as_for_the_api_server() -> None:

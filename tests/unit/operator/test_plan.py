@@ -64,7 +64,7 @@ def test_errors_and_warnings_come_with_their_remedies() -> None:
 
 
 def test_long_values_continue_below_themselves() -> None:
-    files = [f"/mnt/work/part-{number:03}.parquet" for number in range(12)]
+    files = [f"/mnt/runs/part-{number:03}.parquet" for number in range(12)]
 
     text = plan_of(a_job({"data.trainFiles": files}))
 

@@ -102,7 +102,7 @@ def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
         ({"resources": {"device": "CPU"}}, "data.numWorkers", 2),
         ({"resources": {"cpu": "500m"}}, "data.numWorkers", 1),
         ({"data.numWorkers": 64, "resources": {"cpu": "99"}}, "data.numWorkers", 16),
-        ({}, "monitoring.logDir", "/mnt/work/checkpoints/logs"),
+        ({}, "monitoring.logDir", "/mnt/runs/checkpoints/logs"),
         ({"resources": {"device": "CPU"}}, "training.precision", "Auto"),
         (
             {"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT]}, "data.maxPromptLength": 200},
@@ -244,15 +244,15 @@ SAME_RESUME: list[dict[str, Any]] = [
     {"training": {"totalSteps": 1000, "rowLayout": "Padded"}},
     {"training": {"totalSteps": 1000, "precision": "FP32"}},
     {"checkpoint.everySteps": 7},
-    {"monitoring": {"mode": "Full", "logDir": "/mnt/work/logs"}},
+    {"monitoring": {"mode": "Full", "logDir": "/mnt/runs/logs"}},
     {"rollout": {"gpuMemoryUtilization": 0.5, "maxNumSeqs": 64}},
     {"data.numWorkers": 2},
-    {"validation": {"everySteps": 5}, "data.validationFiles": ["/mnt/work/held_out.jsonl"]},
+    {"validation": {"everySteps": 5}, "data.validationFiles": ["/mnt/runs/held_out.jsonl"]},
     {"resources": {"gpusPerNode": 4}},
 ]
 OTHER_RESUME: list[dict[str, Any]] = [
-    {"model": {"path": "/mnt/work/other"}},
-    {"data.trainFiles": ["/mnt/work/other.jsonl"]},
+    {"model": {"path": "/mnt/runs/other"}},
+    {"data.trainFiles": ["/mnt/runs/other.jsonl"]},
     {"data.trainBatchSize": 64},
     {"data.maxSamples": 500},
     {"data.columns": {"answer": "code"}},

@@ -40,7 +40,7 @@ REF = {"name": "rag", "key": "token"}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
 NOTHING_KNOWN = Facts()
-CORPUS = {"corpus": "/mnt/work/corpus.jsonl"}
+CORPUS = {"corpus": "/mnt/runs/corpus.jsonl"}
 MANAGED = {"name": "kb", "managed": CORPUS}
 
 
@@ -212,7 +212,7 @@ ROWS: tuple[Row, ...] = (
         "spec.retrieval.endpoints[0].managed.vectors",
         in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"index": "Dense"}}),
         in_mode("Prompt", {"name": "kb", "managed": CORPUS
-                           | {"index": "Dense", "vectors": "/mnt/work/vectors.npy"}})),
+                           | {"index": "Dense", "vectors": "/mnt/runs/vectors.npy"}})),
     Row(retrieval.protocol_fits_role, Reason.PROTOCOL_MISMATCH,
         "spec.retrieval.endpoints[0].protocol",
         in_mode("Reward", ACTOR | {"protocol": "SearchR1"}), in_mode("Reward", ACTOR)),
@@ -285,7 +285,7 @@ ROWS: tuple[Row, ...] = (
     Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
         "spec.data.validationFiles",
         {"validation": {"afterTraining": True}},
-        {"validation": {"afterTraining": True}, "data.validationFiles": ["/mnt/work/v.jsonl"]}),
+        {"validation": {"afterTraining": True}, "data.validationFiles": ["/mnt/runs/v.jsonl"]}),
     Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
         "spec.data.validationFiles",
         {"validation": {"everySteps": 1}}, {"validation": {"everySteps": 0}}),
@@ -296,11 +296,11 @@ ROWS: tuple[Row, ...] = (
         {"volumes": []}, {}, severity=WARNING),
     Row(paths.checkpoint_lies_on_a_volume, Reason.CHECKPOINT_NOT_ON_VOLUME,
         "spec.checkpoint.path",
-        {"checkpoint.path": "/mnt/workshop/c"}, {"checkpoint.path": "/mnt/work/c"}),
+        {"checkpoint.path": "/mnt/runsshop/c"}, {"checkpoint.path": "/mnt/runs/c"}),
     Row(paths.checkpoint_lies_on_a_volume, Reason.CHECKPOINT_READ_ONLY, "spec.checkpoint.path",
         {"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt", "readOnly": True}]},
         {"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt", "readOnly": True},
-                     {"name": "c", "claimName": "c", "mountPath": "/mnt/work/checkpoints"}]}),
+                     {"name": "c", "claimName": "c", "mountPath": "/mnt/runs/checkpoints"}]}),
     Row(paths.other_paths_lie_on_volumes, Reason.PATH_NOT_ON_VOLUME, "spec.data.trainFiles[0]",
         {"data.trainFiles": ["/data/train.jsonl"]}, {}, severity=WARNING),
     Row(paths.other_paths_lie_on_volumes, Reason.PATH_NOT_ON_VOLUME,

@@ -243,7 +243,7 @@ def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
 
 
 def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
-    kb = {"name": "kb", "managed": {"corpus": "/mnt/work/c.jsonl"}}
+    kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(corpus_bytes=GIB)
 
