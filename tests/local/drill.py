@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        self._folder, self.job = folder, make_input(folder)
+        self._folder, self.dir, self.job = folder, folder / "job", make_input(folder)
         self._began = time.monotonic()
         self._marks: set[str] = set()
 
@@ -143,10 +143,8 @@ class Run:
     def start(self, fault: str = "", *changes: str) -> "subprocess.Popen[str]":
         """Start `raggrpo run` with `--set` changes; its output goes to a file."""
         log = (self._folder / "run.log").open("a")
-        command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(self.job)]
-        command += [part for change in changes for part in ("--set", change)]
         return subprocess.Popen(
-            [*command, "--dir", str(self._folder / "job")],
+            self._command(self.dir, changes),
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | {ENV_FAULT: fault},
@@ -161,10 +159,25 @@ class Run:
         weights = self._folder / "checkpoints" / "export" / "model.safetensors"
         return Outcome(
             weights=hashlib.sha256(weights.read_bytes()).hexdigest(),
-            summary=json.loads((self._folder / "job" / "summary.json").read_text()),
+            summary=json.loads((self.dir / "summary.json").read_text()),
             seconds=time.monotonic() - self._began,
             left_over=self.left_over(),
         )
+
+    def refused(self, job_folder: Path, *changes: str, endpoint: str = "") -> str:
+        """Run the job on another job folder; return what it says when it is refused."""
+        command = self._command(job_folder, changes)
+        command += ["--endpoint", endpoint] if endpoint else []
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+        assert done.returncode in (2, 3, 4), said
+        assert "Traceback" not in said
+        return said
+
+    def _command(self, job_folder: Path, changes: Sequence[str]) -> list[str]:
+        command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(self.job)]
+        command += [part for change in changes for part in ("--set", change)]
+        return [*command, "--dir", str(job_folder)]
 
     def log(self) -> str:
         """Return what the runs printed."""
@@ -173,7 +186,7 @@ class Run:
     def status(self) -> dict[str, Any]:
         """Return the job's status as the run keeps it."""
         try:
-            state = json.loads((self._folder / "job" / "state.json").read_text())
+            state = json.loads((self.dir / "state.json").read_text())
         except FileNotFoundError:
             return {}
         self._marks.add(state["mark"])

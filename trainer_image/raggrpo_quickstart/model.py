@@ -4,28 +4,30 @@ The warm-up teaches the form of an answer and a first idea of copying it from a 
 it sees are random, so that nothing can be remembered and all has to be read.
 """
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils import logging
 
 from .records import Question, Record
 
 PROMPT_TEMPLATE = "{passages}{prompt}"
 PASSAGE_TEMPLATE = "{text}\n"
 END = "<|end|>"
-NAME_TOKENS = 1024
+NAME_TOKENS = 3000
 HIDDEN, HEADS, LAYERS = 128, 4, 2
 ROPE_BASE = 1e6
-LOOKS_BACK = 2
-"""Heads of the first layer that begin by reading the token 1, 2, … places before."""
 SHARPNESS = 3.0
-LEARNING_RATE, RAMP_STEPS, BATCH = 6e-3, 50, 48
+"""Bias with which a head of the first layer begins to look one certain distance back."""
+LOGIT_SCALE = 0.15
+"""Initial weight of the last norm: the logit of a token copied exactly is 128 times this."""
+LEARNING_RATE, BATCH = 6e-3, 48
 
 
 def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
@@ -55,7 +57,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalL
 
     Copying takes two heads in a row (Olsson et al. 2022, "induction heads"): one that tells a
     token what stands before it, one that finds the place where the present token stood before.
-    Found by chance they take thousands of steps; begun near them, hundreds.
+    Found by chance they take thousands of steps; begun near them, a few dozen.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -75,15 +77,9 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalL
     )
     model = Qwen2ForCausalLM(config)
     with torch.no_grad():
-        for number, layer in enumerate(model.model.layers):
-            attention = layer.self_attn
-            torch.nn.init.orthogonal_(attention.v_proj.weight)
-            attention.o_proj.weight.copy_(attention.v_proj.weight.T)
-            if number == 0:
-                _look_back(attention)
-            else:
-                torch.nn.init.orthogonal_(attention.q_proj.weight)
-                attention.k_proj.weight.copy_(attention.q_proj.weight)
+        model.model.embed_tokens.weight.normal_()
+        model.model.norm.weight.fill_(LOGIT_SCALE)
+        _begin_near_copying(*(layer.self_attn for layer in model.model.layers))
     return model
 
 
@@ -97,7 +93,7 @@ def warm_up(
     seed: int,
     report: Callable[[int, float], None],
 ) -> None:
-    """Train on answers alone; `report` is told step and loss.
+    """Train on answers alone at a rising rate; `report` is told step and loss.
 
     `codes` must hold those of held-out records too: a token that is never right is unlearned.
     """
@@ -106,9 +102,8 @@ def warm_up(
         model.parameters(), LEARNING_RATE, weight_decay=0.01, betas=(0.9, 0.95)
     )
     for step in range(1, steps + 1):
-        decay = 0.5 * (1 + math.cos(math.pi * step / steps))
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(step / RAMP_STEPS, 0.2 + 0.8 * decay)
+            group["lr"] = LEARNING_RATE * step / steps
         examples = [_example(q, codes, rng, tokenizer) for q in rng.sample(questions, BATCH)]
         ids, targets = _padded(examples, tokenizer.pad_token_id)
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
@@ -130,20 +125,40 @@ def prompt_text(question: Question, passages: Sequence[str]) -> str:
 
 def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write a Hugging Face folder."""
+    logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def _look_back(attention: torch.nn.Module) -> None:
-    """Bias queries and keys so that rotary positions favour one distance."""
+def _begin_near_copying(first: Any, second: Any) -> None:
+    """Divide the hidden space into one slot per head; slot 0 holds a token's own embedding.
+
+    Head d of the first layer copies slot 0 of the token d places before into slot d. Head d of the
+    second looks where slot d holds what the present token has in slot d - 1, and copies all.
+    """
     size = HIDDEN // HEADS
-    frequency = ROPE_BASE ** (-torch.arange(0, size, 2) / size)
-    keys = attention.k_proj.bias.view(HEADS, size)  # type: ignore[union-attr,operator]
-    queries = attention.q_proj.bias.view(HEADS, size)  # type: ignore[union-attr,operator]
-    for head in range(LOOKS_BACK):
-        keys[head, : size // 2] = SHARPNESS
-        queries[head, : size // 2] = SHARPNESS * torch.cos(-frequency * (head + 1))
-        queries[head, size // 2 :] = SHARPNESS * torch.sin(-frequency * (head + 1))
+    slots = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN)).Q.T.view(HEADS, size, HIDDEN)
+    first.v_proj.weight.copy_(slots[0].repeat(HEADS, 1))
+    first.o_proj.weight.zero_()
+    torch.nn.init.orthogonal_(second.v_proj.weight)
+    second.o_proj.weight.copy_(second.v_proj.weight.T)
+    for head in range(HEADS - 1):
+        rows = slice(head * size, (head + 1) * size)
+        _look_back(first, rows, distance=head + 1)
+        first.o_proj.weight[:, rows] = slots[head + 1].T
+        second.q_proj.weight[rows] = slots[head]
+        second.k_proj.weight[rows] = slots[head + 1]
+
+
+def _look_back(attention: Any, rows: slice, distance: int) -> None:
+    """Bias queries and keys of one head so that rotary positions favour one distance."""
+    size = HIDDEN // HEADS
+    angle = -distance * ROPE_BASE ** (-torch.arange(0, size, 2) / size)
+    keys = attention.k_proj.bias[rows]
+    queries = attention.q_proj.bias[rows]
+    keys[: size // 2] = SHARPNESS
+    queries[: size // 2] = SHARPNESS * torch.cos(angle)
+    queries[size // 2 :] = SHARPNESS * torch.sin(angle)
 
 
 def _example(

@@ -1,14 +1,18 @@
 """Turn pycountry's ISO tables into a corpus and questions about it; no model, nothing downloaded.
 
-Every record is one passage, "Code of Aruba [ABW]", and its question, "Code of Aruba", asks for the
-code in brackets, which only the retrieved passages hold.
+Every record is one passage, "Aruba alpha-3 [ABW]", and its question, "Aruba alpha-3", asks for the
+code in brackets, which only the retrieved passages hold. Asked is only where every passage found
+shares a word of the name with the question, so that a passage has to be read to be chosen.
 """
 
 import json
 import random
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,23 +26,36 @@ MAX_NAME = 24
 """Characters of a name: the few longer ones would set the length of every batch."""
 VALIDATION_QUESTIONS = 256
 
+_KINDS: tuple[tuple[Iterable[Any], dict[str, str]], ...] = (
+    (pycountry.countries, {"alpha-2": "alpha_2", "alpha-3": "alpha_3", "numeric": "numeric"}),
+    (pycountry.currencies, {"currency": "alpha_3", "currency-number": "numeric"}),
+    (pycountry.languages, {"language": "alpha_3"}),
+)
+"""Each table with what a code is called in a passage and in the table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A country, currency or language and its ISO code."""
+    """A country, currency or language and one of its ISO codes."""
 
     name: str
+    kind: str
     code: str
 
     @property
     def question(self) -> str:
         """What is asked, and searched for."""
-        return f"Code of {self.name}"
+        return f"{self.name} {self.kind}"
 
     @property
     def answer(self) -> str:
         """What is expected: one token of the model, with the space before it."""
         return f" [{self.code}]"
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of the name, in lower case."""
+        return frozenset(re.findall(r"\w+", self.name.lower()))
 
     def passage(self, code: str = "") -> str:
         """Return what the corpus holds of it, or the same with another code."""
@@ -63,23 +80,29 @@ class Questions:
 
 def load_records() -> list[Record]:
     """Return all records with names short enough, in the order of the ISO tables."""
-    tables: tuple[Iterable[object], ...] = (
-        pycountry.countries,
-        pycountry.currencies,
-        pycountry.languages,
-    )
-    records = [Record(item.name, item.alpha_3) for table in tables for item in table]  # type: ignore[attr-defined]
-    return [record for record in records if len(record.name) <= MAX_NAME]
+    records = [
+        Record(item.name, kind, getattr(item, field))
+        for table, kinds in _KINDS
+        for item in table
+        for kind, field in kinds.items()
+        if len(item.name) <= MAX_NAME
+    ]
+    asked = Counter(record.question for record in records)
+    return [record for record in records if asked[record.question] == 1]
 
 
 def ask(records: Sequence[Record], seed: int) -> Questions:
-    """Ask for every record whose passage BM25 finds among the first three."""
+    """Ask for every record that BM25 finds among the first three, which all share a name word."""
     index = Bm25Index([Passage(str(i), r.passage()) for i, r in enumerate(records)])
     hits = index.search([record.question for record in records], TOP_K)
     found = [tuple(records[int(hit.passage.id)] for hit in each) for each in hits]
-    asked = [Question(r, f) for r, f in zip(records, found, strict=True) if r in f]
+    asked = [
+        Question(r, f)
+        for r, f in zip(records, found, strict=True)
+        if r in f and all(r.words & other.words for other in f)
+    ]
     random.Random(seed).shuffle(asked)
-    # Names that two tables share would be asked for in both parts.
+    # Every code of a country or currency is held out with its name.
     held_out = {question.record.name for question in asked[:VALIDATION_QUESTIONS]}
     return Questions(
         train=tuple(q for q in asked if q.record.name not in held_out),
