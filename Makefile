@@ -51,7 +51,7 @@ golden: setup ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest tests/golden -q --update-golden
 
 drill: setup ## kill every process of a run at every kind of moment; writes docs/drills.md
-	$(BIN)/python tests/local/drill.py --table docs/drills.md
+	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
 
 bench: setup ## training throughput against TRL, monitoring overhead
 	$(BIN)/python tests/bench/train_throughput.py
