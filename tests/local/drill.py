@@ -25,11 +25,19 @@ from typing import Any
 import psutil
 import yaml
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
 from word_model import write_word_model
 
 STEPS = 12
 SAVE_EVERY = 3
+REFUSALS = {
+    ExitCode.CONFIG_ERROR,
+    ExitCode.DATA_ERROR,
+    ExitCode.PREFLIGHT_FAILED,
+    ExitCode.CHECKPOINT_INCOMPATIBLE,
+    ExitCode.CHECKPOINT_PATH_IN_USE,
+}
 DEADLINE_SECONDS = 400
 VICTIMS = ("driver", "rank", "engine", "head", "run", "ctrl-c")
 MOMENTS = ("step", "checkpoint", "between")
@@ -150,7 +158,7 @@ class Run:
         command += ["--endpoint", endpoint] if endpoint else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         said = done.stdout + done.stderr
-        assert done.returncode in (2, 3, 4), said
+        assert done.returncode in REFUSALS, said
         assert "Traceback" not in said
         return said
 
