@@ -28,7 +28,8 @@ quickstart: setup ## train the small retrieval job for real on this machine
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
 
 test: setup ## all tests that need neither a GPU nor a cluster
-	$(BIN)/python -m pytest tests --durations=15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/golden tests/scenario -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest tests/local --durations=15
 
 test-fast: setup ## the tests without Ray, vLLM and training
 	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -q
