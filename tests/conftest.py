@@ -1,5 +1,6 @@
 """Options and fixtures that all tests share."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from hypothesis import settings
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+# A shell that starts tests in the background has them, and all they start, ignore these two.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 GOLDEN = Path(__file__).parent / "golden"
 
