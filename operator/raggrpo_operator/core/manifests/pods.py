@@ -21,14 +21,6 @@ HOME = "/home/ray"
 REWARD_CODE = "/opt/raggrpo/reward-code"
 """Where the ConfigMap of spec.reward.codeFrom appears."""
 
-_CONTAINER_SECURITY: Manifest = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-
 
 def trainer_image(job: RagGrpoJob, settings: ClusterSettings) -> str:
     """Return the image: pinned by the first attempt, else the job's, else the operator's."""
@@ -122,7 +114,13 @@ def container(
             "limits": {"memory": sizing.memory} | gpus,
         },
         "volumeMounts": mounts,
-        "securityContext": dict(_CONTAINER_SECURITY),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
     }
 
 
