@@ -51,6 +51,10 @@ _EPOCHS = "has(self.training.epochs) && self.training.epochs > 0"
 VALIDATIONS: Mapping[str, tuple[CelRule, ...]] = {
     "": (
         CelRule("size(self.metadata.name) <= 44", "metadata.name: at most 44 characters"),
+        CelRule(
+            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name: lower-case letters, digits and '-', beginning with a letter",
+        ),
         CelRule(_frozen("spec.model.path"), f"spec.model.path {_FROZEN_MESSAGE}"),
         CelRule(_frozen("spec.data.trainFiles"), f"spec.data.trainFiles {_FROZEN_MESSAGE}"),
         CelRule(_frozen("spec.checkpoint.path"), f"spec.checkpoint.path {_FROZEN_MESSAGE}"),

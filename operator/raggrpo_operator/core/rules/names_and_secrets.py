@@ -1,11 +1,13 @@
 """Rules about names that must differ and values that must not be written down (C14, C15)."""
 
+import posixpath
 from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import parse_qsl, urlsplit
 
 from raggrpo_api import names
 from raggrpo_api.secret_names import looks_secret
+from raggrpo_operator.core.manifests.pods import HOME, REWARD_CODE
 from raggrpo_operator.core.violation import Reason, Violation
 
 from .rule_input import RuleInput
@@ -20,9 +22,15 @@ RESERVED_ENV = frozenset(
         "RAY_ADDRESS",
         "RAY_AUTH_MODE",
         "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
     }
 )
 """Set by the operator for each process."""
+
+RESERVED_MOUNTS = frozenset(
+    {"/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/opt", "/proc", "/sys", "/tmp", "/usr"}
+) | {HOME, REWARD_CODE}
+"""Folders of the image and of the pods' own volumes."""
 
 Literal = tuple[str, str, str]
 """(place, name, value) of something written into the file in plain text."""
@@ -58,6 +66,18 @@ def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
                 Reason.RESERVED_NAME,
                 f"{variable.name} is set by the operator",
                 "remove it",
+            )
+
+
+def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
+    """Keep volumes off the folders that every pod needs itself (C14)."""
+    for index, volume in enumerate(given.spec.volumes):
+        if posixpath.normpath(volume.mount_path) in RESERVED_MOUNTS:
+            yield Violation(
+                f"spec.volumes[{index}].mountPath",
+                Reason.RESERVED_NAME,
+                f"{volume.mount_path} belongs to the image or to the pod",
+                "mount it elsewhere, such as /mnt/data",
             )
 
 
