@@ -179,6 +179,11 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
         },
         ["spec.volumes", "mountPath is given twice"],
     ),
+    "volume on a folder of the pod": (
+        {"spec.volumes": [{"name": "a", "claimName": "a", "mountPath": "/dev/shm/"}]},
+        ["spec.volumes[0].mountPath", "mount it elsewhere"],
+    ),
+    "digit first": ({"metadata.name": "7b"}, ["metadata.name", "beginning with a letter"]),
     "one volume name twice": (
         {
             "spec.volumes": [
