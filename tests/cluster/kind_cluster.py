@@ -30,6 +30,8 @@ HERE = Path(__file__).parent
 NAME = os.environ.get("KIND_CLUSTER", "raggrpo")
 READY_SECONDS = 180
 PROBE_IMAGE = "hello-world"
+BASE_IMAGE = "debian:bookworm-slim"
+"""What images begin with where no registry answers; made from Debian's packages then."""
 FREE_GIB = 8
 """The node image, its layers and a cluster need so much."""
 
@@ -69,6 +71,13 @@ def load(*images: str) -> None:
     """Put images of this machine's Docker into the cluster's node."""
     with _timed(f"load {', '.join(images)}"):
         kind("load", "docker-image", *images, "--name", NAME)
+
+
+def pretend_gpus(cluster: Kubernetes, number: int, resource: str = "nvidia.com/gpu") -> None:
+    """Have the node offer GPUs that it does not have; pods that ask for them get scheduled."""
+    amounts = {resource: str(number)}
+    status = {"capacity": amounts, "allocatable": amounts}
+    cluster.write_status("node", f"{NAME}-control-plane", status)
 
 
 def kubeconfig() -> Path:
@@ -140,7 +149,7 @@ def _install_kuberay(cluster: Kubernetes, builds: bool) -> None:
         image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
         if not _has_image(image):
             _build_kuberay(image)
-        load(image)
+        load(image, BASE_IMAGE)
     cluster.kubectl("apply", "--server-side", "-k", kustomization)
     cluster.kubectl(
         "rollout", "status", "deployment/kuberay-operator", f"--timeout={READY_SECONDS}s",
