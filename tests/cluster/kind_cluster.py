@@ -140,17 +140,17 @@ def run(command: Sequence[str], folder: Path | None = None) -> str:
 
 def _install_kuberay(cluster: Kubernetes, builds: bool) -> None:
     """Apply the module's own kustomization; its CRDs are too large for kubectl's annotation."""
-    kustomization = str(tool_folder("kuberay-config") / "default")
+    kustomization = tool_folder("kuberay-config") / "default"
+    named = yaml.safe_load((kustomization / "kustomization.yaml").read_text())["images"][0]
+    image = f"{named['newName']}:{named['newTag']}"
     if builds:
-        rendered = cluster.kubectl("kustomize", kustomization).stdout
-        deployment = next(
-            each for each in yaml.safe_load_all(rendered) if each["kind"] == "Deployment"
-        )
-        image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
         if not _has_image(image):
             _build_kuberay(image)
         load(image, BASE_IMAGE)
-    cluster.kubectl("apply", "--server-side", "-k", kustomization)
+    path = "-o=jsonpath={.spec.template.spec.containers[0].image}"
+    present = cluster.kubectl("get", "deployment", "kuberay-operator", path, check=False)
+    if present.stdout != image:
+        cluster.kubectl("apply", "--server-side", "-k", str(kustomization))
     cluster.kubectl(
         "rollout", "status", "deployment/kuberay-operator", f"--timeout={READY_SECONDS}s",
         deadline=READY_SECONDS + 30,
