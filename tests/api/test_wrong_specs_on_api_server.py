@@ -121,6 +121,10 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
         },
         ["spec.data.maxResponseLength", "leave no room to the answer"],
     ),
+    "no utilization": (
+        {"spec.rollout.gpuMemoryUtilization": 0},
+        ["spec.rollout.gpuMemoryUtilization", "at least 0.05"],
+    ),
     "utilization when colocated": (
         {"spec.rollout.gpuMemoryUtilization": 0.85},
         ["spec.rollout.gpuMemoryUtilization", "0.7 or less when Colocated"],
@@ -455,7 +459,7 @@ def refusal(admission: httpx.Client, raw: Mapping[str, Any]) -> str:
     return "" if answer.is_success else str(answer.json()["message"])
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=changes_to(VALUES))
 @example(changes={})
 def test_what_the_server_refuses_the_operator_refuses_too(
@@ -484,8 +488,9 @@ def places(value: Any, place: str) -> list[str]:
 FULL = yaml.safe_load(next(p for p in SAMPLES if p.stem == "full").read_text())
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(places(FULL["spec"], "spec")), value=st.sampled_from(ODD))
+@example(place="spec.rollout.gpuMemoryUtilization", value=0)
 def test_what_has_the_wrong_form_both_refuse(
     place: str, value: Any, admission: httpx.Client
 ) -> None:

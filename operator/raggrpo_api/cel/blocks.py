@@ -60,6 +60,11 @@ _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
             "rollout.n: a group of one completion has no advantage, give 2 or more",
             ".n",
         ),
+        CelRule(  # the API server cuts the bound 0.05 to 0 when the value is written as an integer
+            if_given(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),
+            "rollout.gpuMemoryUtilization must be at least 0.05; 0.6 is usual",
+            ".gpuMemoryUtilization",
+        ),
         CelRule(
             if_given(("temperature",), "double(self.temperature) > 0.0"),
             "rollout.temperature must be above 0: equal completions carry no advantage",
