@@ -12,21 +12,6 @@ from raggrpo_operator.core.violation import Reason, Violation
 
 from .rule_input import RuleInput
 
-RESERVED_ENV = frozenset(
-    {
-        names.ENV_CONFIG,
-        names.ENV_PREFLIGHT_OUTPUT,
-        names.ENV_PROGRESS_PORT,
-        names.ENV_RUN_MARK,
-        "CUDA_VISIBLE_DEVICES",
-        "RAY_ADDRESS",
-        "RAY_AUTH_MODE",
-        "RAY_AUTH_TOKEN",
-        "RAY_AUTH_TOKEN_PATH",
-    }
-)
-"""Set by the operator for each process."""
-
 RESERVED_MOUNTS = frozenset(
     {"/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/opt", "/proc", "/sys", "/tmp", "/usr"}
 ) | {HOME, REWARD_CODE}
@@ -60,7 +45,7 @@ def names_are_unique(given: RuleInput) -> Iterator[Violation]:
 def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
     """Refuse variables that the operator sets itself (C14)."""
     for index, variable in enumerate(given.spec.env):
-        if variable.name in RESERVED_ENV or variable.name.startswith("RAGGRPO_SECRET_"):
+        if variable.name in names.RESERVED_ENV or variable.name.startswith(names.SECRET_ENV_PREFIX):
             yield Violation(
                 f"spec.env[{index}].name",
                 Reason.RESERVED_NAME,
