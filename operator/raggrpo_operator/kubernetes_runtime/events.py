@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import Condition, ConditionType, JobStatus
 from raggrpo_operator.core.conditions import get_condition
 
@@ -68,10 +67,9 @@ def _is_warning(condition: Condition) -> bool:
     return condition.reason in WARNINGS
 
 
-def render_event(
-    job: RagGrpoJob, transition: Transition, now: datetime, instance: str
-) -> Manifest:
-    """Return the Event; `instance` is the replica that tells it."""
+def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:
+    """Return the Event about a job; `instance` is the replica that tells it."""
+    about = body["metadata"]
     condition = transition.condition
     note = f"{condition.type}={condition.status}"
     if condition.message:
@@ -80,8 +78,8 @@ def render_event(
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{job.metadata.name}.{uuid.uuid4().hex[:16]}",
-            "namespace": job.metadata.namespace,
+            "name": f"{about['name']}.{uuid.uuid4().hex[:16]}",
+            "namespace": about["namespace"],
         },
         "type": "Warning" if transition.is_warning else "Normal",
         "reason": condition.reason,
@@ -93,8 +91,8 @@ def render_event(
         "regarding": {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
-            "name": job.metadata.name,
-            "namespace": job.metadata.namespace,
-            "uid": job.metadata.uid,
+            "name": about["name"],
+            "namespace": about["namespace"],
+            "uid": about["uid"],
         },
     }

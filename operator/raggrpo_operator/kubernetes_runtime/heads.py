@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
+from .cluster_objects import JobKey
+
 
 @dataclass(frozen=True, slots=True)
 class HeadAddress:
@@ -52,23 +54,23 @@ class Heads:
 
     def __init__(self, address: HeadResolver) -> None:
         self._address = address
-        self._heads: dict[str, Head] = {}
+        self._heads: dict[tuple[JobKey, str], Head] = {}
 
-    def head(self, namespace: str, cluster: str, uid: str, token: str) -> Head:
-        """Return the head of the Ray cluster with this uid."""
-        if uid not in self._heads:
-            where = self._address(namespace, cluster)
-            self._heads[uid] = Head(
+    def head(self, key: JobKey, cluster: str, uid: str, token: str) -> Head:
+        """Return the head of a job's Ray cluster with this name and uid."""
+        if (key, uid) not in self._heads:
+            where = self._address(key.namespace, cluster)
+            self._heads[key, uid] = Head(
                 RayJobs(where.dashboard, token), ProgressClient(where.progress, token)
             )
-        return self._heads[uid]
+        return self._heads[key, uid]
 
-    async def forget(self, uid: str) -> None:
-        """Close the connections of a cluster that is gone."""
-        if uid in self._heads:
-            await self._heads.pop(uid).close()
+    async def forget(self, key: JobKey) -> None:
+        """Close the connections to the clusters of a job."""
+        for known in [each for each in self._heads if each[0] == key]:
+            await self._heads.pop(known).close()
 
     async def close(self) -> None:
         """Close all connections."""
-        for uid in list(self._heads):
-            await self.forget(uid)
+        for key, _ in list(self._heads):
+            await self.forget(key)

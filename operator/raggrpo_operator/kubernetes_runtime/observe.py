@@ -16,7 +16,7 @@ from raggrpo_operator.core.observed import (
 )
 
 from .cluster_objects import condition_of, is_going
-from .pod_evidence import Loss, StartProblem
+from .pod_evidence import Loss, StartProblem, start_problem
 
 Manifest = Mapping[str, Any]
 
@@ -136,6 +136,8 @@ def _retriever(deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObs
             words = f"pod {_name(pod)} ended with exit code {code}: {ended.get('message', '')}"
             cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
             return RetrieverObserved(name, problem=words[:1000], cause=cause)
+        if (problem := start_problem(pod)) is not None:
+            return RetrieverObserved(name, problem=problem.message)
     return RetrieverObserved(name, problem="starting")
 
 

@@ -127,7 +127,7 @@ class KubernetesRuntime:
 
     async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
         """Persist the status."""
-        self._body = await self._reach.writer.write(job, self._body, status)
+        self._body = await self._reach.writer.write(self._body, status)
 
     async def restore_record(self, job: RagGrpoJob) -> None:
         """Put the running attempt's ConfigMap back if somebody deleted it.
@@ -236,7 +236,7 @@ class KubernetesRuntime:
         if found is None:
             return
         await self._reach.children.delete_cluster(found)
-        await self._reach.heads.forget(found["metadata"]["uid"])
+        await self._reach.heads.forget(self._key)
         self._reach.evidence.forget_cluster(self._key, name)
 
     async def _running_head(self, job: RagGrpoJob) -> Head:
@@ -249,7 +249,7 @@ class KubernetesRuntime:
         about = ray_cluster["metadata"]
         key_id = about.get("annotations", {}).get(names.ANNOTATION_TOKEN_KEY, "")
         token = self._reach.children.keys.token(key_id, self._uid)
-        return self._reach.heads.head(about["namespace"], about["name"], about["uid"], token)
+        return self._reach.heads.head(self._key, about["name"], about["uid"], token)
 
     def _deployments(self) -> list[Manifest]:
         return owned_by(self._uid, self._reach.objects.deployments.get(self._key, ()))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, JobStatus, ProgressStatus
 from raggrpo_operator.core.conditions import get_condition, set_condition
 from raggrpo_operator.errors import Conflict, RuntimeTrouble
@@ -34,13 +33,13 @@ class StatusWriter:
         self._progress_seconds, self._instance = progress_seconds, instance
         self._written: dict[JobKey, datetime] = {}
 
-    async def write(self, job: RagGrpoJob, body: Manifest, status: JobStatus) -> Manifest:
+    async def write(self, body: Manifest, status: JobStatus) -> Manifest:
         """Write the status onto this version of the job and return the version that results.
 
         A change of progress alone is held back while the last write is recent. Raises Conflict
         when the job has changed since `body` was read; the newer version is kept.
         """
-        key = JobKey(job.metadata.namespace, job.metadata.name)
+        key = JobKey(body["metadata"]["namespace"], body["metadata"]["name"])
         now = self._clock()
         persisted = stored_status(body)
         last = self._written.get(key)
@@ -49,7 +48,7 @@ class StatusWriter:
             self._store.hold_back(key, body, status)
             return body
         try:
-            answered = await self._client.apply_status(_applied(job, body, status))
+            answered = await self._client.apply_status(_applied(body, status))
         except Conflict:
             self._store.read(key, await self._client.get(JOBS, key.namespace, key.name))
             raise
@@ -58,16 +57,18 @@ class StatusWriter:
         for transition in transitions(persisted, status):
             condition = transition.condition
             log.info("%s=%s %s", condition.type, condition.status, condition.reason)
-            await self._tell(render_event(job, transition, now, self._instance))
+            await self._tell(render_event(body, transition, now, self._instance))
         return answered
 
-    async def set_trouble(self, job: RagGrpoJob, body: Manifest, reason: str, message: str) -> None:
+    async def set_trouble(
+        self, body: Manifest, status: JobStatus, reason: str, message: str
+    ) -> None:
         """Tell in the status what keeps the operator from going on; empty reason: nothing does."""
-        old = get_condition(job.status, ConditionType.RECONCILING)
+        old = get_condition(status, ConditionType.RECONCILING)
         if not reason and old.status != "True":
             return
         status = set_condition(
-            job.status,
+            status,
             ConditionType.RECONCILING,
             bool(reason),
             reason or "Reconciled",
@@ -76,7 +77,7 @@ class StatusWriter:
         )
         new = get_condition(status, ConditionType.RECONCILING)
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
-            await self.write(job, body, status)
+            await self.write(body, status)
 
     def forget(self, key: JobKey) -> None:
         """Drop what is known of a job that is gone."""
@@ -117,15 +118,16 @@ def _without_progress(status: JobStatus) -> JobStatus:
     )
 
 
-def _applied(job: RagGrpoJob, body: Manifest, status: JobStatus) -> Manifest:
+def _applied(body: Manifest, status: JobStatus) -> Manifest:
+    about = body["metadata"]
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {
-            "name": job.metadata.name,
-            "namespace": job.metadata.namespace,
+            "name": about["name"],
+            "namespace": about["namespace"],
             # Refused when the job changed since it was decided upon.
-            "resourceVersion": body["metadata"]["resourceVersion"],
+            "resourceVersion": about["resourceVersion"],
         },
         "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
