@@ -8,7 +8,7 @@ UV_VERSION := 0.13.8
 SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/dev.txt | sha256sum | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
 
-.PHONY: help setup quickstart test test-fast verify fmt lint types generate golden drill bench lock clean
+.PHONY: help setup quickstart test api-test test-fast verify fmt lint types generate golden drill bench lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,11 @@ quickstart: setup ## train the small retrieval job for real on this machine
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
 
 test: setup ## all tests that need neither a GPU nor a cluster
-	$(BIN)/python -m pytest tests --durations=15
+	$(BIN)/python -m pytest tests --ignore=tests/api --ignore=tests/e2e --durations=15
+
+api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
+	$(BIN)/python tests/cluster/tools.py kube etcd kuberay-config helm
+	$(BIN)/python -m pytest tests/api --durations=10
 
 test-fast: setup ## the tests without Ray, vLLM and training
 	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -q

@@ -5,6 +5,7 @@ Generate in development and CI only: descriptions are read from the source files
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,18 @@ _MAP_LISTS = {
 }
 """Lists whose items have an identity; the API server then refuses duplicates."""
 
+_BARE_N: Schema = {
+    "description": 'Not a field: what YAML 1.1 makes of an unquoted n. Write "n": 3.',
+    "type": "integer",
+    "format": "int64",
+    "minimum": 1,
+    "maximum": 256,
+}
+"""Stands in the schema so that a rule can say what happened, instead of "unknown field"."""
+
 _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Phase", "string", ".status.phase", 0),
-    ("Step", "integer", ".status.progress.step", 0),
-    ("Of", "integer", ".status.progress.totalSteps", 0),
+    ("Step", "string", ".status.progress.stepOfTotal", 0),
     ("%", "integer", ".status.progress.progressPercentage", 0),
     ("Reward", "string", '.status.progress.metrics[?(@.name=="reward_mean")].value', 0),
     ("Ckpt", "integer", ".status.checkpoint.step", 0),
@@ -121,6 +130,7 @@ def job_schema() -> Schema:
             "status": structural(JobStatus, _no_words),
         },
     }
+    _at(schema, "spec.rollout")["properties"]["false"] = _BARE_N
     for place, key in _MAP_LISTS.items():
         _at(schema, place).update(
             {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
@@ -149,8 +159,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 class _Plain(yaml.SafeDumper):
+    """Writes no aliases and quotes y and n, which kubectl and Helm would read as booleans."""
+
     def ignore_aliases(self, _data: Any) -> bool:
         return True
+
+
+_Plain.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), list("yYnN"))
 
 
 def _describe_default(place: str, default: Any) -> str:

@@ -37,6 +37,20 @@ ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File that receives the preflight's result; in a pod the termination message."""
+SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
+RESERVED_ENV: Final = frozenset(
+    {
+        ENV_CONFIG,
+        ENV_PREFLIGHT_OUTPUT,
+        ENV_PROGRESS_PORT,
+        ENV_RUN_MARK,
+        "CUDA_VISIBLE_DEVICES",
+        "RAY_ADDRESS",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+    }
+)
+"""Set by the operator for each process; a job must not give them."""
 
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
@@ -56,7 +70,7 @@ MAX_LABEL: Final = 63
 
 def secret_env(name: str, key: str) -> str:
     """Return the environment variable that carries one key of a Secret into the trainer."""
-    return "RAGGRPO_SECRET_" + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
+    return SECRET_ENV_PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
 
 
 def submission_id(job: str, attempt: int) -> str:

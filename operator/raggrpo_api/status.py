@@ -110,6 +110,8 @@ class ProgressStatus(ApiModel):
 
     step: int = 0
     total_steps: int = 0
+    step_of_total: str = ""
+    """`120/400`, as kubectl's column shows it: a column cannot join two fields."""
     progress_percentage: int = 0
     estimated_remaining_seconds: int | None = None
     stage: str = ""

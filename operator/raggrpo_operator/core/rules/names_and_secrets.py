@@ -10,20 +10,6 @@ from raggrpo_operator.core.violation import Reason, Violation
 
 from .rule_input import RuleInput
 
-RESERVED_ENV = frozenset(
-    {
-        names.ENV_CONFIG,
-        names.ENV_PREFLIGHT_OUTPUT,
-        names.ENV_PROGRESS_PORT,
-        names.ENV_RUN_MARK,
-        "CUDA_VISIBLE_DEVICES",
-        "RAY_ADDRESS",
-        "RAY_AUTH_MODE",
-        "RAY_AUTH_TOKEN",
-    }
-)
-"""Set by the operator for each process."""
-
 Literal = tuple[str, str, str]
 """(place, name, value) of something written into the file in plain text."""
 
@@ -52,7 +38,7 @@ def names_are_unique(given: RuleInput) -> Iterator[Violation]:
 def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
     """Refuse variables that the operator sets itself (C14)."""
     for index, variable in enumerate(given.spec.env):
-        if variable.name in RESERVED_ENV or variable.name.startswith("RAGGRPO_SECRET_"):
+        if variable.name in names.RESERVED_ENV or variable.name.startswith(names.SECRET_ENV_PREFIX):
             yield Violation(
                 f"spec.env[{index}].name",
                 Reason.RESERVED_NAME,
