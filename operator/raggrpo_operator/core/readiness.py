@@ -46,7 +46,9 @@ def preflight(this: Round) -> Decision | None:
     limit = this.resolved.spec.recovery.deadlines.preflight_seconds
     is_late = this.seconds_in(ConditionType.PREFLIGHT_PASSED) > limit
     if is_late and (seen is None or seen.result is None):
-        message = f"the checks did not finish within {limit} s: {problem or waiting_for or 'no result'}"
+        message = (
+            f"the checks did not finish within {limit} s: {problem or waiting_for or 'no result'}"
+        )
         return _give_up_preflight(this, wanted, message)
     if seen is None or seen.spec_hash != wanted or problem:
         if seen is not None:  # a lost one may be gone already when the next is started

@@ -3,7 +3,6 @@
 The only module that imports the Kubernetes client; every answer is judged once, here.
 """
 
-import asyncio
 import json
 import os
 import time
@@ -77,8 +76,8 @@ class KubeClient(Protocol):
         """Return the object; NotThere when there is none."""
         ...
 
-    async def list_all(self, resource: Resource, namespace: str, selector: str = "") -> list[Manifest]:
-        """Return all objects with these labels; an empty namespace means everywhere."""
+    async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return all objects; an empty namespace means everywhere."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -120,10 +119,10 @@ class ApiServer:
         """Return the object."""
         return await self._call("GET", resource.path(namespace, name))
 
-    async def list_all(self, resource: Resource, namespace: str, selector: str = "") -> list[Manifest]:
-        """Return all objects with these labels, read in pages."""
+    async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return all objects, read in pages."""
         found: list[Manifest] = []
-        query = {"limit": "500"} | ({"labelSelector": selector} if selector else {})
+        query = {"limit": "500"}
         while True:
             page = await self._call("GET", resource.path(namespace), query=query)
             found.extend(page["items"])
@@ -187,7 +186,7 @@ class ApiServer:
         try:
             answer = await self._api.call_api(*prepared, _request_timeout=TIMEOUT_SECONDS)
             status, text = answer.status, await answer.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise RuntimeTrouble(f"{method} {path}: the API server: {error!r}") from error
         finally:
             self._told(method, status, time.monotonic() - begun)

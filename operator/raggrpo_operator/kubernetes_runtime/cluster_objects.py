@@ -22,9 +22,9 @@ class JobKey(NamedTuple):
 ByJob = Mapping[JobKey, Collection[Manifest]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClusterObjects:
-    """Live views of the informer's caches, one per kind."""
+    """Live views of the informer's caches, one per kind; empty until they are filled."""
 
     jobs: ByJob = field(default_factory=dict)
     ray_clusters: ByJob = field(default_factory=dict)

@@ -56,7 +56,7 @@ class EvidenceBook:
             since.setdefault(uid, now)
         final = [each for each in found if each.is_final]
         late = [each for each in final if now - since[each.uid] >= self._start_grace]
-        told = (late or final or found or [None])[0]
+        told = next(iter(late or final or found), None)
         return told, bool(late)
 
     def forget_cluster(self, key: JobKey, cluster: str) -> None:

@@ -10,7 +10,17 @@ from .cluster_objects import JobKey
 from .work_queue import QueueObserver
 
 CONTROLLER = "raggrpojob"
+OPERATOR_PREFIX, JOB_PREFIX = "raggrpo_operator", "raggrpo_job"
 JOB = ("namespace", "name")
+JOB_GAUGES = {
+    "progress_ratio": "Share of the steps that are done.",
+    "last_step_timestamp_seconds": "When the step counter last moved.",
+    "restarts": "Restarts so far.",
+    "restarts_since_progress": "Failures since the last new checkpoint.",
+    "restart_budget": "Failures without a new checkpoint that are allowed.",
+    "stalls": "Attempts that ended as stalled.",
+    "gpus": "GPUs of the job.",
+}
 
 
 class Metrics(QueueObserver):
@@ -18,68 +28,52 @@ class Metrics(QueueObserver):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        own = {"namespace": "raggrpo_operator", "registry": self.registry}
-        self._reconciles = Counter(
-            "reconcile", "Rounds by result.", ["controller", "result"], **own
+        self._reconciles = self._counter("reconcile", "Rounds.", "controller", "result")
+        self._errors = self._counter("reconcile_errors", "Rounds that failed.", "controller")
+        self._time = self._histogram("reconcile_time_seconds", "A round.", "controller")
+        self._depth = self._gauge("workqueue_depth", "Jobs that wait for a round.", "name")
+        self._adds = self._counter("workqueue_adds", "Jobs that became due.", "name")
+        self._retries = self._counter("workqueue_retries", "Rounds to be repeated.", "name")
+        self._waits = self._histogram(
+            "workqueue_queue_duration_seconds", "How long a due job waits.", "name"
         )
-        self._errors = Counter("reconcile_errors", "Rounds that failed.", ["controller"], **own)
-        self._time = Histogram(
-            "reconcile_time_seconds", "Duration of a round.", ["controller"], **own
+        longest = "workqueue_longest_running_processor_seconds"
+        self.longest = self._gauge(longest, "Age of the oldest round.", "name").labels(CONTROLLER)
+        self._requests = self._counter(
+            "rest_client_requests", "Calls of the API server.", "code", "method"
         )
-        self._depth = Gauge("workqueue_depth", "Jobs that wait for a round.", ["name"], **own)
-        self._adds = Counter("workqueue_adds", "Jobs that became due.", ["name"], **own)
-        self._retries = Counter("workqueue_retries", "Rounds to be repeated.", ["name"], **own)
-        self._waits = Histogram(
-            "workqueue_queue_duration_seconds", "Time a due job waits.", ["name"], **own
-        )
-        self.longest = Gauge(
-            "workqueue_longest_running_processor_seconds", "Oldest round.", ["name"], **own
-        ).labels(CONTROLLER)
-        self._requests = Counter(
-            "rest_client_requests", "Calls of the API server.", ["code", "method"], **own
-        )
-        self.leads = Gauge("leader_election_master_status", "1: this replica leads.", **own)
-        self.kuberay = Gauge("kuberay_available", "1: the cluster knows RayClusters.", **own)
-        job = {"namespace": "raggrpo_job", "registry": self.registry}
-        self._info = Gauge("info", "A job.", [*JOB, "preset", "device"], **job)
-        self._phase = Gauge("phase", "1 for the job's phase.", [*JOB, "phase"], **job)
+        self.leads = self._gauge("leader_election_master_status", "1: this replica leads.")
+        self.kuberay = self._gauge("kuberay_available", "1: the cluster knows RayClusters.")
+        self._info = self._job_gauge("info", "A job.", *JOB, "preset", "device")
+        self._phase = self._job_gauge("phase", "1 for the job's phase.", *JOB, "phase")
         self._gauges = {
-            name: Gauge(name, text, JOB, **job)
-            for name, text in {
-                "progress_ratio": "Share of the steps that are done.",
-                "last_step_timestamp_seconds": "When the step counter last moved.",
-                "restarts": "Restarts so far.",
-                "restarts_since_progress": "Failures since the last new checkpoint.",
-                "restart_budget": "Failures without a new checkpoint that are allowed.",
-                "stalls": "Attempts that ended as stalled.",
-                "gpus": "GPUs of the job.",
-            }.items()
+            name: self._job_gauge(name, text, *JOB) for name, text in JOB_GAUGES.items()
         }
         self._labels: dict[JobKey, tuple[str, str]] = {}
 
     def added(self, depth: int) -> None:
-        """A job became due."""
+        """Count a job that became due."""
         self._adds.labels(CONTROLLER).inc()
         self._depth.labels(CONTROLLER).set(depth)
 
     def begun(self, waited: float, depth: int) -> None:
-        """A round began."""
+        """Count a round that began."""
         self._waits.labels(CONTROLLER).observe(waited)
         self._depth.labels(CONTROLLER).set(depth)
 
     def ended(self, seconds: float, result: str) -> None:
-        """A round ended."""
+        """Count a round that ended."""
         self._time.labels(CONTROLLER).observe(seconds)
         self._reconciles.labels(CONTROLLER, result).inc()
         if result != "success":
             self._errors.labels(CONTROLLER).inc()
 
     def retried(self) -> None:
-        """A round is to be repeated."""
+        """Count a round to be repeated."""
         self._retries.labels(CONTROLLER).inc()
 
     def called(self, method: str, code: int, _seconds: float) -> None:
-        """The API server was called; code 0: it did not answer."""
+        """Count a call of the API server; code 0: it did not answer."""
         self._requests.labels(str(code or "<error>"), method).inc()
 
     def show(self, key: JobKey, job: RagGrpoJob) -> None:
@@ -119,3 +113,15 @@ class Metrics(QueueObserver):
     def text(self) -> bytes:
         """Return all series in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=OPERATOR_PREFIX, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace=OPERATOR_PREFIX, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, namespace=OPERATOR_PREFIX, registry=self.registry)
+
+    def _job_gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, namespace=JOB_PREFIX, registry=self.registry)

@@ -125,7 +125,7 @@ class KubernetesRuntime:
             case _:
                 assert_never(action)
 
-    async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
+    async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:  # noqa: ARG002
         """Persist the status."""
         self._body = await self._reach.writer.write(self._body, status)
 
@@ -196,9 +196,7 @@ class KubernetesRuntime:
         has_started = bool(job.status.attempts and job.status.attempts[0].started)
         return observed_cluster(
             ray_cluster,
-            losses=evidence.losses(
-                self._key, name, parse_timestamp(since) if since else BEGINNING
-            ),
+            losses=evidence.losses(self._key, name, parse_timestamp(since) if since else BEGINNING),
             problem=problem,
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,

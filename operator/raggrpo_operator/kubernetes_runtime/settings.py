@@ -30,8 +30,8 @@ class Settings:
     """TRAINER_IMAGE for jobs without `spec.image`."""
     trainer_image_pull_policy: str = "IfNotPresent"
     """TRAINER_IMAGE_PULL_POLICY."""
-    key_folder: Path | None = None
-    """KEY_FOLDER: where the installation key's Secret is mounted; none: Ray without tokens."""
+    key_folder: Path = Path("/etc/raggrpo/key")
+    """KEY_FOLDER: where the Secret with the installation key is mounted."""
     leader_election: bool = False
     """LEADER_ELECTION: needed with more than one replica."""
     lease_name: str = "raggrpo-operator"
@@ -64,30 +64,30 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """Return the settings; raises SettingsError that names every wrong variable."""
-    found = _Reader(environment)
+    found, default = _Reader(environment), Settings()
     settings = Settings(
         namespaces=found.words("WATCH_NAMESPACES"),
-        own_namespace=found.text("NAMESPACE", Settings.own_namespace),
-        identity=found.text("POD_NAME", Settings.identity),
-        trainer_image=found.text("TRAINER_IMAGE", Settings.trainer_image),
+        own_namespace=found.text("NAMESPACE", default.own_namespace),
+        identity=found.text("POD_NAME", default.identity),
+        trainer_image=found.text("TRAINER_IMAGE", default.trainer_image),
         trainer_image_pull_policy=found.choice(
-            "TRAINER_IMAGE_PULL_POLICY", Settings.trainer_image_pull_policy, PULL_POLICIES
+            "TRAINER_IMAGE_PULL_POLICY", default.trainer_image_pull_policy, PULL_POLICIES
         ),
-        key_folder=found.folder("KEY_FOLDER"),
-        leader_election=found.switch("LEADER_ELECTION", Settings.leader_election),
-        lease_name=found.text("LEASE_NAME", Settings.lease_name),
-        resync_seconds=found.number("RESYNC_SECONDS", Settings.resync_seconds, 1, 86_400),
-        poll_seconds=found.number("POLL_SECONDS", Settings.poll_seconds, 0.05, 300),
-        status_seconds=found.number("STATUS_SECONDS", Settings.status_seconds, 0, 3600),
+        key_folder=Path(found.text("KEY_FOLDER", str(default.key_folder))),
+        leader_election=found.switch("LEADER_ELECTION", default.leader_election),
+        lease_name=found.text("LEASE_NAME", default.lease_name),
+        resync_seconds=found.number("RESYNC_SECONDS", default.resync_seconds, 1, 86_400),
+        poll_seconds=found.number("POLL_SECONDS", default.poll_seconds, 0.05, 300),
+        status_seconds=found.number("STATUS_SECONDS", default.status_seconds, 0, 3600),
         start_grace_seconds=found.number(
-            "START_GRACE_SECONDS", Settings.start_grace_seconds, 0, 3600
+            "START_GRACE_SECONDS", default.start_grace_seconds, 0, 3600
         ),
-        workers=int(found.number("WORKERS", Settings.workers, 1, 1024)),
-        http_port=int(found.number("HTTP_PORT", Settings.http_port, 0, 65_535)),
-        dashboard_port=int(found.number("DASHBOARD_PORT", Settings.dashboard_port, 1, 65_535)),
-        progress_port=int(found.number("PROGRESS_PORT", Settings.progress_port, 1, 65_535)),
+        workers=int(found.number("WORKERS", default.workers, 1, 1024)),
+        http_port=int(found.number("HTTP_PORT", default.http_port, 0, 65_535)),
+        dashboard_port=int(found.number("DASHBOARD_PORT", default.dashboard_port, 1, 65_535)),
+        progress_port=int(found.number("PROGRESS_PORT", default.progress_port, 1, 65_535)),
         metrics_namespaces=found.words("METRICS_NAMESPACES"),
-        log_level=found.choice("LOG_LEVEL", Settings.log_level, LOG_LEVELS),
+        log_level=found.choice("LOG_LEVEL", default.log_level, LOG_LEVELS),
     )
     if found.problems:
         raise SettingsError("\n".join(found.problems))
@@ -124,14 +124,6 @@ class _Reader:
     def switch(self, name: str, default: bool) -> bool:
         values = {"true": True, "1": True, "false": False, "0": False}
         return self._parsed(name, default, lambda text: values[text.lower()], "give true or false")
-
-    def folder(self, name: str) -> Path | None:
-        def parse(text: str) -> Path:
-            if not Path(text).is_dir():
-                raise ValueError(text)
-            return Path(text)
-
-        return self._parsed(name, None, parse, "mount the Secret with the key there, or unset it")
 
     def _parsed(
         self, name: str, default: Value, parse: Callable[[str], Value], wanted: str

@@ -22,16 +22,16 @@ class QueueObserver:
     """Is told what happens in the queue; this one ignores it."""
 
     def added(self, depth: int) -> None:
-        """A key became due; so many wait now."""
+        """Take note that a key became due; so many wait now."""
 
     def begun(self, waited: float, depth: int) -> None:
-        """Work on a key began after it waited so many seconds."""
+        """Take note that work on a key began after it waited so many seconds."""
 
     def ended(self, seconds: float, result: str) -> None:
-        """Work on a key ended: success, trouble or error."""
+        """Take note that work on a key ended: success, trouble or error."""
 
     def retried(self) -> None:
-        """A key is to be tried again."""
+        """Take note that a key is to be tried again."""
 
 
 class WorkQueue(Generic[Key]):
