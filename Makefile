@@ -8,7 +8,7 @@ UV_VERSION := 0.13.8
 SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/dev.txt | sha256sum | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
 
-.PHONY: help setup quickstart test api-test test-fast verify fmt lint types generate golden drill bench lock clean
+.PHONY: help setup quickstart test api-test kind-up kind-down e2e test-fast verify fmt lint types generate golden drill bench lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,15 @@ test: setup ## all tests that need neither a GPU nor a cluster
 api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
 	$(BIN)/python tests/cluster/tools.py kube etcd kuberay-config helm
 	$(BIN)/python -m pytest tests/api --durations=10
+
+kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
+	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py up
+
+kind-down: setup ## delete that cluster; caches stay
+	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py down
+
+e2e: api-test kind-up ## tests on that cluster, with KubeRay and the real trainer
+	$(BIN)/python -m pytest tests/e2e --durations=10
 
 test-fast: setup ## the tests without Ray, vLLM and training
 	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -q

@@ -18,8 +18,8 @@ VALIDATIONS: Mapping[str, tuple[CelRule, ...]] = {
     "": (
         CelRule(
             f"size(self.metadata.name) <= 44 && self.metadata.name.matches('{_NAME}')",
-            "metadata.name: use lower-case letters, digits and hyphens, at most 44 characters, "
-            "the first of them a letter",
+            "metadata.name: use lower-case letters, digits and hyphens, at most 44, "
+            "beginning with a letter",
         ),
         *FROZEN,
     ),

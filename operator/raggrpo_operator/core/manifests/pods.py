@@ -17,8 +17,8 @@ from .metadata import Manifest, child_labels
 
 USER = 1000
 """The user of the trainer image."""
-HOME = "/home/ray"
-REWARD_CODE = "/opt/raggrpo/reward-code"
+HOME = names.HOME_DIR
+REWARD_CODE = names.REWARD_CODE_DIR
 """Where the ConfigMap of spec.reward.codeFrom appears."""
 
 

@@ -7,15 +7,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from raggrpo_api import names
 from raggrpo_api.secret_names import looks_secret
-from raggrpo_operator.core.manifests.pods import HOME, REWARD_CODE
 from raggrpo_operator.core.violation import Reason, Violation
 
 from .rule_input import RuleInput
-
-RESERVED_MOUNTS = frozenset(
-    {"/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/opt", "/proc", "/sys", "/tmp", "/usr"}
-) | {HOME, REWARD_CODE}
-"""Folders of the image and of the pods' own volumes."""
 
 Literal = tuple[str, str, str]
 """(place, name, value) of something written into the file in plain text."""
@@ -57,7 +51,7 @@ def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
 def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
     """Keep volumes off the folders that every pod needs itself (C14)."""
     for index, volume in enumerate(given.spec.volumes):
-        if posixpath.normpath(volume.mount_path) in RESERVED_MOUNTS:
+        if posixpath.normpath(volume.mount_path) in names.RESERVED_MOUNTS:
             yield Violation(
                 f"spec.volumes[{index}].mountPath",
                 Reason.RESERVED_NAME,
