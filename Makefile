@@ -7,8 +7,12 @@ BIN := .venv/bin
 UV_VERSION := 0.13.8
 SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/dev.txt | sha256sum | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+DEVICE ?= cuda
+BASE_IMAGE ?= python:3.11-slim-bookworm
+IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart test chart-test api-test kind-up kind-down e2e test-fast verify fmt lint types generate golden drill bench lock clean
+.PHONY: help setup quickstart test chart-test api-test kind-up kind-down e2e test-fast verify fmt lint types generate golden drill bench lock wheel images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +80,14 @@ bench: setup ## training throughput against TRL, monitoring overhead
 
 lock: setup ## resolve requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)/uv
+
+wheel: setup ## the one wheel that both images are made of, in dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t wheel -d dist
+
+images: wheel ## docker images raggrpo/operator and raggrpo/trainer; DEVICE=cpu for machines without GPUs
+	docker build $(IMAGE_ARGS) -t raggrpo/operator:$(VERSION) .
+	docker build $(IMAGE_ARGS) --build-arg DEVICE=$(DEVICE) -f trainer_image/Dockerfile -t raggrpo/trainer:$(VERSION) .
 
 clean: ## remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
