@@ -23,7 +23,7 @@ from .conditions import is_true, parse_timestamp, timestamp
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
 from .resolve import resolve
-from .round import RELEASE_SECONDS, Decision, Round
+from .round import PODS_WAITING, RELEASE_SECONDS, Decision, Round
 from .rules import violations
 from .sizing import size
 from .violation import Severity, Violation
@@ -180,12 +180,16 @@ def _submit(this: Round, record: AttemptRecord) -> Decision:
 
 def _await_cluster(this: Round, record: AttemptRecord) -> Decision:
     """Wait for the cluster's pods or processes, within the provisioning deadline."""
-    this.condition(ConditionType.CLUSTER_READY, False, "Provisioning")
+    cluster = this.observed.cluster
+    waiting_for = cluster.message if cluster is not None else ""
+    reason = PODS_WAITING if waiting_for else "Provisioning"
+    this.condition(ConditionType.CLUSTER_READY, False, reason, waiting_for)
     if this.job.spec.suspend:
         return recovery.settle(this, record, Cause.SUSPENDED, "suspended while provisioning")
+    if cluster is not None and cluster.cause is not None:
+        return recovery.settle(this, record, cluster.cause, cluster.message)
     if limit := _provisioning_overdue(this):
-        cluster = this.observed.cluster
-        why = cluster.message if cluster and cluster.message else "its pods are not ready"
+        why = waiting_for or "its pods are not ready"
         message = f"the cluster was not ready after {limit} s: {why}"
         return recovery.settle(this, record, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)

@@ -32,6 +32,8 @@ class PreflightObserved:
     """None while it runs."""
     problem: str = ""
     """It ended without a result: why."""
+    waiting_for: str = ""
+    """It has not begun yet: why, such as an image that cannot be pulled."""
 
 
 @dataclass(frozen=True, slots=True)

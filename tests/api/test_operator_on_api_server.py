@@ -1,0 +1,304 @@
+"""The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from cluster.api_server import ApiServer
+from cluster.program import Program
+from job_builders import a_raw_job
+from played_kuberay import Api, Manifest, PlayedKubeRay, path_of, played_kuberay
+from played_ray import PlayedRay, Script, played_ray
+from raggrpo_api.names import KIND
+
+SECONDS = 60.0
+JOBS = "raggrpo.io/v1alpha1"
+
+
+@dataclass
+class World:
+    """What a test needs of the played cluster."""
+
+    api: Api
+    namespace: str
+    ray: PlayedRay
+    kuberay: PlayedKubeRay
+    operator: Program
+
+    async def apply(self, changes: Mapping[str, Any] | None = None) -> None:
+        """Create the job `small`; keys are places such as `spec.suspend`."""
+        raw = a_raw_job(
+            {
+                "spec.training.totalSteps": 20,
+                "spec.data.trainBatchSize": 8,
+                "spec.data.maxPromptLength": 64,
+                "spec.data.maxResponseLength": 16,
+                "spec.checkpoint.everySteps": 5,
+                "spec.resources": {"device": "CPU"},
+                "spec.image": "trainer:test",
+                **(changes or {}),
+            }
+        )
+        raw["metadata"] = {"name": "small"}
+        await self.api.create(path_of(JOBS, "raggrpojobs", self.namespace), raw)
+
+    async def change(self, changes: Mapping[str, Any]) -> None:
+        """Change the job by merge patch."""
+        await self.api.patch(self.job_path, changes)
+
+    @property
+    def job_path(self) -> str:
+        """Address of the job."""
+        return path_of(JOBS, "raggrpojobs", self.namespace, "small")
+
+    async def status(self) -> Manifest:
+        """Return the job's status."""
+        job = await self.api.get(self.job_path)
+        assert job is not None
+        status: Manifest = job.get("status", {})
+        return status
+
+    async def until(self, is_so: Callable[[Manifest], bool]) -> Manifest:
+        """Wait until the status is so and return it."""
+        deadline, status = time.monotonic() + SECONDS, {}
+        while time.monotonic() < deadline:
+            status = await self.status()
+            if is_so(status):
+                return status
+            await asyncio.sleep(0.05)
+        log = self.operator.log_file.read_text()[-3000:]
+        raise AssertionError(f"never so: {status}\n{log}")
+
+    async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + SECONDS
+        while not await is_so():
+            assert time.monotonic() < deadline, self.operator.log_file.read_text()[-3000:]
+            await asyncio.sleep(0.05)
+
+    async def all_of(self, version: str, plural: str) -> list[Manifest]:
+        """Return all objects of a kind."""
+        return await self.api.items(path_of(version, plural, self.namespace))
+
+
+@pytest_asyncio.fixture
+async def world(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
+    """Play a cluster around a running operator that watches one namespace."""
+    api = Api(api_server.kubeconfig)
+    async with played_ray() as ray, played_kuberay(api, namespace, ray) as kuberay:
+        with running_operator(api_server, namespace, tmp_path, ray.url) as operator:
+            yield World(api, namespace, ray, kuberay, operator)
+    await api.close()
+
+
+@contextmanager
+def running_operator(api_server: ApiServer, namespace: str, folder: Path, heads: str):
+    """Run the operator as a child process."""
+    (folder / "key").mkdir()
+    (folder / "key" / "current").write_text("an installation key for tests only")
+    settings = {
+        "RAGGRPO_WATCH_NAMESPACES": namespace,
+        "RAGGRPO_NAMESPACE": namespace,
+        "RAGGRPO_KEY_FOLDER": str(folder / "key"),
+        "RAGGRPO_TRAINER_IMAGE": "trainer:test",
+        "RAGGRPO_POLL_SECONDS": "0.2",
+        "RAGGRPO_STATUS_SECONDS": "0.5",
+        "RAGGRPO_START_GRACE_SECONDS": "1",
+        "RAGGRPO_HTTP_PORT": "0",
+        "KUBECONFIG": str(api_server.kubeconfig),
+        "HEADS": heads,
+    }
+    given = [f"{name}={value}" for name, value in settings.items()]
+    command = ["env", *given, sys.executable, "-m", "operator_under_test"]
+    operator = Program("operator", command, folder / "operator.log")
+    operator.start()
+    try:
+        yield operator
+    finally:
+        operator.stop()
+
+
+def condition(status: Manifest, kind: str) -> Manifest:
+    """Return a condition, empty when it is not there."""
+    found = [each for each in status.get("conditions", []) if each["type"] == kind]
+    return found[0] if found else {}
+
+
+def is_phase(phase: str) -> Callable[[Manifest], bool]:
+    """Return the question whether the job is in a phase."""
+    return lambda status: status.get("phase") == phase
+
+
+async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World) -> None:
+    await world.apply()
+
+    status = await world.until(is_phase("Succeeded"))
+
+    assert status["progress"]["step"] == 20
+    assert world.ray.submitted == ["small-a1"]
+    assert [each["cause"] for each in status["attempts"]] == ["Succeeded"]
+
+    async def clusters_are_gone() -> bool:
+        return not await world.all_of("ray.io/v1", "rayclusters")
+
+    await world.until_true(clusters_are_gone)
+    notes = [each["note"] for each in await world.all_of("events.k8s.io/v1", "events")]
+    assert len(notes) == len(set(notes)), notes
+    assert "Complete=True: reached step 20" in notes
+
+
+async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(fails_at=12, exit_code=12)
+    await world.apply()
+
+    status = await world.until(is_phase("Succeeded"))
+
+    second, first = status["attempts"]
+    assert (first["cause"], first["toStep"]) == ("TrainerRankLost", 12)
+    assert (second["tier"], second["fromStep"]) == ("WarmCluster", 10)
+    assert len(world.kuberay.clusters_seen) == 1
+
+
+@pytest.mark.parametrize("name", ["TERM", "KILL"])
+async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+
+    process = world.operator.process
+    assert process is not None
+    subprocess.run(["kill", f"-{name}", str(process.pid)], check=True)
+    process.wait(30)
+    world.operator.start()
+    world.ray.go_on = True
+
+    status = await world.until(is_phase("Succeeded"))
+    assert world.ray.submitted == ["small-a1"]
+    assert len(world.kuberay.clusters_seen) == 1
+    assert status["restarts"]["total"] == 0
+
+
+async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=12)
+    await world.apply()
+    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+
+    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1"))
+    world.ray.lose("small-c1")
+
+    status = await world.until(is_phase("Succeeded"))
+    second, first = status["attempts"]
+    assert first["cause"] == "HeadLost"
+    assert (second["tier"], second["cluster"], second["fromStep"]) == ("NewCluster", 2, 10)
+    assert world.kuberay.most_at_once == 1
+
+
+async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    path = path_of("v1", "configmaps", world.namespace, "small-a1")
+    before = await world.api.get(path)
+
+    await world.api.delete(path)
+
+    async def is_back() -> bool:
+        return await world.api.get(path) is not None
+
+    await world.until_true(is_back)
+    after = await world.api.get(path)
+    assert before is not None
+    assert after is not None
+    assert after["data"] == before["data"]
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+
+    await world.change({"spec": {"suspend": True}})
+    await world.until(is_phase("Suspended"))
+
+    async def pods_are_gone() -> bool:
+        return not await world.all_of("v1", "pods")
+
+    await world.until_true(pods_are_gone)
+    await world.change({"spec": {"suspend": False}})
+    status = await world.until(is_phase("Succeeded"))
+    second, first = status["attempts"]
+    assert first["cause"] == "Suspended"
+    assert second["fromStep"] == 7
+    assert status["restarts"]["total"] == 0
+
+
+async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(world: World) -> None:
+    # Both need the batch or the volumes as a whole, which the API server does not judge.
+    await world.apply({"spec.checkpoint.path": "/elsewhere", "spec.data.trainFiles": ["/no/where"]})
+
+    status = await world.until(is_phase("Invalid"))
+
+    accepted = condition(status, "Accepted")
+    assert accepted["status"] == "False"
+    assert "spec.checkpoint.path" in accepted["message"]
+    assert "spec.data.trainFiles[0]" in accepted["message"]
+    assert not world.kuberay.clusters_seen
+    assert not await world.all_of("v1", "pods")
+
+
+async def test_a_deleted_job_takes_everything_with_it(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    job = await world.api.get(world.job_path)
+    assert job is not None
+    assert "finalizers" not in job["metadata"]
+
+    await world.api.delete(world.job_path)
+
+    async def nothing_is_left() -> bool:
+        kinds = [("v1", "pods"), ("v1", "configmaps"), ("v1", "secrets")]
+        kinds += [("ray.io/v1", "rayclusters"), ("networking.k8s.io/v1", "networkpolicies")]
+        left = [each for kind in kinds for each in await world.all_of(*kind)]
+        return not [e for e in left if KIND in str(e["metadata"].get("ownerReferences", ""))]
+
+    await world.until_true(nothing_is_left)
+
+
+async def test_a_pod_that_cannot_start_is_told_in_its_own_words_and_ends_the_job(
+    world: World,
+) -> None:
+    words = "secret 'wandb' not found"
+    world.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
+    await world.apply()
+
+    status = await world.until(is_phase("Failed"))
+
+    failed = condition(status, "Failed")
+    assert failed["reason"] == "StartFailed"
+    assert words in failed["message"]
+    notes = [each["note"] for each in await world.all_of("events.k8s.io/v1", "events")]
+    assert any(words in note and "ClusterReady" in note for note in notes)
+
+
+async def test_the_token_is_in_its_secret_and_nowhere_else(world: World) -> None:
+    await world.apply()
+    await world.until(is_phase("Succeeded"))
+    [token] = world.ray.tokens()
+    seen = [await world.api.get(world.job_path)]
+    for kind in (("v1", "configmaps"), ("events.k8s.io/v1", "events")):
+        seen.extend(await world.all_of(*kind))
+
+    assert token not in str(seen)
+    assert token not in world.operator.log_file.read_text()
+    assert world.ray.refused == 0
