@@ -32,7 +32,8 @@ quickstart: setup ## train the small retrieval job for real on this machine
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
 
 test: setup ## all tests that need neither a GPU nor a cluster
-	$(BIN)/python -m pytest tests --ignore=tests/api --ignore=tests/chart --ignore=tests/e2e --durations=15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/golden tests/scenario -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest tests/local --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
 	$(BIN)/python tests/cluster/tools.py helm
@@ -72,7 +73,7 @@ golden: setup ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest tests/golden -q --update-golden
 
 drill: setup ## kill every process of a run at every kind of moment; writes docs/drills.md
-	$(BIN)/python tests/local/drill.py --table docs/drills.md
+	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
 
 bench: setup ## training throughput against TRL, monitoring overhead
 	$(BIN)/python tests/bench/train_throughput.py
