@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.kind_cluster import BASE_IMAGE, CannotStart, has_image, load, run, timed
+from cluster.kind_cluster import (
+    BASE_IMAGE,
+    CannotStart,
+    builds_own_images,
+    has_image,
+    load,
+    run,
+    timed,
+)
 
 log = logging.getLogger("images")
 
@@ -84,3 +92,16 @@ def _build(name: str, context: Path, options: list[str]) -> None:
     with timed(f"image {name}"):
         files = [str(context / part) if part.endswith("Dockerfile") else part for part in options]
         run(["docker", "build", "-q", "-t", name, *files, str(context)])
+
+
+def main() -> None:
+    """Build and load both images, so that no test waits for them."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        log.info("%s", images(builds_own_images()))
+    except CannotStart as reason:
+        raise SystemExit(f"no images: {reason}") from reason
+
+
+if __name__ == "__main__":
+    main()
