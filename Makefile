@@ -49,7 +49,9 @@ kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no reg
 kind-down: setup ## delete that cluster; caches stay
 	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py down
 
-e2e: chart-test api-test kind-up ## tests on that cluster, with KubeRay and the real trainer
+e2e: api-test chart-test kind-up ## tests on that cluster, with KubeRay and the real trainer
+	$(BIN)/python tests/cluster/tools.py helm
+	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
 	$(BIN)/python -m pytest tests/e2e --durations=10
 
 test-fast: setup ## the tests without Ray, vLLM and training
