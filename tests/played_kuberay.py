@@ -94,9 +94,7 @@ class PlayedKubeRay:
 
     async def _begin(self, cluster: Manifest) -> None:
         about, spec = cluster["metadata"], cluster["spec"]
-        secret = await self._api.get(
-            self._path("v1", "secrets", spec["authOptions"]["secretName"])
-        )
+        secret = await self._api.get(self._path("v1", "secrets", spec["authOptions"]["secretName"]))
         assert secret is not None, "the RayCluster came before its token"
         token = base64.b64decode(secret["data"]["auth_token"]).decode()
         self._ray.expect(about["name"], token)
@@ -190,9 +188,7 @@ def path_of(version: str, plural: str, namespace: str, name: str = "") -> str:
 
 
 @asynccontextmanager
-async def played_kuberay(
-    api: Api, namespace: str, ray: PlayedRay
-) -> AsyncIterator[PlayedKubeRay]:
+async def played_kuberay(api: Api, namespace: str, ray: PlayedRay) -> AsyncIterator[PlayedKubeRay]:
     """Play while the context lasts; a mistake of the player fails the test."""
     kuberay = PlayedKubeRay(api, namespace, ray)
     task = asyncio.create_task(kuberay.run())

@@ -172,9 +172,7 @@ class PlayedRay:
         return self._saved[path]
 
     @web.middleware
-    async def check_token(
-        self, request: web.Request, handler: "web.Handler"
-    ) -> web.StreamResponse:
+    async def check_token(self, request: web.Request, handler: "web.Handler") -> web.StreamResponse:
         """Answer 401 without the token of the cluster's Secret."""
         expected = self._tokens.get(request.match_info["cluster"])
         if request.headers.get("Authorization") != f"Bearer {expected}":

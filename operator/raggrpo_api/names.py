@@ -48,9 +48,18 @@ RESERVED_ENV: Final = frozenset(
         "RAY_ADDRESS",
         "RAY_AUTH_MODE",
         "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
     }
 )
 """Set by the operator for each process; a job must not give them."""
+
+HOME_DIR: Final = "/home/ray"
+REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
+RESERVED_MOUNTS: Final = frozenset(
+    {"/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/opt", "/proc", "/sys", "/tmp", "/usr"}
+    | {HOME_DIR, REWARD_CODE_DIR}
+)
+"""Folders of the image and of the pods' own volumes; no volume of a job goes there."""
 
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090

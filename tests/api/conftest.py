@@ -13,10 +13,11 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """A real kube-apiserver without nodes; both CRDs are installed."""
     with running_api_server(tmp_path_factory.mktemp("api-server")) as server:
         yield server
+        server.all_namespaces_end()
 
 
 @pytest.fixture
 def namespace(api_server: ApiServer) -> Iterator[str]:
-    """A namespace of its own, whose deletion at the end must not hang."""
+    """A namespace of its own; that all of them end is seen when the session does."""
     with api_server.namespace(f"test-{uuid.uuid4().hex[:8]}") as name:
         yield name

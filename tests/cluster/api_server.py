@@ -4,7 +4,6 @@ RBAC is on, every request is in the audit log, and the controller-manager collec
 ends namespaces. Tests play KubeRay and the kubelet: they write the statuses that these would.
 """
 
-import base64
 import json
 import logging
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 import yaml
 
+from .kubernetes import Kubernetes, kubeconfig_with
 from .program import Program, free_port
 from .tools import tool_folder
 
@@ -40,75 +40,13 @@ AUDIT_POLICY = {
 }
 
 
-@dataclass
-class ApiServer:
+@dataclass(kw_only=True)
+class ApiServer(Kubernetes):
     """What a test may use of the running server."""
 
-    url: str
-    folder: Path
-    kubeconfig: Path
-    """Of a cluster administrator."""
     audit_log: Path
     programs: dict[str, Program] = field(default_factory=dict)
     """By name, for tests that stop and start them."""
-
-    def kubectl(
-        self, *arguments: str, stdin: str = "", check: bool = True, kubeconfig: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator, or as whom `kubeconfig` names.
-
-        Raises:
-            AssertionError: It failed and `check` is set; the message is what it said.
-        """
-        ended = subprocess.run(
-            [str(tool_folder("kube") / "kubectl"), *arguments],
-            input=stdin,
-            env={"KUBECONFIG": str(kubeconfig or self.kubeconfig), "HOME": str(self.folder)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert ended.returncode == 0 or not check, ended.stderr
-        return ended
-
-    def read(self, *arguments: str) -> dict[str, Any]:
-        """Return what `kubectl get` finds, as a dict."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json").stdout)
-        return found
-
-    def apply(self, *manifests: dict[str, Any], namespace: str = "default") -> None:
-        """Apply manifests on the server's side as the administrator."""
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
-        self.kubectl(
-            "apply", "--server-side", "--force-conflicts", "-n", namespace, "-f", "-", stdin=text
-        )
-
-    def write_status(
-        self, resource: str, name: str, status: dict[str, Any], namespace: str = "default"
-    ) -> None:
-        """Merge into an object's status, as its controller would."""
-        self.kubectl(
-            "patch", resource, name, "-n", namespace, "--subresource=status", "--type=merge",
-            "-p", json.dumps({"status": status}),
-        )  # fmt: skip
-
-    @contextmanager
-    def namespace(self, name: str) -> Iterator[str]:
-        """Make a namespace for one test and see it go: nothing may keep it from ending."""
-        self.kubectl("create", "namespace", name)
-        try:
-            yield name
-        finally:
-            self.kubectl("delete", "namespace", name, "--timeout=60s")
-
-    def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """Return a kubeconfig with the rights of a service account, which must exist."""
-        token = self.kubectl("create", "token", name, "-n", namespace).stdout.strip()
-        path = self.folder / f"{namespace}-{name}.kubeconfig"
-        ca = self.folder / "certificates" / "apiserver.crt"
-        path.write_text(yaml.safe_dump(kubeconfig(self.url, ca, token, namespace)))
-        return path
 
     def audit_events(self) -> Iterator[dict[str, Any]]:
         """Yield the finished requests, oldest first: user, verb, objectRef, responseStatus."""
@@ -137,26 +75,6 @@ def running_api_server(folder: Path) -> Iterator[ApiServer]:
         server.programs[manager.name] = manager
         log.info("API server ready after %.1f s", time.monotonic() - began)
         yield server
-
-
-def kubeconfig(url: str, ca: Path, token: str, namespace: str = "default") -> dict[str, Any]:
-    """Return the content of a kubeconfig file."""
-    authority = base64.b64encode(ca.read_bytes()).decode()
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [
-            {"name": "test", "cluster": {"server": url, "certificate-authority-data": authority}}
-        ],
-        "users": [{"name": "test", "user": {"token": token}}],
-        "contexts": [
-            {
-                "name": "test",
-                "context": {"cluster": "test", "user": "test", "namespace": namespace},
-            }
-        ],
-    }
 
 
 def _run(stack: ExitStack, program: Program, ready: Callable[[], bool]) -> None:
@@ -203,6 +121,7 @@ def _api_server(folder: Path, etcd_url: str) -> tuple[ApiServer, Program]:
         url=f"https://127.0.0.1:{port}",
         folder=folder,
         kubeconfig=folder / "admin.kubeconfig",
+        authority=certificates / "apiserver.crt",
         audit_log=folder / "audit.log",
     )
     command = [
@@ -226,8 +145,8 @@ def _api_server(folder: Path, etcd_url: str) -> tuple[ApiServer, Program]:
 
 def _controller_manager(server: ApiServer) -> Program:
     certificates, own = server.folder / "certificates", server.folder / "manager.kubeconfig"
-    authority = certificates / "apiserver.crt"
-    own.write_text(yaml.safe_dump(kubeconfig(server.url, authority, MANAGER_TOKEN)))
+    authority = server.authority
+    own.write_text(yaml.safe_dump(kubeconfig_with(server.url, authority, MANAGER_TOKEN)))
     command = [
         str(tool_folder("kube") / "kube-controller-manager"),
         f"--kubeconfig={own}",
@@ -252,10 +171,12 @@ def _install_crds(server: ApiServer) -> None:
 
 
 def _is_ready(server: ApiServer) -> bool:
-    authority = server.folder / "certificates" / "apiserver.crt"
+    authority = server.authority
     if not authority.exists() or not _answers(f"{server.url}/readyz", ADMIN_TOKEN):
         return False
-    server.kubeconfig.write_text(yaml.safe_dump(kubeconfig(server.url, authority, ADMIN_TOKEN)))
+    server.kubeconfig.write_text(
+        yaml.safe_dump(kubeconfig_with(server.url, authority, ADMIN_TOKEN))
+    )
     return True
 
 

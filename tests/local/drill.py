@@ -25,10 +25,19 @@ from typing import Any
 import psutil
 import yaml
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
+from word_model import write_word_model
 
 STEPS = 12
 SAVE_EVERY = 3
+REFUSALS = {
+    ExitCode.CONFIG_ERROR,
+    ExitCode.DATA_ERROR,
+    ExitCode.PREFLIGHT_FAILED,
+    ExitCode.CHECKPOINT_INCOMPATIBLE,
+    ExitCode.CHECKPOINT_PATH_IN_USE,
+}
 DEADLINE_SECONDS = 400
 VICTIMS = ("driver", "rank", "engine", "head", "run", "ctrl-c")
 MOMENTS = ("step", "checkpoint", "between")
@@ -64,29 +73,8 @@ class Outcome:
 
 def make_input(folder: Path) -> Path:
     """Write model, data, corpus and job file; returns the job file."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
-    words = ["<eos>", "?", *(f"w{i}" for i in range(60)), *(f"c{i}" for i in range(60))]
-    table = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="?"))
-    table.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    model = folder / "model"
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(words),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,  # a tied, untrained model only repeats its last token
-        bos_token_id=None,
-        eos_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(model)
-    PreTrainedTokenizerFast(tokenizer_object=table, eos_token="<eos>").save_pretrained(model)
+    words = [*(f"w{i}" for i in range(60)), *(f"c{i}" for i in range(60))]
+    model = write_word_model(folder / "model", words)
     # Half of the vocabulary is right, so that an untrained model already earns varied rewards.
     answer = " ".join(f"c{i}" for i in range(60))
     rows = [{"prompt": f"w{i} ?", "answer": answer} for i in range(60)]
@@ -170,7 +158,7 @@ class Run:
         command += ["--endpoint", endpoint] if endpoint else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         said = done.stdout + done.stderr
-        assert done.returncode in (2, 3, 4), said
+        assert done.returncode in REFUSALS, said
         assert "Traceback" not in said
         return said
 

@@ -92,8 +92,8 @@ def test_a_job_is_interrupted_completes_goes_on_and_keeps_its_folder_to_itself(
 
     # Two ranks take over the checkpoint of one; meanwhile nobody else may have the folder.
     wider = ("spec.training.totalSteps=18", "spec.resources.ranks=2")
-    process = run.start("slow-step@step=17:20", *wider)
-    run.wait_for(lambda s: s.get("progress", {}).get("step", 0) == 16, "step 16")
+    process = run.start("slow-step@step=17:20@attempt=5", *wider)
+    run.wait_for(lambda s: s.get("progress", {}).get("step", 0) >= 16, "step 16")
     assert "is in use by job drill" in run.refused(tmp_path / "other")
     resharded = run.finish(process)
     assert resharded.summary["step"] == 18

@@ -15,6 +15,7 @@ from faulty_server import FaultyServer, Received, serving
 from local.drill import Outcome, Run
 from raggrpo_api.history import read_history
 from raggrpo_trainer.retrieval import WARM_UP_TEXT
+from word_model import write_word_model
 
 STEPS, PROMPTS, N = 3, 8, 4
 SECRET = "Bearer only-the-services-see-this"
@@ -47,34 +48,13 @@ class SalesRun:
 
 def a_model_that_writes_snippets(folder: Path) -> None:
     """Make whole fields tokens: an untrained model writes all three about every other time."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
     values = {
         "user_profile": ["buyer", "student", "owner", "seller"],
         "rewritten_query": list(QUERIES),
         "history_summary": ["asks", "calls", "waits", "doubts"],
     }
     snippets = [f"<{name}>{v}</{name}>" for name, each in values.items() for v in each]
-    words = ["<eos>", "?", "write", *(f"case{i}" for i in range(PROMPTS)), *snippets]
-    table = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="?"))
-    table.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(words),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,  # a tied, untrained model only repeats its last token
-        bos_token_id=None,
-        eos_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=table, eos_token="<eos>").save_pretrained(folder)
+    write_word_model(folder, ["write", *(f"case{i}" for i in range(PROMPTS)), *snippets])
 
 
 def a_sales_job(folder: Path, actor: str, reference: str) -> Path:

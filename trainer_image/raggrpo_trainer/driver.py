@@ -21,6 +21,7 @@ import ray
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Failure, Stage
+from raggrpo_api.resources import Device
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_api.training import Precision
 
@@ -35,6 +36,7 @@ from .job_config import endpoint_headers, read_config
 from .loop import Parts, Position, Stopped, train
 from .loss import Objective
 from .placement import Placement
+from .precision import chosen_precision
 from .progress_actor import ProgressActor, obtain_progress_actor
 from .prompt_files import Prompt, read_prompts, stage_files
 from .prompts import Composer, PromptSource, load_tokenizer
@@ -130,12 +132,10 @@ class _Attempt:
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
         train_prompts, validation_prompts = await asyncio.to_thread(read_data, config)
         identity = identity_of(config, len(train_prompts))
-        precision = str(config.training.precision)
-        if precision == Precision.AUTO:
-            precision = await ranks.measure_precision(config.model.path)
+        precision = await _precision(config, ranks)
         pool = EnginePool(config, engine_options(config, precision), placement, fence.epoch)
         starting = asyncio.create_task(pool.start())
-        await ranks.build(policy_arguments(config) | {"precision": Precision(precision)})
+        await ranks.build(policy_arguments(config) | {"precision": precision})
         reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
         position = await self._resume(store, ranks, reporter, identity)
         reporter.stage(Stage.STARTING_ROLLOUT)
@@ -208,6 +208,16 @@ class _Attempt:
             return Position(step, checkpoint.meta.cursor, step)
         reporter.resumed(0, skipped=store.skipped)
         return Position()
+
+
+async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
+    """Return what to compute in; on a CPU that is tried out first, which takes seconds."""
+    wanted = config.training.precision
+    if wanted is Precision.FP32:
+        return wanted
+    if config.resources.device is Device.GPU:
+        return Precision.BF16
+    return chosen_precision(wanted, await ranks.measure_precision(config.model.path))
 
 
 def policy_arguments(config: TrainerConfig) -> dict[str, Any]:

@@ -36,7 +36,6 @@ from .export import full_parameters, write_folder
 from .loss import Objective, grpo_loss, token_weights
 from .model import TokenLogprobs, build_model
 from .packing import Group, Item, MicroBatch, balance, items, micro_batch, plan
-from .precision import measure_precision as measure_precision
 from .step_metrics import StepMetrics, Totals, UpdateSums, step_metrics
 from .stopwatch import Stopwatch
 

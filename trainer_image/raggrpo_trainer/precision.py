@@ -7,23 +7,49 @@ not allow (AMX), and the first bf16 product then kills the process.
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModel
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.training import Precision
+
+from .errors import TrainerError
 
 _CLEARLY_FASTER = 1.2
 _TOKENS = 512
 _REPEATS = 5
 
 
-def measure_precision(model_path: str) -> Precision:
-    """Return BF16 if one layer's forward and backward pass is at least 1.2 times as fast in it.
+@dataclass(frozen=True, slots=True)
+class MeasuredPrecision:
+    """What a processor does with the model's layer."""
+
+    faster: Precision
+    bf16_works: bool
+    """False where the first bf16 product kills the process."""
+
+
+def chosen_precision(wanted: Precision, measured: MeasuredPrecision) -> Precision:
+    """Return what to compute in; raises TrainerError where BF16 would kill the ranks."""
+    if wanted is Precision.AUTO:
+        return measured.faster
+    if wanted is Precision.BF16 and not measured.bf16_works:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            "spec.training.precision: BF16 kills every process on this CPU, which announces "
+            "instructions that it may not run → training.precision: Auto or FP32",
+        )
+    return wanted
+
+
+def measure_precision(model_path: str) -> MeasuredPrecision:
+    """Find BF16 faster if one layer's passes forward and back are 1.2 times as fast in it.
 
     Takes seconds, most of them for imports. Raises CalledProcessError if the child fails by
-    itself; being killed by a signal is the answer FP32.
+    itself; being killed by a signal is an answer.
     """
     command = [
         sys.executable,
@@ -34,9 +60,9 @@ def measure_precision(model_path: str) -> Precision:
     ]
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if child.returncode < 0:
-        return Precision.FP32
+        return MeasuredPrecision(Precision.FP32, bf16_works=False)
     child.check_returncode()
-    return Precision(child.stdout.split()[-1])
+    return MeasuredPrecision(Precision(child.stdout.split()[-1]), bf16_works=True)
 
 
 def faster_precision(model_path: str) -> Precision:

@@ -18,7 +18,8 @@ from raggrpo_api.trainer_config import TrainerConfig
 from .errors import TrainerError
 from .packing import Group
 from .placement import Placement
-from .policy import Policy, init_process_group, measure_precision
+from .policy import Policy, init_process_group
+from .precision import MeasuredPrecision, measure_precision
 from .rollout import end_actor, node_id
 from .stacks import register
 from .step_metrics import StepMetrics
@@ -55,8 +56,8 @@ class RankActor:
             probe.bind(("", 0))
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
 
-    def measure_precision(self, model_path: str) -> str:
-        """Return the precision that this machine computes faster."""
+    def measure_precision(self, model_path: str) -> MeasuredPrecision:
+        """Return what this machine's processors do in either precision."""
         return measure_precision(model_path)
 
     def build(self, address: tuple[str, int], arguments: dict[str, Any]) -> RankInfo:
@@ -162,9 +163,9 @@ class Ranks:
             ]
         )
 
-    async def measure_precision(self, model_path: str) -> str:
-        """Return the precision that the ranks' processors compute faster."""
-        found: list[str] = await self._all(
+    async def measure_precision(self, model_path: str) -> MeasuredPrecision:
+        """Return what the ranks' processors do in either precision."""
+        found: list[MeasuredPrecision] = await self._all(
             lambda a: a.measure_precision.remote(model_path), self._actors[:1]
         )
         return found[0]

@@ -12,13 +12,14 @@ from .blocks import IN_ONE_BLOCK
 from .frozen import FROZEN
 from .rule import CelRule
 
-_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 VALIDATIONS: Mapping[str, tuple[CelRule, ...]] = {
     "": (
         CelRule(
             f"size(self.metadata.name) <= 44 && self.metadata.name.matches('{_NAME}')",
-            "metadata.name: use lower-case letters, digits and hyphens, at most 44 characters",
+            "metadata.name: use lower-case letters, digits and hyphens, at most 44, "
+            "beginning with a letter",
         ),
         *FROZEN,
     ),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from raggrpo_api.names import RESERVED_ENV, SECRET_ENV_PREFIX
+from raggrpo_api.names import RESERVED_ENV, RESERVED_MOUNTS, SECRET_ENV_PREFIX
 from raggrpo_api.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN
 
 from .rule import CelRule, either, if_given, is_one_of
@@ -11,6 +11,7 @@ _NOT_LITERAL = (
     f"!has(self.value) || size(self.value) == 0 || !self.name.matches('{SECRET_NAME_PATTERN}')"
 )
 _LITERAL_MESSAGE = "value: the name looks like a secret, give secretKeyRef instead of value"
+_MOUNTS = sorted(RESERVED_MOUNTS | {f"{path}/" for path in RESERVED_MOUNTS if path != "/"})
 _ON_CPU = is_one_of("device", "CPU")
 _APART = is_one_of("placement", "Disaggregated")
 _READS_PASSAGES = is_one_of("mode", "Prompt", "Search")
@@ -58,6 +59,11 @@ _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
             if_given(("n",), "self.n >= 2"),
             "rollout.n: a group of one completion has no advantage, give 2 or more",
             ".n",
+        ),
+        CelRule(  # the API server cuts the bound 0.05 to 0 when the value is written as an integer
+            if_given(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),
+            "rollout.gpuMemoryUtilization must be at least 0.05; 0.6 is usual",
+            ".gpuMemoryUtilization",
         ),
         CelRule(
             if_given(("temperature",), "double(self.temperature) > 0.0"),
@@ -208,6 +214,14 @@ _RUNNING: Mapping[str, tuple[CelRule, ...]] = {
         CelRule(
             "self.all(v, self.exists_one(w, w.mountPath == v.mountPath))",
             "volumes: a mountPath is given twice, give each volume its own",
+        ),
+    ),
+    "spec.volumes[]": (
+        CelRule(
+            f"!(self.mountPath in {_MOUNTS})",
+            "mountPath: this folder belongs to the image or the pod, mount it elsewhere, "
+            "such as /mnt/data",
+            ".mountPath",
         ),
     ),
     "spec.env[]": (

@@ -23,6 +23,9 @@ CODES: Mapping[str, int] = {
     Cause.DATA_ERROR: ExitCode.DATA_ERROR,
     Cause.PREFLIGHT_FAILED: ExitCode.PREFLIGHT_FAILED,
     Cause.REWARD_CODE_ERROR: ExitCode.REWARD_CODE_ERROR,
+    Cause.VOLUME_FULL: ExitCode.VOLUME_FULL,
+    Cause.CHECKPOINT_INCOMPATIBLE: ExitCode.CHECKPOINT_INCOMPATIBLE,
+    Cause.CHECKPOINT_PATH_IN_USE: ExitCode.CHECKPOINT_PATH_IN_USE,
 }
 """Causes that the user has to mend before another run can help; all others end with FAILED."""
 

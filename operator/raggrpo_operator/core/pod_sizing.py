@@ -17,6 +17,7 @@ from .shared_memory import (
     of_model,
     rollout_batch_bytes,
     rollout_shm_terms,
+    store_within,
 )
 from .sizing_terms import term, total, with_given
 from .world import CPUS_PER_GPU, num_engines
@@ -88,7 +89,7 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
         cpu=resources.cpu or str(gpus * CPUS_PER_GPU or 1),
         memory=resources.memory or format_bytes(total(memory), unit),
         shm=shm_size,
-        object_store=object_store_bytes(spec, facts),
+        object_store=store_within(shm_size, object_store_bytes(spec, facts)),
     )
     return pod, [*shm, *memory]
 

@@ -9,7 +9,7 @@ from raggrpo_api.resources import Device, Placement
 from raggrpo_api.status import SizingTerm
 
 from . import gpu_memory
-from .quantity import GIB, MIB, readable
+from .quantity import GIB, MIB, parse_quantity, readable
 from .sizing_terms import term, total
 from .world import num_engines
 
@@ -37,6 +37,11 @@ def head_store_bytes(spec: JobSpec) -> int:
     """Return the size of the head's object store: the driver puts each step's samples there."""
     least = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
     return max(least, 2 * rollout_batch_bytes(spec))
+
+
+def store_within(shm_size: str, store: int) -> int:
+    """Return the store, or what fits into a /dev/shm that the user gave."""
+    return min(store, int(STORE_SHARE_OF_SHM * parse_quantity(shm_size)))
 
 
 def rollout_batch_bytes(spec: JobSpec) -> int:

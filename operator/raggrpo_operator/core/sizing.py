@@ -12,7 +12,7 @@ from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
 from . import gpu_memory, pod_sizing
 from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
 from .quantity import GIB, format_bytes, parse_quantity
-from .shared_memory import object_store_bytes, of_model, trainer_shm_terms
+from .shared_memory import object_store_bytes, of_model, store_within, trainer_shm_terms
 from .sizing_terms import term, total, with_given
 from .world import cpus_per_pod, num_ranks
 
@@ -68,7 +68,7 @@ def _trainer(spec: JobSpec, facts: Facts) -> Sized:
         cpu=resources.cpu or f"{cpus_per_pod(resources):g}",
         memory=resources.memory or format_bytes(total(memory), unit),
         shm=shm_size,
-        object_store=object_store_bytes(spec, facts),
+        object_store=store_within(shm_size, object_store_bytes(spec, facts)),
     )
     return sized, [*shm, *memory, *_gpu_terms(spec, facts)]
 

@@ -37,6 +37,7 @@ ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http:/
 REFERENCE = ACTOR | {"name": "reference", "role": "Reference"}
 RAG_SCORE = {"functions": [{"name": "RagScore"}]}
 REF = {"name": "rag", "key": "token"}
+WORK = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
 NOTHING_KNOWN = Facts()
@@ -315,6 +316,9 @@ ROWS: tuple[Row, ...] = (
     Row(names_and_secrets.env_is_not_reserved, Reason.RESERVED_NAME, "spec.env[0].name",
         {"env": [{"name": "RAY_ADDRESS", "value": "auto"}]},
         {"env": [{"name": "RAGGRPO_FAULT", "value": "kill-rank@step=7"}]}),
+    Row(names_and_secrets.mount_paths_are_free, Reason.RESERVED_NAME, "spec.volumes[1].mountPath",
+        {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/dev/shm/"}]},
+        {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/mnt/shm"}]}),
     Row(names_and_secrets.values_have_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.env[0]",
         {"env": [{"name": "HOME", "value": "/x", "secretKeyRef": REF}]},
         {"env": [{"name": "HOME", "value": "/x"}]}),
@@ -526,6 +530,7 @@ def knobs() -> dict[str, st.SearchStrategy[Any]]:
             walk(field_schema, f"{place}.{name}".removeprefix("."))
 
     walk(job_schema()["properties"]["spec"], "")
+    del found["rollout.false"]  # stands in the schema only to be refused
     return found
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -222,7 +223,12 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
     assert "'answer'" not in check.evidence
 
 
-async def test_each_unreadable_file_is_named(tmp_path: Path) -> None:
+async def test_each_unreadable_file_is_named() -> None:
+    with TemporaryDirectory() as folder:  # evidence is short, so its paths have to be
+        await unreadable_files_are_named(Path(folder))
+
+
+async def unreadable_files_are_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 not really")
     torn = tmp_path / "torn.jsonl"

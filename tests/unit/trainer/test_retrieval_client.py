@@ -187,13 +187,14 @@ def a_closed_port() -> int:
 @pytest.mark.parametrize(
     ("url", "cause"),
     [
-        (f"http://127.0.0.1:{a_closed_port()}/", FailureCause.CONNECTION_REFUSED),
+        ("http://127.0.0.1:{port}/", FailureCause.CONNECTION_REFUSED),
         ("http://nowhere.invalid/", FailureCause.DNS_FAILURE),
     ],
 )
 async def test_a_service_that_cannot_be_reached_fails_with_its_cause(
     url: str, cause: FailureCause
 ) -> None:
+    url = url.format(port=a_closed_port())
     async with a_client(a_rag_chat(url)) as client:
         with pytest.raises(RetrievalFailed) as failed:
             await client.retrieve("actor-8b", "hello", sample="1")

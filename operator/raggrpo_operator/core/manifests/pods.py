@@ -17,9 +17,6 @@ from .metadata import Manifest, child_labels
 
 USER = 1000
 """The user of the trainer image."""
-HOME = "/home/ray"
-REWARD_CODE = "/opt/raggrpo/reward-code"
-"""Where the ConfigMap of spec.reward.codeFrom appears."""
 
 
 def trainer_image(job: RagGrpoJob, settings: ClusterSettings) -> str:
@@ -88,7 +85,7 @@ def container(
     spec = job.spec
     mounts = [
         {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "home", "mountPath": HOME},
+        {"name": "home", "mountPath": names.HOME_DIR},
         *(
             {
                 "name": _claim(volume.name),
@@ -101,7 +98,7 @@ def container(
     if sizing.shm:
         mounts.append({"name": "shared-mem", "mountPath": "/dev/shm"})
     if with_reward_code and spec.reward.code_from.config_map:
-        mounts.append({"name": "reward-code", "mountPath": REWARD_CODE, "readOnly": True})
+        mounts.append({"name": "reward-code", "mountPath": names.REWARD_CODE_DIR, "readOnly": True})
     gpus = {spec.resources.gpu_resource_name: str(sizing.gpus)} if sizing.gpus else {}
     return {
         "name": name,
@@ -133,7 +130,7 @@ def trainer_env(
     """
     env = {variable["name"]: variable for variable in plain_env(own)}
     if with_code and spec.reward.code_from.config_map:
-        env["PYTHONPATH"] = {"name": "PYTHONPATH", "value": REWARD_CODE}
+        env["PYTHONPATH"] = {"name": "PYTHONPATH", "value": names.REWARD_CODE_DIR}
     env |= {variable.name: _variable(variable) for variable in spec.env}
     if with_headers:
         env |= _header_secrets(spec)
@@ -142,7 +139,7 @@ def trainer_env(
 
 def plain_env(own: Mapping[str, str]) -> list[Manifest]:
     """Return the environment of a process that needs none of the job's variables."""
-    values = {"HOME": HOME, "PYTHONUNBUFFERED": "1", **own}
+    values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
     return [{"name": name, "value": value} for name, value in values.items()]
 
 

@@ -1,5 +1,6 @@
 """Rules about names that must differ and values that must not be written down (C14, C15)."""
 
+import posixpath
 from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import parse_qsl, urlsplit
@@ -44,6 +45,18 @@ def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
                 Reason.RESERVED_NAME,
                 f"{variable.name} is set by the operator",
                 "remove it",
+            )
+
+
+def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
+    """Keep volumes off the folders that every pod needs itself (C14)."""
+    for index, volume in enumerate(given.spec.volumes):
+        if posixpath.normpath(volume.mount_path) in names.RESERVED_MOUNTS:
+            yield Violation(
+                f"spec.volumes[{index}].mountPath",
+                Reason.RESERVED_NAME,
+                f"{volume.mount_path} belongs to the image or to the pod",
+                "mount it elsewhere, such as /mnt/data",
             )
 
 

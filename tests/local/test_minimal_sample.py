@@ -1,0 +1,46 @@
+"""The minimal sample, unchanged, on a folder that stands in for its claim."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from word_model import write_word_model
+
+SAMPLE = Path(__file__).parents[2] / "crds" / "samples" / "minimal.yaml"
+
+
+def run(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(SAMPLE)]
+    return subprocess.run(
+        [*command, "--dir", str(folder / "job"), "--set", "resources.device=CPU", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def fill(claim: Path) -> None:
+    words = [f"w{i}" for i in range(16)]
+    write_word_model(claim / "model", words, context=2048)
+    rows = [{"prompt": f"{word} ?", "answer": word} for word in words * 16]
+    (claim / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.timeout(600)
+def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> None:
+    claim = tmp_path / "claim"
+    fill(claim)
+
+    refused = run(tmp_path)
+    assert refused.returncode in (2, 3, 4)
+    assert "--mount work=" in refused.stdout + refused.stderr
+
+    steps = ("--set", "training.totalSteps=2")
+    done = run(tmp_path, "--mount", f"work={claim}", *steps)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (claim / "checkpoints" / "minimal" / "export" / "model.safetensors").exists()
+    summary = json.loads((tmp_path / "job" / "summary.json").read_text())
+    assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
