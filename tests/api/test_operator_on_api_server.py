@@ -253,15 +253,21 @@ async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: Worl
 
 
 async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(world: World) -> None:
-    # Both need the batch or the volumes as a whole, which the API server does not judge.
-    await world.apply({"spec.checkpoint.path": "/elsewhere", "spec.data.trainFiles": ["/no/where"]})
+    # What is wrong shows only beside the preset's values, which the API server does not know.
+    await world.apply(
+        {
+            "spec.data": {"trainFiles": ["/mnt/runs/train.jsonl"]},
+            "spec.training.tokensPerMicroBatch": 16,
+            "spec.resources": {"device": "CPU", "nodes": 8, "ranks": 64},
+        }
+    )
 
     status = await world.until(is_phase("Invalid"))
 
     accepted = condition(status, "Accepted")
     assert accepted["status"] == "False"
-    assert "spec.checkpoint.path" in accepted["message"]
-    assert "spec.data.trainFiles[0]" in accepted["message"]
+    assert "spec.training.tokensPerMicroBatch" in accepted["message"]
+    assert "spec.training.miniBatchPrompts" in accepted["message"]
     assert not world.kuberay.clusters_seen
     assert not await world.all_of("v1", "pods")
 
