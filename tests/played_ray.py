@@ -133,8 +133,9 @@ class PlayedRay:
             return web.Response(status=500, text=f"{submission} exists")
         environment = body["runtime_env"]["env_vars"]
         config = TrainerConfig.model_validate_json(environment[ENV_CONFIG])
-        saved = max((self._note_saved(d) for d in drivers.values()), default=0)
-        first = max(saved, self._saved.get(config.checkpoint.path, 0))
+        for earlier in [each for known in self._drivers.values() for each in known.values()]:
+            self._note_saved(earlier)
+        first = self._saved.get(config.checkpoint.path, 0)
         script = self.scripts.get(submission, Script())
         drivers[submission] = Driver(submission, environment, script, first, config)
         self.submitted.append(submission)
@@ -165,11 +166,10 @@ class PlayedRay:
             driver.move(self.go_on)
         return driver
 
-    def _note_saved(self, driver: Driver) -> int:
+    def _note_saved(self, driver: Driver) -> None:
         driver.move(self.go_on)
         path = driver.config.checkpoint.path
         self._saved[path] = max(self._saved.get(path, 0), driver.saved)
-        return self._saved[path]
 
     @web.middleware
     async def check_token(self, request: web.Request, handler: "web.Handler") -> web.StreamResponse:

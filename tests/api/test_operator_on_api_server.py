@@ -20,8 +20,9 @@ from played_kuberay import Api, Manifest, PlayedKubeRay, path_of, played_kuberay
 from played_ray import PlayedRay, Script, played_ray
 from raggrpo_api.names import KIND
 
-SECONDS = 60.0
+SECONDS = 30.0
 JOBS = "raggrpo.io/v1alpha1"
+RUNNER = Path(__file__).parents[1] / "operator_under_test.py"
 
 
 @dataclass
@@ -74,9 +75,16 @@ class World:
             status = await self.status()
             if is_so(status):
                 return status
+            self.check_operator()
             await asyncio.sleep(0.05)
         log = self.operator.log_file.read_text()[-3000:]
         raise AssertionError(f"never so: {status}\n{log}")
+
+    def check_operator(self) -> None:
+        """Fail at once when the operator has ended by itself."""
+        process = self.operator.process
+        assert process is not None
+        assert process.poll() is None, self.operator.log_file.read_text()[-3000:]
 
     async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something is so."""
@@ -118,7 +126,7 @@ def running_operator(api_server: ApiServer, namespace: str, folder: Path, heads:
         "HEADS": heads,
     }
     given = [f"{name}={value}" for name, value in settings.items()]
-    command = ["env", *given, sys.executable, "-m", "operator_under_test"]
+    command = ["env", *given, sys.executable, str(RUNNER)]
     operator = Program("operator", command, folder / "operator.log")
     operator.start()
     try:
@@ -151,9 +159,10 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
         return not await world.all_of("ray.io/v1", "rayclusters")
 
     await world.until_true(clusters_are_gone)
-    notes = [each["note"] for each in await world.all_of("events.k8s.io/v1", "events")]
-    assert len(notes) == len(set(notes)), notes
-    assert "Complete=True: reached step 20" in notes
+    events = await world.all_of("events.k8s.io/v1", "events")
+    told = [(each["reason"], each["note"]) for each in events]
+    assert len(told) == len(set(told)), told
+    assert ("TargetReached", "Complete=True: reached step 20") in told
 
 
 async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
@@ -236,6 +245,7 @@ async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: Worl
     await world.until_true(pods_are_gone)
     await world.change({"spec": {"suspend": False}})
     status = await world.until(is_phase("Succeeded"))
+    assert len(status["attempts"]) == 2, status["attempts"]
     second, first = status["attempts"]
     assert first["cause"] == "Suspended"
     assert second["fromStep"] == 7
@@ -243,15 +253,21 @@ async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: Worl
 
 
 async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(world: World) -> None:
-    # Both need the batch or the volumes as a whole, which the API server does not judge.
-    await world.apply({"spec.checkpoint.path": "/elsewhere", "spec.data.trainFiles": ["/no/where"]})
+    # What is wrong shows only beside the preset's values, which the API server does not know.
+    await world.apply(
+        {
+            "spec.data": {"trainFiles": ["/mnt/runs/train.jsonl"]},
+            "spec.training.tokensPerMicroBatch": 16,
+            "spec.resources": {"device": "CPU", "nodes": 8, "ranks": 64},
+        }
+    )
 
     status = await world.until(is_phase("Invalid"))
 
     accepted = condition(status, "Accepted")
     assert accepted["status"] == "False"
-    assert "spec.checkpoint.path" in accepted["message"]
-    assert "spec.data.trainFiles[0]" in accepted["message"]
+    assert "spec.training.tokensPerMicroBatch" in accepted["message"]
+    assert "spec.training.miniBatchPrompts" in accepted["message"]
     assert not world.kuberay.clusters_seen
     assert not await world.all_of("v1", "pods")
 
