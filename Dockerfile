@@ -31,7 +31,8 @@ LABEL org.opencontainers.image.title="raggrpo-operator" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/raggrpo /opt/raggrpo
-ENV PATH=/opt/raggrpo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# LOGNAME: kopf asks for the user's name, and any user id may run this image.
+ENV PATH=/opt/raggrpo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LOGNAME=raggrpo
 USER 65532:65532
 WORKDIR /tmp
 CMD ["python", "-m", "raggrpo_operator.kubernetes_runtime"]

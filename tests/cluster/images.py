@@ -5,7 +5,6 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,15 +44,17 @@ def images(own_base: bool) -> Images:
     Raises:
         CannotStart: A build failed or there is no room; the message says so.
     """
+    base = ["--build-arg", f"BASE_IMAGE={BASE_IMAGE}"] if own_base else []
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder)
         _fill(context)
-        tag = f"test-{_digest(context, own_base)}"
-        names = Images(f"{OPERATOR}:{tag}", f"{TRAINER}:{tag}")
-        base = ["--build-arg", f"BASE_IMAGE={BASE_IMAGE}"] if own_base else []
-        _build(names.operator, context, ["-f", "Dockerfile", *base])
-        device = ["--build-arg", f"DEVICE={DEVICE}"]
-        _build(names.trainer, context, ["-f", "trainer_image/Dockerfile", *device, *base])
+        names = Images(
+            _build(OPERATOR, context, "Dockerfile", "operator.txt", base),
+            _build(
+                TRAINER, context, "trainer_image/Dockerfile", f"trainer-{DEVICE}.txt",
+                ["--build-arg", f"DEVICE={DEVICE}", *base],
+            ),
+        )  # fmt: skip
     load(names.operator, names.trainer)
     return names
 
@@ -68,30 +69,32 @@ def _fill(context: Path) -> None:
     run(build, folder=REPOSITORY)
 
 
-def _digest(context: Path, own_base: bool) -> str:
-    made_of = hashlib.sha256(str(own_base).encode())
-    for path in sorted(_files(context)):
-        made_of.update(str(path.relative_to(context)).encode() + path.read_bytes())
-    return made_of.hexdigest()[:12]
+def _build(
+    image: str, context: Path, dockerfile: str, requirements: str, arguments: list[str]
+) -> str:
+    """Return the image's name with a tag that tells what it is made of, built when not there."""
+    made_of = hashlib.sha256(str(arguments).encode())
+    wheel = next((context / "dist").glob("*.whl"))
+    for path in (context / dockerfile, context / "requirements" / requirements, wheel):
+        made_of.update(path.read_bytes())
+    name = f"{image}:test-{made_of.hexdigest()[:12]}"
+    if not has_image(name):
+        if image == TRAINER:
+            _require_space()
+        with timed(f"image {name}"):
+            file = str(context / dockerfile)
+            run(["docker", "build", "-q", "-t", name, "-f", file, *arguments, str(context)])
+    return name
 
 
-def _files(context: Path) -> Iterator[Path]:
-    return (path for path in context.rglob("*") if path.is_file())
-
-
-def _build(name: str, context: Path, options: list[str]) -> None:
-    if has_image(name):
-        return
+def _require_space() -> None:
     root = run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip()
     free = shutil.disk_usage(root).free / 1024**3
-    if name.startswith(TRAINER) and free < FREE_GIB:
+    if free < FREE_GIB:
         raise CannotStart(
             f"{root} has {free:.0f} GiB free, the trainer's image needs {FREE_GIB} until it is in "
             "the cluster: `docker image prune`"
         )
-    with timed(f"image {name}"):
-        files = [str(context / part) if part.endswith("Dockerfile") else part for part in options]
-        run(["docker", "build", "-q", "-t", name, *files, str(context)])
 
 
 def main() -> None:

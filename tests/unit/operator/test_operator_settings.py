@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_operator.errors import RuntimeTrouble
 from raggrpo_operator.kubernetes_runtime.installation_keys import key_id, read_keys
 from raggrpo_operator.kubernetes_runtime.settings import Settings, SettingsError, read_settings
-from raggrpo_operator.errors import RuntimeTrouble
 
 
 def test_nothing_given_means_the_defaults() -> None:
