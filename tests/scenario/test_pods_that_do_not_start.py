@@ -1,5 +1,9 @@
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import Cause, ConditionType, Phase
 from raggrpo_operator.core.actions import (
@@ -11,7 +15,7 @@ from raggrpo_operator.core.actions import (
 )
 from raggrpo_operator.core.observed import Observed
 from raggrpo_operator.errors import RuntimeTrouble
-from simulated_runtime import Attempt, SimulatedRuntime, Story, a_story_job
+from simulated_runtime import Attempt, SimulatedRuntime, Story, a_story_job, exits
 
 WORDS = "trainer pod small-c1-worker-0: ImagePullBackOff: no such image"
 
@@ -25,7 +29,10 @@ class PodsRuntime(SimulatedRuntime):
     preflight_waits: bool = False
     slow_deletion: bool = False
     lost_worker: bool = False
+    evidence_after: float | None = None
+    """Seconds from an attempt's end until its lost worker is told of."""
     _deleting: int = field(default=0)
+    _ended: datetime | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         observed = await super().observe(job)
@@ -38,6 +45,11 @@ class PodsRuntime(SimulatedRuntime):
         if self.waiting_for:
             told = {"message": self.waiting_for, "cause": self.final_cause}
             return replace(observed, cluster=replace(cluster, is_ready=False, **told))
+        if self.evidence_after is not None and observed.attempt is not None:
+            self._ended = self._ended or (self.now if observed.attempt.exit_code else None)
+            observed = replace(observed, evidence_seconds=5.0)
+            lasted = (self.now - self._ended).total_seconds() if self._ended else -1
+            self.lost_worker = lasted >= self.evidence_after
         if self.lost_worker:
             return replace(observed, cluster=replace(cluster, cause=Cause.WORKER_LOST))
         return observed
@@ -109,3 +121,22 @@ async def test_a_worker_lost_on_the_way_to_the_target_does_not_undo_the_success(
 
     assert status.phase is Phase.SUCCEEDED
     assert status.restarts.total == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "evidence_after", "cause"),
+    [
+        (ExitCode.TRAINER_RANK_LOST, 2.0, Cause.WORKER_LOST),
+        (ExitCode.COLLECTIVE_TIMEOUT, 2.0, Cause.WORKER_LOST),
+        (ExitCode.TRAINER_RANK_LOST, 60.0, Cause.TRAINER_RANK_LOST),
+        (ExitCode.NON_FINITE, 2.0, Cause.NON_FINITE),
+    ],
+)
+async def test_a_driver_that_lost_others_waits_a_moment_for_what_their_pods_tell(
+    code: ExitCode, evidence_after: float, cause: Cause
+) -> None:
+    story, _ = a_pods_story(evidence_after=evidence_after, faults={(1, 30): exits(code)})
+
+    status = await story.until(lambda status: status.restarts.total == 1)
+
+    assert status.attempts[0].cause is cause
