@@ -49,7 +49,9 @@ kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no reg
 kind-down: setup ## delete that cluster; caches stay
 	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py down
 
-e2e: chart-test api-test kind-up ## tests on that cluster, with KubeRay and the real trainer
+e2e: api-test chart-test kind-up ## tests on that cluster, with KubeRay and the real trainer
+	$(BIN)/python tests/cluster/tools.py helm
+	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
 	$(BIN)/python -m pytest tests/e2e --durations=10
 
 test-fast: setup ## the tests without Ray, vLLM and training
@@ -70,7 +72,7 @@ generate: setup ## write the CRD and the chart's copy from the models
 	$(BIN)/python -m raggrpo_api.crd
 
 golden: setup ## rewrite the golden files; read the diff
-	$(BIN)/python -m pytest tests/golden -q --update-golden
+	$(BIN)/python -m pytest tests/unit/operator/test_plan.py tests/unit/operator/test_manifests.py -q --update-golden
 
 drill: setup ## kill every process of a run at every kind of moment; writes docs/drills.md
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md

@@ -47,18 +47,19 @@ def up() -> Kubernetes:
         CannotStart: With the reason.
         CannotBuild: A program could not be built.
     """
-    with _timed("docker"):
+    with timed("docker"):
         run(["bash", str(HERE / "host" / "docker.sh")])
         _require_space()
-    image = node_image()
+    own = builds_own_images()
+    image = own_node_image() if own else _named_node_image()
     if not _is_there():
-        with _timed(f"cluster {NAME} from {image or 'the stock node image'}"):
+        with timed(f"cluster {NAME} from {image or 'the stock node image'}"):
             chosen = ["--image", image] if image else []
             config = ["--config", str(HERE / "kind.yaml"), "--kubeconfig", str(kubeconfig())]
             kind("create", "cluster", "--name", NAME, "--wait", "180s", *config, *chosen)
     cluster = _cluster()
-    with _timed("KubeRay"):
-        _install_kuberay(cluster, builds=bool(image))
+    with timed("KubeRay"):
+        _install_kuberay(cluster, own=own)
     return cluster
 
 
@@ -69,7 +70,7 @@ def down() -> None:
 
 def load(*images: str) -> None:
     """Put images of this machine's Docker into the cluster's node."""
-    with _timed(f"load {', '.join(images)}"):
+    with timed(f"load {', '.join(images)}"):
         kind("load", "docker-image", *images, "--name", NAME)
 
 
@@ -87,12 +88,10 @@ def kubeconfig() -> Path:
     return folder / f"{NAME}.kubeconfig"
 
 
-def node_image() -> str:
-    """Return the node's image, built first where it must be; empty for kind's default."""
+def builds_own_images() -> bool:
+    """Return whether everything that the cluster runs is built here."""
     chosen = os.environ.get("KIND_NODE_IMAGE", "")
-    if chosen == "stock" or (not chosen and _registry_answers()):
-        return ""
-    return chosen if chosen not in ("", "own") else own_node_image()
+    return chosen == "own" or (not chosen and not _registry_answers())
 
 
 def own_node_image() -> str:
@@ -103,8 +102,8 @@ def own_node_image() -> str:
     for path in sorted(p for p in (HERE / "node").rglob("*") if p.is_file()):
         recipe.update(path.read_bytes())
     tag = f"raggrpo-kind-node:{KUBERNETES}-{recipe.hexdigest()[:12]}"
-    if not _has_image(tag):
-        with _timed(f"node image {tag}"), tempfile.TemporaryDirectory() as out:
+    if not has_image(tag):
+        with timed(f"node image {tag}"), tempfile.TemporaryDirectory() as out:
             for name, folder in folders.items():
                 Path(out, name).symlink_to(folder / name)
             Path(out, "kubeadm").symlink_to(folders["kube"] / "kubeadm")
@@ -138,13 +137,13 @@ def run(command: Sequence[str], folder: Path | None = None) -> str:
     return ended.stdout
 
 
-def _install_kuberay(cluster: Kubernetes, builds: bool) -> None:
+def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
     """Apply the module's own kustomization; its CRDs are too large for kubectl's annotation."""
     kustomization = tool_folder("kuberay-config") / "default"
     named = yaml.safe_load((kustomization / "kustomization.yaml").read_text())["images"][0]
     image = f"{named['newName']}:{named['newTag']}"
-    if builds:
-        if not _has_image(image):
+    if own:
+        if not has_image(image):
             _build_kuberay(image)
         load(image, BASE_IMAGE)
     path = "-o=jsonpath={.spec.template.spec.containers[0].image}"
@@ -188,8 +187,14 @@ def _is_there() -> bool:
     return False
 
 
-def _has_image(name: str) -> bool:
+def has_image(name: str) -> bool:
+    """Return whether this machine's Docker has an image of that name."""
     return bool(run(["docker", "images", "-q", name]).strip())
+
+
+def _named_node_image() -> str:
+    chosen = os.environ.get("KIND_NODE_IMAGE", "")
+    return "" if chosen == "stock" else chosen
 
 
 def _registry_answers() -> bool:
@@ -211,7 +216,8 @@ def _require_space() -> None:
 
 
 @contextmanager
-def _timed(what: str) -> Iterator[None]:
+def timed(what: str) -> Iterator[None]:
+    """Say afterwards how long it took."""
     began = time.monotonic()
     yield
     log.info("%s: %.0f s", what, time.monotonic() - began)
