@@ -79,10 +79,9 @@ def test_a_loop_that_stands_still_a_round_without_end_and_deaf_watches_are_probl
 
 async def test_probes_answer_over_http() -> None:
     world = World()
-    async with (
-        serve_probes(world.health, world.metrics.text, 0) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
-    ):
+    async with serve_probes(world.health, world.metrics.text, 0) as addresses:
+        [port] = [port for host, port in addresses if host == "0.0.0.0"]
+        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False)
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/readyz")).status_code == 503
         world.ready, world.round_seconds = True, 601.0
@@ -90,6 +89,7 @@ async def test_probes_answer_over_http() -> None:
         sick = await client.get("/healthz")
         assert (sick.status_code, sick.text) == (500, "a round has taken 601 s")
         assert "raggrpo_operator_workqueue_depth" in (await client.get("/metrics")).text
+        await client.aclose()
 
 
 async def test_a_resync_looks_at_jobs_that_exist_and_at_those_only_the_cache_knows() -> None:
