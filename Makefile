@@ -7,8 +7,12 @@ BIN := .venv/bin
 UV_VERSION := 0.13.8
 SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/dev.txt | sha256sum | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+DEVICE ?= cuda
+BASE_IMAGE ?= python:3.11-slim-bookworm
+IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart test test-fast verify fmt lint types generate golden drill bench lock clean
+.PHONY: help setup quickstart test chart-test api-test kind-up kind-down e2e test-fast verify fmt lint types generate golden drill bench lock wheel images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +35,25 @@ test: setup ## all tests that need neither a GPU nor a cluster
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/golden tests/scenario -n 2 --dist loadfile -q
 	$(BIN)/python -m pytest tests/local --durations=15
 
+chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
+	$(BIN)/python tests/cluster/tools.py helm
+	$(BIN)/python -m pytest tests/chart --durations=10
+
+api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
+	$(BIN)/python tests/cluster/tools.py kube etcd kuberay-config helm
+	$(BIN)/python -m pytest tests/api --durations=10
+
+kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
+	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py up
+
+kind-down: setup ## delete that cluster; caches stay
+	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py down
+
+e2e: api-test chart-test kind-up ## tests on that cluster, with KubeRay and the real trainer
+	$(BIN)/python tests/cluster/tools.py helm
+	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
+	$(BIN)/python -m pytest tests/e2e --durations=10
+
 test-fast: setup ## the tests without Ray, vLLM and training
 	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -q
 
@@ -45,11 +68,11 @@ fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-generate: setup ## write the CRD from the models
+generate: setup ## write the CRD and the chart's copy from the models
 	$(BIN)/python -m raggrpo_api.crd
 
 golden: setup ## rewrite the golden files; read the diff
-	$(BIN)/python -m pytest tests/golden -q --update-golden
+	$(BIN)/python -m pytest tests/unit/operator/test_plan.py tests/unit/operator/test_manifests.py -q --update-golden
 
 drill: setup ## kill every process of a run at every kind of moment; writes docs/drills.md
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
@@ -60,6 +83,14 @@ bench: setup ## training throughput against TRL, monitoring overhead
 
 lock: setup ## resolve requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)/uv
+
+wheel: setup ## the one wheel that both images are made of, in dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t wheel -d dist
+
+images: wheel ## docker images raggrpo/operator and raggrpo/trainer; DEVICE=cpu for machines without GPUs
+	docker build $(IMAGE_ARGS) -t raggrpo/operator:$(VERSION) .
+	docker build $(IMAGE_ARGS) --build-arg DEVICE=$(DEVICE) -f trainer_image/Dockerfile -t raggrpo/trainer:$(VERSION) .
 
 clean: ## remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -6,7 +6,15 @@ cd "$(dirname "$0")/.."
 compile() {
   local target=$1
   shift
-  "$uv" pip compile pyproject.toml "$@" --override requirements/overrides.txt --generate-hashes \
-    --python-version 3.11 --universal --no-header --quiet -o "requirements/$target"
+  "$uv" pip compile pyproject.toml "$@" --generate-hashes --python-version 3.11 --no-header \
+    --quiet -o "requirements/$target"
 }
-compile dev.txt --extra operator --extra trainer-cpu --extra quickstart --extra dev --extra bench
+everywhere=(--universal --override requirements/overrides.txt)
+as_tested=(--constraint requirements/dev.txt)
+compile dev.txt --extra operator --extra trainer-cpu --extra quickstart --extra dev --extra bench \
+  "${everywhere[@]}"
+compile operator.txt --extra operator "${everywhere[@]}" "${as_tested[@]}"
+compile trainer-cpu.txt --extra trainer-cpu --extra quickstart "${everywhere[@]}" "${as_tested[@]}"
+# CUDA wheels exist for Linux only, and vLLM pins other versions with them than without.
+compile trainer-cuda.txt --extra trainer-cuda --extra quickstart \
+  --python-platform x86_64-manylinux_2_28

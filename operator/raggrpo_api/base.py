@@ -40,7 +40,12 @@ OptionalPath = Annotated[
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=44)
 ]
-"""A DNS label of at most 44 characters (KubeRay's limit less our suffixes, row C14)."""
+"""A DNS label of at most 44 characters."""
+
+JobName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=44)
+]
+"""A DNS label that begins with a letter: KubeRay's rule, its limit less our suffixes (C14)."""
 
 Quantity = Annotated[
     str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?)?$", max_length=32)

@@ -8,7 +8,7 @@ from pydantic.alias_generators import to_camel
 
 from . import names
 from .algorithm import AlgorithmSpec
-from .base import ApiModel, LabelValue, Name
+from .base import ApiModel, JobName, LabelValue
 from .checkpoint import CheckpointSpec
 from .data import DataSpec
 from .model import ModelSpec
@@ -86,7 +86,7 @@ class Metadata(BaseModel):
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
     )
 
-    name: Name
+    name: JobName
     namespace: str = "default"
     uid: str = ""
     generation: int = 1

@@ -1,5 +1,6 @@
 """Names that operator, trainer and user share: labels, environment variables, ports, files."""
 
+import hashlib
 import re
 from typing import Final, Literal
 
@@ -12,7 +13,21 @@ PLURAL: Final = "raggrpojobs"
 LABEL_JOB: Final = "raggrpo.io/job-name"
 LABEL_ROLE: Final = "raggrpo.io/role"
 LABEL_ATTEMPT: Final = "raggrpo.io/attempt"
+LABEL_CLUSTER: Final = "raggrpo.io/cluster"
+"""Number of the Ray cluster that an object belongs to."""
+LABEL_RETRIEVER: Final = "raggrpo.io/retriever"
+"""Endpoint that a managed retriever serves."""
+LABEL_SPEC_HASH: Final = "raggrpo.io/spec-hash"
+"""The spec that a preflight judges."""
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "raggrpo-operator"
+"""Value of LABEL_MANAGED_BY and field manager of everything the operator writes."""
+LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
+"""Which installation key a RayCluster's token was made with."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
+ANNOTATION_MOUNTED: Final = "raggrpo.io/mounted"
+"""Set by a local run on its own copy of the job: folders of this machine stand in for volumes."""
 
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
 """TrainerConfig as JSON, at most 64 KiB."""
@@ -24,7 +39,31 @@ ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File that receives the preflight's result; in a pod the termination message."""
+SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
+RESERVED_ENV: Final = frozenset(
+    {
+        ENV_CONFIG,
+        ENV_PREFLIGHT_OUTPUT,
+        ENV_PROGRESS_PORT,
+        ENV_RUN_MARK,
+        "CUDA_VISIBLE_DEVICES",
+        "RAY_ADDRESS",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
+    }
+)
+"""Set by the operator for each process; a job must not give them."""
 
+HOME_DIR: Final = "/home/ray"
+REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
+RESERVED_MOUNTS: Final = frozenset(
+    {"/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/opt", "/proc", "/sys", "/tmp", "/usr"}
+    | {HOME_DIR, REWARD_CODE_DIR}
+)
+"""Folders of the image and of the pods' own volumes; no volume of a job goes there."""
+
+DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000
 MAX_CONFIG_BYTES: Final = 64 * 1024
@@ -36,10 +75,13 @@ CONFIG_FILE: Final = "config.json"
 SUMMARY_FILE: Final = "summary.json"
 EXPORT_DIR: Final = "export"
 
+MAX_LABEL: Final = 63
+"""Longest name of a Service and longest value of a label."""
+
 
 def secret_env(name: str, key: str) -> str:
     """Return the environment variable that carries one key of a Secret into the trainer."""
-    return "RAGGRPO_SECRET_" + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
+    return SECRET_ENV_PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
 
 
 def submission_id(job: str, attempt: int) -> str:
@@ -50,6 +92,33 @@ def submission_id(job: str, attempt: int) -> str:
 def cluster_name(job: str, number: int) -> str:
     """Return the name of the number-th Ray cluster of a job."""
     return f"{job}-c{number}"
+
+
+def preflight_name(job: str) -> str:
+    """Return the name of a job's preflight pod."""
+    return f"{job}-preflight"
+
+
+def config_map_name(job: str, attempt: int) -> str:
+    """Return the name of the record of one attempt's configuration."""
+    return f"{job}-a{attempt}"
+
+
+def retriever_name(job: str, endpoint: str) -> str:
+    """Return the name of a managed retriever's Deployment and Service, at most 63 characters."""
+    name = f"{job}-r-{endpoint}"
+    if len(name) <= MAX_LABEL:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: MAX_LABEL - 9]}-{digest}"
+
+
+def token_secret_name(job: str, key_id: str, job_uid: str) -> str:
+    """Return the name of the Secret with the job's token.
+
+    The uid tells a job from a deleted one of the same name, whose Secret may still exist.
+    """
+    return f"{job}-token-{key_id}-{job_uid[:8]}"
 
 
 def ray_namespace(job_uid: str) -> str:

@@ -11,7 +11,7 @@ from .base import ApiModel
 from .job import JobSpec
 from .trainer_config import TrainerConfig
 
-_FIELDS: Final[Mapping[str, str]] = {
+RESUME_FIELDS: Final[Mapping[str, str]] = {
     "model": "path",
     "data": "train_files columns train_batch_size max_samples max_prompt_length "
     "max_response_length allow_truncation",
@@ -23,8 +23,8 @@ _FIELDS: Final[Mapping[str, str]] = {
     "retrieval": "mode prompt_template passage_template shuffle_passages max_passage_tokens "
     "max_turns actor_output on_failure",
 }
-_ENDPOINT_FIELDS: Final = "name role protocol top_k score_threshold"
-_REWARD_FIELDS: Final = "name weight python"
+RESUME_ENDPOINT_FIELDS: Final = "name role protocol top_k score_threshold"
+RESUME_REWARD_FIELDS: Final = "name weight python"
 
 
 def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
@@ -33,11 +33,13 @@ def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
     A checkpoint may be continued only with equal values.
     """
     values: dict[str, Any] = {}
-    for block, fields in _FIELDS.items():
+    for block, fields in RESUME_FIELDS.items():
         part = _part(getattr(spec, block), fields)
         values |= {f"{block}.{name}": value for name, value in part.items()}
-    values["retrieval.endpoints"] = [_part(e, _ENDPOINT_FIELDS) for e in spec.retrieval.endpoints]
-    values["reward.functions"] = [_part(f, _REWARD_FIELDS) for f in spec.reward.functions]
+    values["retrieval.endpoints"] = [
+        _part(e, RESUME_ENDPOINT_FIELDS) for e in spec.retrieval.endpoints
+    ]
+    values["reward.functions"] = [_part(f, RESUME_REWARD_FIELDS) for f in spec.reward.functions]
     return values
 
 

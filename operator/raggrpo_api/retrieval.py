@@ -1,7 +1,7 @@
 """`spec.retrieval`: where passages come from and when they are asked for."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
@@ -51,6 +51,10 @@ class EndpointProtocol(StrEnum):
     """POST /retrieve {queries, topk, return_scores}."""
     RAG_CHAT = "RagChat"
     """POST {context, user_profile, rewritten_query, history_summary, score_threshold, top_k}."""
+
+
+SERVED_PATHS: Final = {EndpointProtocol.SEARCH_R1: "/retrieve", EndpointProtocol.RAG_CHAT: "/chat"}
+"""Where the bundled retriever serves each protocol."""
 
 
 class IndexKind(StrEnum):

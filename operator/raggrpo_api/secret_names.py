@@ -3,11 +3,18 @@
 import re
 from typing import Final
 
-SECRET_NAME_PATTERN: Final = (
-    "(?i)((^|[_-])(key|token|pwd|pat)([_-]|$)|apikey|accesskey|(auth|access|api)token"
-    "|secret|passw|credential|authorization|cookie)"
+_WHOLE_WORDS: Final = "(key|token|pwd|pat)"
+_ANYWHERE: Final = (
+    "(apikey|accesskey|(auth|access|api)token|secret|passw|credential|authorization|cookie)"
 )
+SECRET_NAME_PATTERN: Final = f"(?i)((^|[_-]){_WHOLE_WORDS}([_-]|$)|{_ANYWHERE})"
 """Works in Python and in RE2; TOKENIZERS_PARALLELISM and max_tokens are no secrets."""
+
+SECRET_QUERY_PATTERN: Final = (
+    "(?i)^[^?#]*[?]([^#]*&)?"
+    f"(([^=&#]*[_-])?{_WHOLE_WORDS}([_-][^=&#]*)?|[^=&#]*{_ANYWHERE}[^=&#]*)=[^&#]"
+)
+"""Matches a URL whose query gives a value to such a name."""
 
 
 def looks_secret(name: str) -> bool:

@@ -110,6 +110,8 @@ class ProgressStatus(ApiModel):
 
     step: int = 0
     total_steps: int = 0
+    step_of_total: str = ""
+    """`120/400`, as kubectl's column shows it: a column cannot join two fields."""
     progress_percentage: int = 0
     estimated_remaining_seconds: int | None = None
     stage: str = ""
@@ -171,14 +173,40 @@ class RestartState(ApiModel):
     """Successful reads of /progress since the step last moved; time nobody looked kills nothing."""
 
 
+class PodRole(StrEnum):
+    """Kinds of pods; also the value of the label raggrpo.io/role."""
+
+    HEAD = "head"
+    TRAINER = "trainer"
+    ROLLOUT = "rollout"
+    RETRIEVER = "retriever"
+    PREFLIGHT = "preflight"
+
+
 class SizingTerm(ApiModel):
     """One named part of a sized amount."""
 
     resource: str
-    """memory, shm or gpu."""
+    """memory, shm and gpu of a trainer pod, headMemory, rolloutShm and so on of the others."""
     name: str
     bytes: int
     reason: str
+
+
+class PodSizing(ApiModel):
+    """Requests of one kind of pod; memory is the limit too."""
+
+    role: PodRole
+    name: str = ""
+    """Endpoint of a managed retriever."""
+    replicas: int = 1
+    gpus: int = 0
+    cpu: str = ""
+    memory: str = ""
+    shm: str = ""
+    """Size of /dev/shm; empty: none of its own."""
+    object_store: int = 0
+    """Bytes of Ray's object store, which lies in /dev/shm."""
 
 
 class Sizing(ApiModel):
@@ -188,6 +216,8 @@ class Sizing(ApiModel):
     cpu: str = ""
     memory: str = ""
     shm: str = ""
+    pods: Annotated[list[PodSizing], Field(max_length=16)] = []
+    """Requests of every kind of pod; the amounts above are those of a trainer pod."""
     terms: Annotated[list[SizingTerm], Field(max_length=64)] = []
 
 

@@ -3,12 +3,16 @@
 Refuses, naming the place, what a structural schema cannot say (oneOf, allOf, tuples, unions).
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 Schema = dict[str, Any]
+_ROWS = re.compile(r" \([ABC]\d+(, [ABC]\d+)*\)|(, [ABC]\d+)+(?=\))")
+"""Numbers of requirements, which mean nothing to the reader of a description."""
+
 DescribeDefault = Callable[[str, Any], str]
 """(place, default) → the sentence that tells it to the reader, empty for none."""
 
@@ -74,7 +78,7 @@ class _Rewriter:
         return inner | beside, above
 
     def _with_description(self, result: Schema, schema: Schema, place: str) -> Schema:
-        words = " ".join(str(result.pop("description", "")).split())
+        words = _ROWS.sub("", " ".join(str(result.pop("description", "")).split()))
         default = self._describe(place, schema["default"]) if "default" in schema else ""
         if text := f"{words} {default}".strip():
             return {"description": text, **result}

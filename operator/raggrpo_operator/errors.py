@@ -11,3 +11,11 @@ class RuntimeTrouble(Exception):
 
 class AccessRefused(RuntimeTrouble):
     """HTTP 401 or 403: a condition for people, never a reason to stop an attempt."""
+
+
+class NotThere(RuntimeTrouble):
+    """HTTP 404: the object, or its kind, does not exist."""
+
+
+class Conflict(RuntimeTrouble):
+    """HTTP 409: it exists already, or it changed since it was read."""

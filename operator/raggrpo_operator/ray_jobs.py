@@ -67,6 +67,12 @@ class RayJobs:
             message=last_lines(str(job.get("message") or "")),
         )
 
+    async def environment(self, submission_id: str) -> dict[str, str]:
+        """Return the environment that a submission was made with; empty when it is unknown."""
+        job = await self._get(submission_id)
+        runtime_env = (job or {}).get("runtime_env") or {}
+        return dict(runtime_env.get("env_vars") or {})
+
     async def stop(self, submission_id: str) -> None:
         """SIGTERM the driver; Ray kills it after the wait time of its environment."""
         answer = await self._call("POST", f"/api/jobs/{submission_id}/stop")

@@ -35,7 +35,7 @@ from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.observed import SubmissionStatus
 from raggrpo_operator.core.parse import parse_job
 from raggrpo_operator.core.resolve import resolve, trainer_config
-from raggrpo_operator.core.sizing import object_store_bytes
+from raggrpo_operator.core.shared_memory import object_store_bytes
 from raggrpo_operator.errors import RuntimeTrouble
 from raggrpo_operator.local_runtime.processes import Processes
 from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, start_ray_head

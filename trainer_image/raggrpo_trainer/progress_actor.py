@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from .driver_process import DriverProcess
 from .progress_server import ProgressServer
 from .rollout import node_id
 
@@ -24,15 +25,19 @@ class _Server:
 
     def __init__(self, port: int, token: str) -> None:
         self._pids: list[int] = []
-        self._server = ProgressServer(port, token=token, dump_stacks=self._dump_stacks)
+        self._driver = DriverProcess()
+        self._server = ProgressServer(
+            port, token=token, dump_stacks=self._dump_stacks, stop_driver=self._driver.stop
+        )
 
     def update(self, progress: bytes, metrics: bytes) -> None:
         """Take over what GET /progress and GET /metrics answer."""
         self._server.update(progress, metrics)
 
     def watch(self, pids: list[int]) -> None:
-        """Remember the processes of this pod whose stacks may be asked for."""
+        """Remember the processes of this pod whose stacks may be asked for, the driver first."""
         self._pids = pids
+        self._driver.pid = pids[0]
 
     def _dump_stacks(self) -> list[int]:
         """Ask every known process of this pod for its stacks; returns who was asked."""

@@ -1,4 +1,4 @@
-"""GET /progress, GET /metrics and POST /stacks in a thread of their own; must not know Ray.
+"""GET /progress and /metrics, POST /stacks and /stop in a thread of their own; knows no Ray.
 
 It answers with what it was given last, so a blocked or dead driver can still be seen.
 """
@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_PATH = "/metrics"
+"""Open to whoever reaches the port: a scraper has one configuration for all jobs, no tokens."""
 TIMEOUT_SECONDS = 30.0
 T = TypeVar("T")
 
@@ -20,14 +22,20 @@ class ProgressServer:
     """Serves until `close`. Without a token it listens on this machine's loopback only."""
 
     def __init__(
-        self, port: int, *, token: str = "", dump_stacks: Callable[[], list[int]] = list
+        self,
+        port: int,
+        *,
+        token: str = "",
+        dump_stacks: Callable[[], list[int]] = list,
+        stop_driver: Callable[[], bool] = bool,
     ) -> None:
         """Listen on `port` (0: any free one); `dump_stacks` returns the processes it asked.
 
+        `stop_driver` asks the driver to save and exit, and tells whether it still runs.
         Raises OSError when the port is taken.
         """
         self._token = f"Bearer {token}".encode() if token else b""
-        self._dump_stacks = dump_stacks
+        self._dump_stacks, self._stop_driver = dump_stacks, stop_driver
         self._latest: tuple[bytes, bytes] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="progress-server", daemon=True)
@@ -50,8 +58,9 @@ class ProgressServer:
     async def _start(self, port: int) -> tuple[web.AppRunner, int]:
         app = web.Application(middlewares=[self._authenticated])
         app.router.add_get("/progress", self._progress)
-        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get(METRICS_PATH, self._metrics)
         app.router.add_post("/stacks", self._stacks)
+        app.router.add_post("/stop", self._stop)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "0.0.0.0" if self._token else "127.0.0.1", port)
@@ -67,7 +76,8 @@ class ProgressServer:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode()
-        if self._token and not hmac.compare_digest(given, self._token):
+        guarded = self._token and request.path != METRICS_PATH
+        if guarded and not hmac.compare_digest(given, self._token):
             raise web.HTTPUnauthorized(
                 headers={"WWW-Authenticate": "Bearer"}, text="needs the job's bearer token"
             )
@@ -81,6 +91,9 @@ class ProgressServer:
 
     async def _stacks(self, _: web.Request) -> web.Response:
         return web.json_response({"asked": self._dump_stacks()})
+
+    async def _stop(self, _: web.Request) -> web.Response:
+        return web.json_response({"running": self._stop_driver()})
 
     def _given(self) -> tuple[bytes, bytes]:
         if self._latest is None:

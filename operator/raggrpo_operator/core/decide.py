@@ -7,6 +7,7 @@ a crash between any two rounds loses nothing and starts nothing twice.
 from collections.abc import Sequence
 from datetime import datetime
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY, cluster_name
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, RestartState, Tier
@@ -23,11 +24,15 @@ from .conditions import is_true, parse_timestamp, timestamp
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
 from .resolve import resolve
-from .round import RELEASE_SECONDS, Decision, Round
+from .round import PODS_WAITING, RELEASE_SECONDS, Decision, Round
 from .rules import violations
 from .sizing import size
 from .violation import Severity, Violation
 
+LOST_OTHERS = frozenset(
+    {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
+)
+"""Exit codes that infrastructure can be behind: its evidence wins when it comes in time."""
 PROOF_SECONDS = 60.0
 """How long a driver's exit code 0 may wait for its last progress to be read (B9)."""
 
@@ -145,6 +150,8 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
         attempt = None
     if progress is None and _awaits_proof(this, attempt):
         return this.end(requeue_after=0.5)
+    if _awaits_evidence(this, attempt):
+        return this.end(requeue_after=0.5)
     ended = classify(
         attempt,
         cluster if cluster is not None and cluster.number == record.cluster else None,
@@ -167,6 +174,19 @@ def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
     return this.seconds_in(ConditionType.PROGRESSING) < PROOF_SECONDS
 
 
+def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
+    """Tell whether a driver that lost others has to wait for what their pods tell about it."""
+    limit, cluster = this.observed.evidence_seconds, this.observed.cluster
+    if not limit or attempt is None or attempt.exit_code not in LOST_OTHERS:
+        return False
+    if cluster is None or cluster.is_lost or cluster.cause is not None:
+        return False
+    if this.status.restart_state.intent is not None:
+        return False
+    this.condition(ConditionType.PROGRESSING, False, "AwaitingEvidence")
+    return this.seconds_in(ConditionType.PROGRESSING) < limit
+
+
 def _submit(this: Round, record: AttemptRecord) -> Decision:
     if limit := _provisioning_overdue(this):
         message = f"the head accepted no submission for {limit} s"
@@ -180,12 +200,16 @@ def _submit(this: Round, record: AttemptRecord) -> Decision:
 
 def _await_cluster(this: Round, record: AttemptRecord) -> Decision:
     """Wait for the cluster's pods or processes, within the provisioning deadline."""
-    this.condition(ConditionType.CLUSTER_READY, False, "Provisioning")
+    cluster = this.observed.cluster
+    waiting_for = cluster.message if cluster is not None else ""
+    reason = PODS_WAITING if waiting_for else "Provisioning"
+    this.condition(ConditionType.CLUSTER_READY, False, reason, waiting_for)
     if this.job.spec.suspend:
         return recovery.settle(this, record, Cause.SUSPENDED, "suspended while provisioning")
+    if cluster is not None and cluster.cause is not None:
+        return recovery.settle(this, record, cluster.cause, cluster.message)
     if limit := _provisioning_overdue(this):
-        cluster = this.observed.cluster
-        why = cluster.message if cluster and cluster.message else "its pods are not ready"
+        why = waiting_for or "its pods are not ready"
         message = f"the cluster was not ready after {limit} s: {why}"
         return recovery.settle(this, record, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)

@@ -125,10 +125,10 @@ def classify(
         )
     if not attempt.status.is_terminal:
         return None
+    if attempt.status is SubmissionStatus.SUCCEEDED:  # whatever was lost on the way was replaced
+        return _verified_success(progress, total_steps)
     if cluster.cause is not None:
         return Ended(cluster.cause, cluster.message)
-    if attempt.status is SubmissionStatus.SUCCEEDED:
-        return _verified_success(progress, total_steps)
     if intent is not None:
         return Ended(intent, f"the attempt was stopped: {intent}")
     if attempt.status is SubmissionStatus.STOPPED:

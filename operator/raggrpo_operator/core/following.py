@@ -135,6 +135,7 @@ def _progress_status(this: Round, progress: Progress) -> ProgressStatus:
     return ProgressStatus(
         step=progress.step,
         total_steps=total,
+        step_of_total=f"{progress.step}/{total}" if total else str(progress.step),
         progress_percentage=100 * progress.step // total if total else 0,
         estimated_remaining_seconds=remaining,
         stage=str(progress.stage),

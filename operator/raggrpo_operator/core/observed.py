@@ -32,6 +32,8 @@ class PreflightObserved:
     """None while it runs."""
     problem: str = ""
     """It ended without a result: why."""
+    waiting_for: str = ""
+    """It has not begun yet: why, such as an image that cannot be pulled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +83,5 @@ class Observed:
     """Last answer of GET /progress; None when it could not be read."""
     retrievers: tuple[RetrieverObserved, ...] = ()
     dashboard_reachable: bool = True
+    evidence_seconds: float = 0.0
+    """How long after the end of a driver a pod may still tell what ended it."""

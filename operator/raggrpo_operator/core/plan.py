@@ -21,7 +21,16 @@ from .world import world
 ORIGIN_WIDTH = 7
 AMOUNT_WIDTH = 10
 INDENT = "  "
-_UNITS = {"gpu": "per GPU", "shm": "/dev/shm per pod", "memory": "memory per pod"}
+_UNITS = {
+    "gpu": "per GPU",
+    "shm": "/dev/shm per pod",
+    "memory": "memory per pod",
+    "headShm": "/dev/shm of the head",
+    "headMemory": "memory of the head",
+    "rolloutShm": "/dev/shm per engine's pod",
+    "rolloutMemory": "memory per engine's pod",
+    "preflightMemory": "memory of the preflight",
+}
 
 
 def render_plan(
@@ -101,6 +110,18 @@ def _sizing(sizing: Sizing, width: int) -> Iterator[str]:
         "/dev/shm per pod": sizing.shm,
     }
     yield from (f"{INDENT}{name:<18}{amount}" for name, amount in totals.items())
+    yield f"{INDENT}pods in a cluster"
+    for pod in sizing.pods:
+        name = f"{pod.role} {pod.name}".rstrip()
+        shm = f", /dev/shm {pod.shm}" if pod.shm else ""
+        gpus = f", {pod.gpus} GPU(s)" if pod.gpus else ""
+        size = f"{pod.cpu} CPU, {pod.memory}{shm}{gpus}"
+        yield from textwrap.wrap(
+            f"{pod.replicas} × {name}: {size}",
+            width,
+            initial_indent=INDENT * 2,
+            subsequent_indent=INDENT * 3,
+        )
     for resource in dict.fromkeys(term.resource for term in sizing.terms):
         terms = [term for term in sizing.terms if term.resource == resource]
         yield f"{INDENT}terms: {_UNITS.get(resource, resource)}"

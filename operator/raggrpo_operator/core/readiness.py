@@ -7,7 +7,7 @@ from raggrpo_api.trainer_config import content_hash
 from . import recovery
 from .actions import DeletePreflight, StartPreflight, StartRetriever
 from .conditions import is_true
-from .round import POLL_SECONDS, Decision, Round
+from .round import PODS_WAITING, POLL_SECONDS, Decision, Round
 
 MAX_PREFLIGHT_LOSSES = 3
 """Preflights that may end without a result; an evicted pod is one, a broken image is all."""
@@ -40,14 +40,19 @@ def preflight(this: Round) -> Decision | None:
     if seen is None or seen.spec_hash != wanted:
         _restart_clock(this, ConditionType.PREFLIGHT_PASSED)
     problem = seen.problem if seen is not None else ""
-    this.condition(ConditionType.PREFLIGHT_PASSED, None, "Running", problem)
+    waiting_for = seen.waiting_for if seen is not None else ""
+    reason = PODS_WAITING if waiting_for else "Running"
+    this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.resolved.spec.recovery.deadlines.preflight_seconds
     is_late = this.seconds_in(ConditionType.PREFLIGHT_PASSED) > limit
     if is_late and (seen is None or seen.result is None):
-        message = f"the checks did not finish within {limit} s: {problem or 'no result'}"
+        message = (
+            f"the checks did not finish within {limit} s: {problem or waiting_for or 'no result'}"
+        )
         return _give_up_preflight(this, wanted, message)
     if seen is None or seen.spec_hash != wanted or problem:
-        this.update_restart_state(preflight_losses=losses + 1 if problem else 0)
+        if seen is not None:  # a lost one may be gone already when the next is started
+            this.update_restart_state(preflight_losses=losses + 1 if problem else 0)
         if seen is not None:
             this.actions.append(DeletePreflight())
         config = this.attempt_config()

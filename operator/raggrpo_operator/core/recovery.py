@@ -79,6 +79,7 @@ def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decisi
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence=evidence)
     checks = [*(c for c in result.checks if c.id is not CheckId.RULES_ON_FACTS), rules]
     this.update(preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=result.facts))
+    this.update_restart_state(preflight_losses=0)
     this.actions.append(DeletePreflight())
     failed = [c for c in checks if c.state is CheckState.FAILED]
     if not failed:

@@ -16,6 +16,9 @@ POLL_SECONDS = 5.0
 RELEASE_SECONDS = 1.0
 """When to look whether what was to be freed is gone."""
 
+PODS_WAITING = "PodsWaiting"
+"""Reason of a condition whose message tells in a pod's own words why it does not start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -7,71 +7,70 @@ depends on the model is 0 until preflight has read it.
 from raggrpo_api.job import JobSpec
 from raggrpo_api.preflight import Facts
 from raggrpo_api.resources import Device, Placement
-from raggrpo_api.status import Sizing, SizingTerm
+from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
 
-from . import gpu_memory
-from .quantity import GIB, MIB, format_bytes, parse_quantity, readable
-from .world import cpus_per_pod, num_engines, num_ranks
+from . import gpu_memory, pod_sizing
+from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
+from .quantity import GIB, format_bytes, parse_quantity
+from .shared_memory import object_store_bytes, of_model, store_within, trainer_shm_terms
+from .sizing_terms import term, total, with_given
+from .world import cpus_per_pod, num_ranks
 
-SAMPLE_BYTES_PER_TOKEN = 12
-"""Token id, mask and log-probability of one token on its way through Ray."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """fp32 parameters and AdamW's two moments."""
-WEIGHT_FILES = 3
-"""Weights in /dev/shm: the newest two stay readable while the next is written."""
-STORE_SHARE_OF_SHM = 0.95
-"""Ray uses at most this share of /dev/shm."""
-CPU_OBJECT_STORE = 128 * MIB
-GPU_OBJECT_STORE = 2 * GIB
-"""Least object stores; Ray itself refuses less than 75 MiB."""
-GIVEN = "given"
-"""Name of the term that stands for the user's own value."""
 
 
 def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
-    """Return amounts per trainer pod (GPUs: of the whole job) with the terms they consist of."""
+    """Return amounts per trainer pod (GPUs: of the whole job) and of every other kind of pod.
+
+    The pods' requests are these amounts; the terms say what they consist of.
+    """
     known = facts or Facts()
-    unit = 64 * MIB if spec.resources.device is Device.CPU else GIB
-    shm = _with_given("shm", _shm_terms(spec, known), spec.resources.shm_size)
-    shm_size = spec.resources.shm_size or format_bytes(_total(shm), unit)
-    memory = _memory_terms(spec, known, parse_quantity(shm_size))
-    memory = _with_given("memory", memory, spec.resources.memory)
+    trainer, terms = _trainer(spec, known)
+    rollout = pod_sizing.rollout(spec, known)
+    others: list[Sized] = [
+        pod_sizing.head(spec, known),
+        *([rollout] if rollout is not None else []),
+        pod_sizing.preflight(spec, known),
+        *pod_sizing.retrievers(spec, known),
+    ]
     return Sizing(
         gpus=_gpus(spec),
-        cpu=spec.resources.cpu or f"{cpus_per_pod(spec.resources):g}",
-        memory=spec.resources.memory or format_bytes(_total(memory), unit),
-        shm=shm_size,
-        terms=[*shm, *memory, *_gpu_terms(spec, known), *_retriever_terms(spec, known)],
+        cpu=trainer.cpu,
+        memory=trainer.memory,
+        shm=trainer.shm,
+        pods=[trainer, *(pod for pod, _ in others)],
+        terms=[*terms, *(each for _, of_pod in others for each in of_pod)],
     )
 
 
 def estimate(sizing: Sizing, resource: str) -> int:
     """Return the sum of a resource's terms, the user's own value left out."""
-    return sum(term.bytes for term in sizing.terms if _counts(term, resource))
+    return total(each for each in sizing.terms if each.resource == resource)
 
 
-def object_store_bytes(spec: JobSpec, facts: Facts | None = None) -> int:
-    """Return the size of Ray's object store, always given to Ray explicitly.
-
-    It carries samples, and the weights too where engines and rank 0 can lie in different pods.
-    """
-    least = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
-    samples = max(least, 2 * _rollout_batch_bytes(spec))
-    return samples + (_weights(spec, facts or Facts()) if _has_many_pods(spec) else 0)
+def pod(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
+    """Return the amounts of one kind of pod; `name` tells retrievers apart."""
+    [found] = [each for each in sizing.pods if each.role is role and each.name == name]
+    return found
 
 
-def retriever_bytes(facts: Facts) -> int:
-    """Return the memory of a managed retriever: texts, their tokens and the index (C20)."""
-    return 512 * MIB + 4 * facts.corpus_bytes
-
-
-def _has_many_pods(spec: JobSpec) -> bool:
-    resources = spec.resources
-    return resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
-
-
-def _weights(spec: JobSpec, facts: Facts) -> int:
-    return facts.parameters * gpu_memory.element_bytes(spec)
+def _trainer(spec: JobSpec, facts: Facts) -> Sized:
+    resources, unit = spec.resources, memory_unit(spec)
+    shm = with_given("shm", trainer_shm_terms(spec, facts), resources.shm_size)
+    shm_size = resources.shm_size or format_bytes(total(shm), unit)
+    memory = _memory_terms(spec, facts, parse_quantity(shm_size))
+    memory = with_given("memory", memory, resources.memory)
+    sized = PodSizing(
+        role=PodRole.TRAINER,
+        replicas=resources.nodes,
+        gpus=0 if resources.device is Device.CPU else resources.gpus_per_node,
+        cpu=resources.cpu or f"{cpus_per_pod(resources):g}",
+        memory=resources.memory or format_bytes(total(memory), unit),
+        shm=shm_size,
+        object_store=store_within(shm_size, object_store_bytes(spec, facts)),
+    )
+    return sized, [*shm, *memory, *_gpu_terms(spec, facts)]
 
 
 def _gpus(spec: JobSpec) -> int:
@@ -80,39 +79,6 @@ def _gpus(spec: JobSpec) -> int:
         return 0
     extra = resources.rollout_gpus if resources.placement is Placement.DISAGGREGATED else 0
     return num_ranks(resources) + extra
-
-
-def _shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    data, store = spec.data, object_store_bytes(spec, facts)
-    batch = data.train_batch_size * data.max_prompt_length * 8
-    engines = max(1, num_engines(spec) // spec.resources.nodes)
-    copies = max(WEIGHT_FILES, engines) if _has_many_pods(spec) else WEIGHT_FILES
-    terms = [
-        _shm("rayObjectStore", store / STORE_SHARE_OF_SHM, f"{readable(store)} / 0.95, for Ray"),
-        _shm(
-            "loader",
-            data.num_workers * data.prefetch_factor * batch,
-            f"{data.num_workers} workers × {data.prefetch_factor} batches of {readable(batch)}",
-        ),
-        _shm(
-            "weightSync",
-            copies * _weights(spec, facts),
-            _of_model(f"{copies} copies of the engine's weights", facts),
-        ),
-    ]
-    if spec.resources.device is Device.GPU:
-        tensor_parallel = spec.rollout.tensor_parallel_size
-        rings = max(2 * GIB, 240 * MIB * engines * (1 + tensor_parallel))
-        terms += [
-            _shm("nccl", GIB, "NCCL's documented --shm-size=1g"),
-            _shm(
-                "vllm",
-                rings,
-                f"message rings of {engines} engines, tensor parallel "
-                f"{tensor_parallel}, at least 2 GiB",
-            ),
-        ]
-    return [*terms, _shm("margin", 0.2 * _total(terms), "20 %: too small ends in SIGBUS")]
 
 
 def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
@@ -126,33 +92,34 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
         _memory(
             "checkpointStaging",
             staging,
-            _of_model("12 B per parameter of this pod's shards, or the export", facts),
+            of_model("12 B per parameter of this pod's shards, or the export", facts),
         ),
         _memory(
             "dataset", dataset, f"{facts.rows} rows × 4 B × {spec.data.max_prompt_length} tokens"
         ),
         _memory("shm", shm, "/dev/shm is charged to memory"),
     ]
-    return [*terms, _memory("pageCache", 0.1 * _total(terms), "10 %")]
+    return [*terms, _memory("pageCache", 0.1 * total(terms), "10 %")]
 
 
 def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[SizingTerm]:
     if spec.resources.device is Device.GPU:
-        heap = 4 * GIB * max(1, ranks_per_pod)
+        heap = PROCESSES_PER_GPU * max(1, ranks_per_pod)
         return [_memory("processes", heap, f"{ranks_per_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
-    engine = GIB + _weights(spec, facts)
-    if facts.parameters:
-        engine += gpu_memory.cpu_kv_cache(spec, facts)
     return [
         _memory("driver", GIB, "driver, progress server and Ray"),
         _memory("ranks", ranks_per_pod * GIB, f"{ranks_per_pod} ranks × 1 GiB of libraries"),
         _memory(
             "training",
             ranks_per_pod * state,
-            _of_model("16 B per parameter and activations", facts),
+            of_model("16 B per parameter and activations", facts),
         ),
-        _memory("engine", engine, _of_model("vLLM 1 GiB, its weights and KV cache", facts)),
+        _memory(
+            "engine",
+            cpu_engine_bytes(spec, facts),
+            of_model("vLLM 1 GiB, its weights and KV cache", facts),
+        ),
     ]
 
 
@@ -177,52 +144,9 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     return terms
 
 
-def _retriever_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    reason = f"0.5 GiB + 4 × corpus of {readable(facts.corpus_bytes)}"
-    if not facts.corpus_bytes:
-        reason = "0.5 GiB; the corpus is measured in preflight"
-    managed = [endpoint for endpoint in spec.retrieval.endpoints if endpoint.managed is not None]
-    return [
-        _term("retriever", endpoint.name, retriever_bytes(facts), reason) for endpoint in managed
-    ]
-
-
-def _with_given(resource: str, terms: list[SizingTerm], given: str) -> list[SizingTerm]:
-    if not given:
-        return terms
-    reason = f"spec.resources replaces the estimate of {readable(_total(terms))}"
-    return [*terms, _term(resource, GIVEN, parse_quantity(given), reason)]
-
-
-def _of_model(reason: str, facts: Facts) -> str:
-    return reason if facts.parameters else f"{reason}; known after preflight"
-
-
-def _total(terms: list[SizingTerm]) -> int:
-    return sum(term.bytes for term in terms if term.name != GIVEN)
-
-
-def _counts(term: SizingTerm, resource: str) -> bool:
-    return term.resource == resource and term.name != GIVEN
-
-
-def _term(resource: str, name: str, amount: float, reason: str) -> SizingTerm:
-    return SizingTerm(resource=resource, name=name, bytes=int(amount), reason=reason)
-
-
-def _shm(name: str, amount: float, reason: str) -> SizingTerm:
-    return _term("shm", name, amount, reason)
-
-
 def _memory(name: str, amount: float, reason: str) -> SizingTerm:
-    return _term("memory", name, amount, reason)
+    return term("memory", name, amount, reason)
 
 
 def _gpu(name: str, amount: float, reason: str) -> SizingTerm:
-    return _term("gpu", name, amount, reason)
-
-
-def _rollout_batch_bytes(spec: JobSpec) -> int:
-    data = spec.data
-    longest = data.max_prompt_length + data.max_response_length
-    return data.train_batch_size * spec.rollout.n * longest * SAMPLE_BYTES_PER_TOKEN
+    return term("gpu", name, amount, reason)

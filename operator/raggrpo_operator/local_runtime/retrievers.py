@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.retrieval import EndpointProtocol, ManagedRetriever, RetrievalEndpoint
+from raggrpo_api.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
 from raggrpo_api.status import Cause
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.observed import RetrieverObserved
@@ -17,8 +17,6 @@ from raggrpo_operator.core.observed import RetrieverObserved
 from .processes import Child, Processes, free_port, signal_name
 
 HEALTH_SECONDS = 2.0
-PATHS = {EndpointProtocol.SEARCH_R1: "/retrieve", EndpointProtocol.RAG_CHAT: "/chat"}
-"""Where the bundled retriever serves each protocol."""
 
 
 @dataclass(slots=True)
@@ -64,7 +62,7 @@ class Retrievers:
             retriever = self._running.get(endpoint.name)
             if retriever is None:
                 return endpoint
-            url = f"http://127.0.0.1:{retriever.port}{PATHS[endpoint.protocol]}"
+            url = f"http://127.0.0.1:{retriever.port}{SERVED_PATHS[endpoint.protocol]}"
             return endpoint.model_copy(update={"url": url, "managed": None})
 
         endpoints = [filled(e) for e in config.retrieval.endpoints]

@@ -29,7 +29,7 @@ from raggrpo_operator.core.actions import (
 )
 from raggrpo_operator.core.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.resolve import resolve
-from raggrpo_operator.core.sizing import object_store_bytes
+from raggrpo_operator.core.shared_memory import object_store_bytes
 from raggrpo_operator.core.world import world
 from raggrpo_operator.errors import RuntimeTrouble
 

@@ -31,6 +31,8 @@ def parts(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[s
 
 
 SCHEMA_PARTS = dict(parts(job_schema()))
+METHODS = {"all", "contains", "exists", "exists_one", "map", "matches", "startsWith"}
+"""What a rule calls on a field; not a field itself."""
 
 
 def test_the_committed_file_is_what_the_models_say() -> None:
@@ -181,7 +183,7 @@ def test_rules_guard_every_optional_field_they_read() -> None:
         for rule in rules:
             for reference in set(re.findall(r"self((?:\.[a-zA-Z]+)+)", rule.rule)):
                 names = reference.strip(".").split(".")
-                names = names[:-1] if names[-1] == "matches" else names
+                names = names[:-1] if names[-1] in METHODS else names
                 for end in range(1, len(names) + 1):
                     parent = ".".join([*filter(None, [place]), *names[: end - 1]])
                     required = SCHEMA_PARTS[parent].get("required", [])

@@ -31,12 +31,14 @@ from raggrpo_operator.core.rules import (
 from raggrpo_operator.core.rules.rule_input import Rule, RuleInput
 from raggrpo_operator.core.sizing import size
 from raggrpo_operator.core.violation import Reason, Severity, Violation, errors
+from raggrpo_operator.local_runtime.mounts import mounted
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
 ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
 REFERENCE = ACTOR | {"name": "reference", "role": "Reference"}
 RAG_SCORE = {"functions": [{"name": "RagScore"}]}
 REF = {"name": "rag", "key": "token"}
+WORK = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
 NOTHING_KNOWN = Facts()
@@ -315,6 +317,9 @@ ROWS: tuple[Row, ...] = (
     Row(names_and_secrets.env_is_not_reserved, Reason.RESERVED_NAME, "spec.env[0].name",
         {"env": [{"name": "RAY_ADDRESS", "value": "auto"}]},
         {"env": [{"name": "RAGGRPO_FAULT", "value": "kill-rank@step=7"}]}),
+    Row(names_and_secrets.mount_paths_are_free, Reason.RESERVED_NAME, "spec.volumes[1].mountPath",
+        {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/dev/shm/"}]},
+        {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/mnt/shm"}]}),
     Row(names_and_secrets.values_have_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.env[0]",
         {"env": [{"name": "HOME", "value": "/x", "secretKeyRef": REF}]},
         {"env": [{"name": "HOME", "value": "/x"}]}),
@@ -526,6 +531,7 @@ def knobs() -> dict[str, st.SearchStrategy[Any]]:
             walk(field_schema, f"{place}.{name}".removeprefix("."))
 
     walk(job_schema()["properties"]["spec"], "")
+    del found["rollout.false"]  # stands in the schema only to be refused
     return found
 
 
@@ -547,3 +553,13 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
     assert isinstance(job, RagGrpoJob)
     assert all(isinstance(violation, Violation) for violation in found)
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
+    volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
+    job = mounted(a_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
+
+    found = violations(job, resolve(job))
+
+    assert job.spec.volumes[0].mount_path == "/tmp"
+    assert Reason.RESERVED_NAME not in {violation.reason for violation in found}

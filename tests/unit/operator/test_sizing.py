@@ -7,9 +7,11 @@ from raggrpo_api.job import JobSpec
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import Sizing
 from raggrpo_operator.core import gpu_memory
+from raggrpo_operator.core.pod_sizing import retriever_bytes
 from raggrpo_operator.core.quantity import GIB, MIB, format_bytes, parse_quantity, readable
 from raggrpo_operator.core.resolve import resolve
-from raggrpo_operator.core.sizing import estimate, object_store_bytes, retriever_bytes, size
+from raggrpo_operator.core.shared_memory import object_store_bytes
+from raggrpo_operator.core.sizing import estimate, size
 
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 CPU = {"device": "CPU"}

@@ -14,9 +14,11 @@ PROGRESS = Progress(attempt=1, stage=Stage.TRAINING, step=3)
 
 @contextmanager
 def serving(
-    token: str = "", dump_stacks: Callable[[], list[int]] = list
+    token: str = "",
+    dump_stacks: Callable[[], list[int]] = list,
+    stop_driver: Callable[[], bool] = bool,
 ) -> Iterator[tuple[ProgressServer, httpx.Client]]:
-    server = ProgressServer(0, token=token, dump_stacks=dump_stacks)
+    server = ProgressServer(0, token=token, dump_stacks=dump_stacks, stop_driver=stop_driver)
     try:
         address = f"http://127.0.0.1:{server.port}"
         with httpx.Client(base_url=address, trust_env=False) as http:
@@ -64,9 +66,9 @@ def test_metrics_are_served_as_prometheus_text() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/progress"), ("GET", "/metrics"), ("POST", "/stacks")]
+    ("method", "path"), [("GET", "/progress"), ("POST", "/stacks"), ("POST", "/stop")]
 )
-def test_a_token_guards_every_path(
+def test_a_token_guards_every_path_but_the_metrics(
     method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     asked: list[str] = []
@@ -80,6 +82,13 @@ def test_a_token_guards_every_path(
 
         assert http.request(method, path, headers=headers).status_code == status
         assert bool(asked) == (status == 200 and path == "/stacks")
+
+
+def test_a_scraper_needs_no_token() -> None:
+    with serving(token="secret") as (server, http):
+        server.update(b"{}", b"raggrpo_step 3.0\n")
+
+        assert http.get("/metrics").status_code == 200
 
 
 def test_stacks_answers_which_processes_were_asked() -> None:

@@ -75,6 +75,7 @@ RULES: tuple[Rule, ...] = (
     paths.volumes_reach_all_pods,  # C11
     names_and_secrets.names_are_unique,  # C14
     names_and_secrets.env_is_not_reserved,  # C14
+    names_and_secrets.mount_paths_are_free,  # C14
     names_and_secrets.values_have_one_source,  # C15
     names_and_secrets.secrets_come_by_reference,  # C15
     numerics.temperature_is_positive,  # C19

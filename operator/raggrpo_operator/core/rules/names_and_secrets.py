@@ -1,5 +1,6 @@
 """Rules about names that must differ and values that must not be written down (C14, C15)."""
 
+import posixpath
 from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import parse_qsl, urlsplit
@@ -9,20 +10,6 @@ from raggrpo_api.secret_names import looks_secret
 from raggrpo_operator.core.violation import Reason, Violation
 
 from .rule_input import RuleInput
-
-RESERVED_ENV = frozenset(
-    {
-        names.ENV_CONFIG,
-        names.ENV_PREFLIGHT_OUTPUT,
-        names.ENV_PROGRESS_PORT,
-        names.ENV_RUN_MARK,
-        "CUDA_VISIBLE_DEVICES",
-        "RAY_ADDRESS",
-        "RAY_AUTH_MODE",
-        "RAY_AUTH_TOKEN",
-    }
-)
-"""Set by the operator for each process."""
 
 Literal = tuple[str, str, str]
 """(place, name, value) of something written into the file in plain text."""
@@ -52,12 +39,26 @@ def names_are_unique(given: RuleInput) -> Iterator[Violation]:
 def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
     """Refuse variables that the operator sets itself (C14)."""
     for index, variable in enumerate(given.spec.env):
-        if variable.name in RESERVED_ENV or variable.name.startswith("RAGGRPO_SECRET_"):
+        if variable.name in names.RESERVED_ENV or variable.name.startswith(names.SECRET_ENV_PREFIX):
             yield Violation(
                 f"spec.env[{index}].name",
                 Reason.RESERVED_NAME,
                 f"{variable.name} is set by the operator",
                 "remove it",
+            )
+
+
+def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
+    """Keep volumes off the folders that every pod needs itself (C14); this machine has no pods."""
+    if names.ANNOTATION_MOUNTED in given.job.metadata.annotations:
+        return
+    for index, volume in enumerate(given.spec.volumes):
+        if posixpath.normpath(volume.mount_path) in names.RESERVED_MOUNTS:
+            yield Violation(
+                f"spec.volumes[{index}].mountPath",
+                Reason.RESERVED_NAME,
+                f"{volume.mount_path} belongs to the image or to the pod",
+                "mount it elsewhere, such as /mnt/data",
             )
 
 

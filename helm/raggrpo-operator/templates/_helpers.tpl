@@ -1,0 +1,97 @@
+{{/* Names and labels. The name label is fixed: the policies that the operator makes select it. */}}
+{{- define "raggrpo.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "raggrpo.selectorLabels" -}}
+app.kubernetes.io/name: raggrpo-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "raggrpo.labels" -}}
+app.kubernetes.io/name: raggrpo-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: raggrpo
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "raggrpo.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "raggrpo.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "raggrpo.keySecret" -}}
+{{- .Values.installationKey.existingSecret | default (printf "%s-key" (include "raggrpo.fullname" .)) -}}
+{{- end -}}
+
+{{/* An image by digest, else by tag; (dict "image" … "version" …). */}}
+{{- define "raggrpo.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (.image.tag | default .version) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "raggrpo.containerSecurity" -}}
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "raggrpo.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/* What the operator does in a namespace whose jobs it serves. A test compares it with the code. */}}
+{{- define "raggrpo.rules" -}}
+- apiGroups: [raggrpo.io]
+  resources: [raggrpojobs]
+  verbs: [get, list, watch, delete]
+- apiGroups: [raggrpo.io]
+  resources: [raggrpojobs/status]
+  verbs: [patch]
+# Created once and never changed: queueing systems write into it.
+- apiGroups: [ray.io]
+  resources: [rayclusters]
+  verbs: [get, list, watch, create, delete]
+# Preflight pods are created and deleted, all others only seen.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, delete]
+# Tokens are written once and never read: even patch would return the whole Secret.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create]
+{{- end -}}

@@ -1,0 +1,58 @@
+"""What cannot change once an attempt was made: the values that a checkpoint depends on (B20)."""
+
+from collections.abc import Iterator
+
+from pydantic.alias_generators import to_camel
+
+from raggrpo_api.resume import RESUME_ENDPOINT_FIELDS, RESUME_FIELDS, RESUME_REWARD_FIELDS
+
+from .rule import CelRule, given
+
+_UNTRIED = "!has(oldSelf.status) || !has(oldSelf.status.attempt) || oldSelf.status.attempt == 0"
+_REMEDY = (
+    "cannot change once an attempt was made, since checkpoints depend on it: "
+    "put it back, or make a new job with its own checkpoint.path"
+)
+
+
+def _same(path: str) -> str:
+    """Return that a value is absent before and after, or equal."""
+    new, old = given(path), given(path, of="oldSelf")
+    return f"(({new}) == ({old}) && (!({new}) || self.{path} == oldSelf.{path}))"
+
+
+def _same_items(path: str, fields: str) -> str:
+    """Return that two lists of objects agree in some of their fields, in order."""
+    new, old = given(path), given(path, of="oldSelf")
+    parts = [
+        f"has(e.{name}) ? string(e.{name}) : ''" for name in map(to_camel, fields.split())
+    ]  # fmt: skip
+    items = f".map(e, [{', '.join(parts)}])"
+    return f"(({new}) == ({old}) && (!({new}) || self.{path}{items} == oldSelf.{path}{items}))"
+
+
+def _rules() -> Iterator[CelRule]:
+    paths = ["preset", "checkpoint.path"]
+    paths += [
+        f"{block}.{to_camel(name)}"
+        for block, fields in RESUME_FIELDS.items()
+        for name in fields.split()
+    ]
+    for path in paths:
+        yield CelRule(
+            f"{_UNTRIED} || {_same(f'spec.{path}')}", f"spec.{path} {_REMEDY}", f".spec.{path}"
+        )
+    for path, fields in (
+        ("retrieval.endpoints", RESUME_ENDPOINT_FIELDS),
+        ("reward.functions", RESUME_REWARD_FIELDS),
+    ):
+        shown = ", ".join(map(to_camel, fields.split()))
+        yield CelRule(
+            f"{_UNTRIED} || {_same_items(f'spec.{path}', fields)}",
+            f"spec.{path} ({shown}) {_REMEDY}",
+            f".spec.{path}",
+        )
+
+
+FROZEN: tuple[CelRule, ...] = tuple(_rules())
+"""Rules at the root, where the status can be read."""

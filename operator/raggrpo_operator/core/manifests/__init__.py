@@ -1,0 +1,1 @@
+"""What the operator creates in a cluster: one module per kind, dict literals, no client."""

@@ -1,0 +1,25 @@
+"""The record of one attempt's configuration. Nothing reads it: the submission carries its own."""
+
+import json
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.trainer_config import TrainerConfig
+
+from .metadata import Manifest, child_metadata
+
+
+def render_config_map(job: RagGrpoJob, *, config: TrainerConfig) -> Manifest:
+    """Return the immutable record of the attempt that `config` was rendered for."""
+    number = config.attempt.number
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": child_metadata(
+            job,
+            names.config_map_name(job.metadata.name, number),
+            labels={names.LABEL_ATTEMPT: str(number)},
+        ),
+        "immutable": True,
+        "data": {names.CONFIG_FILE: json.dumps(json.loads(config.to_json()), indent=1)},
+    }

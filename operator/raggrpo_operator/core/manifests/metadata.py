@@ -1,0 +1,48 @@
+"""Metadata of everything the operator creates: owner, labels. Deletion is left to the owner."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+
+Manifest = dict[str, Any]
+
+
+def child_metadata(
+    job: RagGrpoJob,
+    name: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Return the metadata of an object that ends with its job."""
+    metadata: Manifest = {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": child_labels(job) | dict(labels or {}),
+        "ownerReferences": [owner_reference(job)],
+    }
+    return metadata | ({"annotations": dict(annotations)} if annotations else {})
+
+
+def child_labels(job: RagGrpoJob) -> dict[str, str]:
+    """Return the labels that objects and pods of a job share; selectors use the last one."""
+    return {
+        "app.kubernetes.io/part-of": "raggrpo",
+        "app.kubernetes.io/instance": job.metadata.name,
+        names.LABEL_MANAGED_BY: names.MANAGER,
+        names.LABEL_JOB: job.metadata.name,
+    }
+
+
+def owner_reference(job: RagGrpoJob) -> Manifest:
+    """Return the reference that garbage collection follows; it never holds up a deletion."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }

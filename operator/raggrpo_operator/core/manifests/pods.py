@@ -1,0 +1,231 @@
+"""What all pods of a job share: security, volumes, environment, scratch space, placement.
+
+Every pod is admitted by Pod Security `restricted`; a job can add nothing that would change that.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raggrpo_api import names
+from raggrpo_api.base import SecretKeyRef
+from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.resources import Device, EnvVar, Toleration
+from raggrpo_api.status import PodRole, PodSizing
+
+from .cluster_settings import ClusterSettings
+from .metadata import Manifest, child_labels
+
+USER = 1000
+"""The user of the trainer image."""
+
+
+def trainer_image(job: RagGrpoJob, settings: ClusterSettings) -> str:
+    """Return the image: pinned by the first attempt, else the job's, else the operator's."""
+    return job.status.pinned.get("image") or job.spec.image or settings.trainer_image
+
+
+def pod_labels(job: RagGrpoJob, role: PodRole) -> dict[str, str]:
+    """Return the labels of a pod."""
+    return child_labels(job) | {
+        "app.kubernetes.io/component": str(role),
+        names.LABEL_ROLE: str(role),
+    }
+
+
+def pod_spec(
+    job: RagGrpoJob,
+    settings: ClusterSettings,
+    container: Manifest,
+    *,
+    sizing: PodSizing,
+    with_reward_code: bool = False,
+) -> Manifest:
+    """Return a pod around one container; what it may do is the same for all roles."""
+    spec, scheduling = job.spec, job.spec.scheduling
+    volumes = _scratch(settings) + _claims(spec) + _shm(sizing)
+    if with_reward_code and spec.reward.code_from.config_map:
+        volumes.append({"name": "reward-code", "configMap": {"name": _code(spec)}})
+    pod: Manifest = {
+        "serviceAccountName": settings.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    if scheduling.priority_class_name:
+        pod["priorityClassName"] = scheduling.priority_class_name
+    if scheduling.node_selector:
+        pod["nodeSelector"] = dict(scheduling.node_selector)
+    if tolerations := _tolerations(spec, sizing):
+        pod["tolerations"] = tolerations
+    return pod
+
+
+def container(
+    job: RagGrpoJob,
+    settings: ClusterSettings,
+    name: str,
+    *,
+    sizing: PodSizing,
+    env: Sequence[Manifest],
+    with_reward_code: bool = False,
+    read_only_claims: bool = False,
+) -> Manifest:
+    """Return a container with requests as sized; memory and GPUs are limits too."""
+    spec = job.spec
+    mounts = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "home", "mountPath": names.HOME_DIR},
+        *(
+            {
+                "name": _claim(volume.name),
+                "mountPath": volume.mount_path,
+                "readOnly": volume.read_only or read_only_claims,
+            }
+            for volume in spec.volumes
+        ),
+    ]
+    if sizing.shm:
+        mounts.append({"name": "shared-mem", "mountPath": "/dev/shm"})
+    if with_reward_code and spec.reward.code_from.config_map:
+        mounts.append({"name": "reward-code", "mountPath": names.REWARD_CODE_DIR, "readOnly": True})
+    gpus = {spec.resources.gpu_resource_name: str(sizing.gpus)} if sizing.gpus else {}
+    return {
+        "name": name,
+        "image": trainer_image(job, settings),
+        "imagePullPolicy": settings.image_pull_policy,
+        "env": list(env),
+        "resources": {
+            # No CPU limit: throttled ranks keep all others waiting in collectives.
+            "requests": {"cpu": sizing.cpu, "memory": sizing.memory} | gpus,
+            "limits": {"memory": sizing.memory} | gpus,
+        },
+        "volumeMounts": mounts,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def trainer_env(
+    spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
+) -> list[Manifest]:
+    """Return the environment: ours, the job's, and Secrets of endpoint headers where needed.
+
+    The job's variables win over ours but for reserved names, which the rules refuse.
+    """
+    env = {variable["name"]: variable for variable in plain_env(own)}
+    if with_code and spec.reward.code_from.config_map:
+        env["PYTHONPATH"] = {"name": "PYTHONPATH", "value": names.REWARD_CODE_DIR}
+    env |= {variable.name: _variable(variable) for variable in spec.env}
+    if with_headers:
+        env |= _header_secrets(spec)
+    return list(env.values())
+
+
+def plain_env(own: Mapping[str, str]) -> list[Manifest]:
+    """Return the environment of a process that needs none of the job's variables."""
+    values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _variable(variable: EnvVar) -> Manifest:
+    if variable.secret_key_ref is not None:
+        return _from_secret(variable.name, variable.secret_key_ref)
+    return {"name": variable.name, "value": variable.value}
+
+
+def _header_secrets(spec: JobSpec) -> dict[str, Manifest]:
+    references = [
+        header.secret_key_ref
+        for endpoint in spec.retrieval.endpoints
+        for header in endpoint.headers
+        if header.secret_key_ref is not None
+    ]
+    return {
+        name: _from_secret(name, reference)
+        for reference in references
+        for name in [names.secret_env(reference.name, reference.key)]
+    }
+
+
+def _from_secret(name: str, reference: SecretKeyRef) -> Manifest:
+    source = {"name": reference.name, "key": reference.key}
+    return {"name": name, "valueFrom": {"secretKeyRef": source}}
+
+
+def _claim(name: str) -> str:
+    """Return the name of a claim's volume; the prefix keeps it apart from our own."""
+    return f"claim-{name}"
+
+
+def _code(spec: JobSpec) -> str:
+    return spec.reward.code_from.config_map
+
+
+def _scratch(settings: ClusterSettings) -> list[Manifest]:
+    return [
+        {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
+        {"name": "home", "emptyDir": {"sizeLimit": settings.home_size}},
+    ]
+
+
+def _claims(spec: JobSpec) -> list[Manifest]:
+    return [
+        {
+            "name": _claim(volume.name),
+            "persistentVolumeClaim": {
+                "claimName": volume.claim_name,
+                "readOnly": volume.read_only,
+            },
+        }
+        for volume in spec.volumes
+    ]
+
+
+def _shm(sizing: PodSizing) -> list[Manifest]:
+    """Return our own /dev/shm: KubeRay's has the whole memory limit as its size."""
+    if not sizing.shm:
+        return []
+    return [{"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": sizing.shm}}]
+
+
+def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
+    """Return the job's tolerations, and that of GPU nodes' usual taint where pods may land there.
+
+    A node selector can bind all pods of a GPU job to such nodes, the head and preflight too.
+    """
+    given = [_toleration(each) for each in spec.scheduling.tolerations]
+    bound = spec.resources.device is Device.GPU and spec.scheduling.node_selector
+    if not sizing.gpus and not bound:
+        return given
+    usual = {
+        "key": spec.resources.gpu_resource_name,
+        "operator": "Exists",
+        "effect": "NoSchedule",
+    }
+    return given if usual in given else [*given, usual]
+
+
+def _toleration(toleration: Toleration) -> Manifest:
+    fields: dict[str, Any] = {
+        "key": toleration.key,
+        "operator": toleration.operator,
+        "value": toleration.value,
+        "effect": toleration.effect,
+    }
+    return {name: value for name, value in fields.items() if value}

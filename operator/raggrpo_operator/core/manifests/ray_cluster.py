@@ -1,0 +1,157 @@
+"""The RayCluster of a job: a head without GPUs that runs the driver, and pods with ranks.
+
+It is created once and never applied again: `workerGroupSpecs` is one atomic list, and applying it
+would take out what a queueing system has put in.
+"""
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import PodRole, PodSizing, Sizing
+from raggrpo_operator.core.sizing import pod
+
+from .cluster_settings import ClusterSettings
+from .metadata import Manifest, child_metadata
+from .pods import container, pod_labels, pod_spec, trainer_env
+
+SPARE_CPUS = 2
+"""Logical CPUs of a worker beside its ranks and engines: Ray's own tasks must find a place."""
+SHUTDOWN_SECONDS = 15
+"""From the end of the preStop hook to SIGKILL."""
+
+
+def render_ray_cluster(
+    job: RagGrpoJob,
+    settings: ClusterSettings,
+    *,
+    number: int,
+    sizing: Sizing,
+    grace_seconds: int,
+) -> Manifest:
+    """Return the number-th Ray cluster of the job.
+
+    `grace_seconds` is the time a driver has to save after SIGTERM; pods get a little more.
+    """
+    labels = {names.LABEL_CLUSTER: str(number)}
+    queue = job.spec.scheduling.queue_name
+    groups = [each for each in sizing.pods if each.role in (PodRole.TRAINER, PodRole.ROLLOUT)]
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": child_metadata(
+            job,
+            names.cluster_name(job.metadata.name, number),
+            labels=labels | ({names.LABEL_QUEUE: queue} if queue else {}),
+            annotations={names.ANNOTATION_TOKEN_KEY: settings.token_key_id},
+        ),
+        "spec": {
+            "rayVersion": ray_version(job, settings),
+            "authOptions": {
+                "mode": "token",
+                "secretName": names.token_secret_name(
+                    job.metadata.name, settings.token_key_id, job.metadata.uid
+                ),
+            },
+            "headGroupSpec": _head(job, settings, pod(sizing, PodRole.HEAD), labels, grace_seconds),
+            "workerGroupSpecs": [
+                _group(job, settings, each, labels, grace_seconds) for each in groups
+            ],
+        },
+    }
+
+
+def ray_version(job: RagGrpoJob, settings: ClusterSettings) -> str:
+    """Return the version KubeRay is told: pinned, else read in preflight, else the operator's."""
+    pinned = job.status.pinned.get("rayVersion", "")
+    return pinned or job.status.preflight.facts.ray_version or settings.ray_version
+
+
+def _head(
+    job: RagGrpoJob,
+    settings: ClusterSettings,
+    sizing: PodSizing,
+    labels: dict[str, str],
+    grace_seconds: int,
+) -> Manifest:
+    env = trainer_env(
+        job.spec, _ray_env(grace_seconds), with_headers=True, with_code=True
+    )  # the driver and its reward code run here
+    ray_head = container(
+        job, settings, "ray-head", sizing=sizing, env=env, with_reward_code=True
+    ) | {
+        "ports": [
+            {"name": "gcs-server", "containerPort": 6379},
+            {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
+            {"name": "progress", "containerPort": names.PROGRESS_PORT},
+        ],
+        "lifecycle": _lifecycle(grace_seconds, "127.0.0.1"),
+    }
+    return {
+        "serviceType": "ClusterIP",
+        "rayStartParams": {
+            "dashboard-host": "0.0.0.0",
+            "num-cpus": "0",
+            "num-gpus": "0",
+            "object-store-memory": str(sizing.object_store),
+        },
+        "template": {
+            "metadata": {"labels": pod_labels(job, PodRole.HEAD) | labels},
+            "spec": pod_spec(job, settings, ray_head, sizing=sizing, with_reward_code=True)
+            | {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS},
+        },
+    }
+
+
+def _group(
+    job: RagGrpoJob,
+    settings: ClusterSettings,
+    sizing: PodSizing,
+    labels: dict[str, str],
+    grace_seconds: int,
+) -> Manifest:
+    env = trainer_env(job.spec, _ray_env(grace_seconds))
+    ray_worker = container(job, settings, "ray-worker", sizing=sizing, env=env) | {
+        "lifecycle": _lifecycle(grace_seconds, "$FQ_RAY_IP"),
+    }
+    return {
+        "groupName": str(sizing.role),
+        "replicas": sizing.replicas,
+        "minReplicas": sizing.replicas,
+        "maxReplicas": sizing.replicas,
+        "rayStartParams": {
+            "num-cpus": str(_logical_cpus(job, sizing)),
+            "num-gpus": str(sizing.gpus),
+            "object-store-memory": str(sizing.object_store),
+        },
+        "template": {
+            "metadata": {"labels": pod_labels(job, sizing.role) | labels},
+            "spec": pod_spec(job, settings, ray_worker, sizing=sizing)
+            | {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS},
+        },
+    }
+
+
+def _logical_cpus(job: RagGrpoJob, sizing: PodSizing) -> int:
+    """Return what Ray accounts: one per rank and engine that can lie in the pod, and a few."""
+    if sizing.role is PodRole.ROLLOUT:
+        return 1 + SPARE_CPUS
+    resources = job.spec.resources
+    ranks = sizing.gpus or resources.ranks
+    engines = max(1, sizing.gpus)
+    return ranks + engines + SPARE_CPUS
+
+
+def _ray_env(grace_seconds: int) -> dict[str, str]:
+    return {
+        names.ENV_PROGRESS_PORT: str(names.PROGRESS_PORT),
+        "RAY_DEDUP_LOGS": "0",
+        # Read by the process that stops a driver; without it a driver is killed after 3 s.
+        "RAY_JOB_STOP_WAIT_TIME_S": str(grace_seconds),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # the default of 15 lets any other process starve ranks
+    }
+
+
+def _lifecycle(grace_seconds: int, head: str) -> Manifest:
+    """Return the hook that has the driver save before the pod ends; KubeRay sets FQ_RAY_IP."""
+    command = f"exec python -m raggrpo_trainer.pre_stop --head {head} --seconds {grace_seconds}"
+    return {"preStop": {"exec": {"command": ["/bin/sh", "-c", command]}}}

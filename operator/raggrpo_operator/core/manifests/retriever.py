@@ -1,0 +1,106 @@
+"""A managed retriever: one Deployment and one Service per endpoint (B21)."""
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
+from raggrpo_api.status import PodRole, Sizing
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.sizing import pod
+
+from .cluster_settings import ClusterSettings
+from .metadata import Manifest, child_metadata
+from .pods import container, plain_env, pod_labels, pod_spec
+
+
+def render_retriever(
+    job: RagGrpoJob, settings: ClusterSettings, *, endpoint: RetrievalEndpoint, sizing: Sizing
+) -> tuple[Manifest, Manifest]:
+    """Return Deployment and Service of a managed endpoint. Raises ValueError for another one."""
+    if endpoint.managed is None:
+        raise ValueError(f"endpoint {endpoint.name} has a url and is not managed")
+    name = names.retriever_name(job.metadata.name, endpoint.name)
+    own = {names.LABEL_RETRIEVER: endpoint.name}
+    selector = {names.LABEL_JOB: job.metadata.name, **own}
+    sized = pod(sizing, PodRole.RETRIEVER, endpoint.name)
+    server = container(
+        job,
+        settings,
+        "retriever",
+        sizing=sized,
+        env=plain_env({}),
+        read_only_claims=True,
+    ) | {
+        "command": _command(endpoint.managed),
+        "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],
+        # The port is open before the index is loaded; only /healthz tells that it is.
+        "readinessProbe": {
+            "httpGet": {"path": "/healthz", "port": "http"},
+            "periodSeconds": 5,
+            "timeoutSeconds": 3,
+        },
+        "livenessProbe": {
+            "tcpSocket": {"port": "http"},
+            "initialDelaySeconds": 60,
+            "periodSeconds": 20,
+            "failureThreshold": 6,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    template = {
+        "metadata": {"labels": pod_labels(job, PodRole.RETRIEVER) | own},
+        "spec": pod_spec(job, settings, server, sizing=sized)
+        | {"terminationGracePeriodSeconds": 10},
+    }
+    deployment: Manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": child_metadata(job, name, labels=own),
+        "spec": {
+            "replicas": 1,
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": selector},
+            "strategy": {"type": "Recreate"},
+            "template": template,
+        },
+    }
+    service: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": child_metadata(job, name, labels=own),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": selector,
+            "ports": [
+                {
+                    "name": "http",
+                    "protocol": "TCP",
+                    "port": names.RETRIEVER_PORT,
+                    "targetPort": "http",
+                }
+            ],
+        },
+    }
+    return deployment, service
+
+
+def with_retriever_urls(job: RagGrpoJob, config: TrainerConfig) -> TrainerConfig:
+    """Return the configuration with the addresses of the job's managed retrievers."""
+
+    def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
+        if endpoint.managed is None:
+            return endpoint
+        name = names.retriever_name(job.metadata.name, endpoint.name)
+        host = f"{name}.{job.metadata.namespace}.svc:{names.RETRIEVER_PORT}"
+        url = f"http://{host}{SERVED_PATHS[endpoint.protocol]}"
+        return endpoint.model_copy(update={"url": url, "managed": None})
+
+    endpoints = [filled(each) for each in config.retrieval.endpoints]
+    retrieval = config.retrieval.model_copy(update={"endpoints": endpoints})
+    return config.model_copy(update={"retrieval": retrieval})
+
+
+def _command(managed: ManagedRetriever) -> list[str]:
+    words = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus]
+    words += ["--index", str(managed.index), "--host", "0.0.0.0"]
+    words += ["--port", str(names.RETRIEVER_PORT)]
+    return [*words, "--vectors", managed.vectors] if managed.vectors else words

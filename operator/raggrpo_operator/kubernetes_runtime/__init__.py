@@ -1,0 +1,1 @@
+"""The operator: watches jobs in a cluster and drives `decide` for each of them."""

@@ -1,0 +1,34 @@
+"""`python -m raggrpo_operator.kubernetes_runtime`: the operator, configured by its environment."""
+
+import asyncio
+import logging
+import sys
+
+from .json_logs import configure_logs
+from .operator_process import LeadershipLost, run_operator
+from .resync import KubeRayAppeared
+from .settings import SettingsError, read_settings
+
+WRONG_SETTINGS, RESTART = 2, 1
+log = logging.getLogger("raggrpo_operator")
+
+
+def main() -> int:
+    """Run the operator; returns the process's exit code."""
+    configure_logs("INFO")
+    try:
+        settings = read_settings()
+        configure_logs(settings.log_level)
+        asyncio.run(run_operator(settings))
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            log.error(line)
+        return WRONG_SETTINGS
+    except (LeadershipLost, KubeRayAppeared) as reason:
+        log.warning("%s", reason)
+        return RESTART
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

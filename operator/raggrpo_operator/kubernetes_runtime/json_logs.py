@@ -1,0 +1,48 @@
+"""Logs as one JSON object a line, each with the job and round it is about."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+_about: ContextVar[dict[str, Any]] = ContextVar("_about", default={})  # noqa: B039 (never mutated)
+
+
+@contextmanager
+def about(**fields: Any) -> Iterator[None]:
+    """Add fields to everything that is logged inside, by whichever module."""
+    token = _about.set(_about.get() | fields)
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+class JsonFormatter(logging.Formatter):
+    """One line per record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON."""
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_about.get(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+def configure_logs(level: str) -> None:
+    """Send everything to standard output as JSON."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for chatty in ("httpx", "httpcore", "aiohttp.access", "kopf.objects"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,185 @@
+"""The operator's process: puts the parts together, runs them, ends with all of them."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kopf
+
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.errors import RuntimeTrouble
+
+from .children import Children
+from .client import KubeClient, connect
+from .cluster_objects import ClusterObjects, JobKey
+from .evidence_book import EvidenceBook
+from .heads import HeadResolver, Heads, service_address
+from .informer import kopf_settings, registry
+from .installation_keys import InstallationKeys, read_keys
+from .job_store import JobStore
+from .leader import Lease
+from .metrics import Metrics
+from .probes import Health, serve_probes
+from .reconciler import Reconciler
+from .resync import Resync
+from .runtime import Reach
+from .settings import Settings
+from .status_writer import StatusWriter
+from .work_queue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+
+class LeadershipLost(Exception):
+    """Another replica may lead now: this process has to end at once."""
+
+
+async def run_operator(settings: Settings, head_address: HeadResolver | None = None) -> None:
+    """Run until SIGTERM or SIGINT, or until a part cannot go on; then raise why.
+
+    `head_address` says where Ray heads listen; by default by the cluster's DNS.
+    """
+    keys = read_keys(settings.key_folder)
+    metrics = Metrics()
+    client = await connect(metrics.called)
+    address = head_address or service_address(settings.dashboard_port, settings.progress_port)
+    heads = Heads(address)
+    try:
+        await _Operator(settings, client, keys, heads, metrics).run()
+    finally:
+        await heads.close()
+        await client.close()
+
+
+class _Operator:
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        keys: InstallationKeys,
+        heads: Heads,
+        metrics: Metrics,
+    ) -> None:
+        self._settings, self._client, self._metrics = settings, client, metrics
+        self._objects = ClusterObjects()
+        self._evidence = EvidenceBook(timedelta(seconds=settings.start_grace_seconds))
+        store = JobStore(self._objects)
+        writer = StatusWriter(
+            client,
+            store,
+            _now,
+            progress_seconds=settings.status_seconds,
+            instance=settings.identity,
+        )
+        children = Children(client, cluster_settings(settings, keys), keys)
+        reach = Reach(client, self._objects, children, heads, self._evidence, writer, _now)
+        reconciler = Reconciler(reach, store, metrics, poll_seconds=settings.poll_seconds)
+        self._queue: WorkQueue[JobKey] = WorkQueue(
+            reconciler.round, workers=settings.workers, observer=metrics
+        )
+        self._metrics.longest.set_function(lambda: self._queue.longest_running)
+        self._ready = asyncio.Event()
+        self._waits = settings.leader_election
+        self._health = Health(
+            time.monotonic,
+            lambda: self._queue.longest_running,
+            lambda: self._waits or self._ready.is_set(),
+        )
+
+    async def run(self) -> None:
+        settings = self._settings
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with serve_probes(self._health, self._metrics.text, settings.http_port):
+            stopped = asyncio.create_task(stop.wait(), name="signal")
+            parts = [self._health.beat(), self._lead(stop)]
+            await _until_one_ends([stopped], parts)
+
+    async def _lead(self, stop: asyncio.Event) -> None:
+        """Work, when leader election is on only while the Lease is ours."""
+        settings = self._settings
+        if not settings.leader_election:
+            self._metrics.leads.set(1)
+            await self._work(stop, [])
+            return
+        lease = Lease(
+            self._client,
+            settings.own_namespace,
+            settings.lease_name,
+            settings.identity,
+            clock=time.monotonic,
+        )
+        await lease.acquire()
+        self._waits = False
+        self._metrics.leads.set(1)
+        try:
+            await self._work(stop, [_until_lost(lease)])
+        finally:
+            self._metrics.leads.set(0)
+            with contextlib.suppress(RuntimeTrouble):  # it ends by itself in a few seconds
+                await lease.release()
+
+    async def _work(self, stop: asyncio.Event, more: list[Coroutine[Any, Any, None]]) -> None:
+        settings = self._settings
+        resync = Resync(
+            self._client,
+            self._objects,
+            self._queue.add,
+            self._health,
+            self._metrics,
+            settings.namespaces,
+        )
+        parts = [*more, self._queue.run(), resync.run(settings.resync_seconds)]
+        tasks = [asyncio.create_task(part) for part in parts]
+        await asyncio.sleep(0)  # kopf ends all tasks that began after it, and only those
+        informer = kopf.operator(
+            registry=registry(self._objects, self._evidence, self._queue.add, _now),
+            settings=kopf_settings(settings),
+            namespaces=settings.namespaces,
+            clusterwide=not settings.namespaces,
+            stop_flag=stop,
+            ready_flag=self._ready,
+        )
+        await _until_one_ends(tasks, [informer])
+
+
+def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSettings:
+    """Return what manifests have to know of this installation."""
+    return ClusterSettings(
+        trainer_image=settings.trainer_image,
+        operator_namespace=settings.own_namespace,
+        token_key_id=keys.current_id,
+        scrape_namespaces=settings.metrics_namespaces,
+        image_pull_policy=settings.trainer_image_pull_policy,
+    )
+
+
+async def _until_one_ends(
+    running: list["asyncio.Task[Any]"], parts: list[Coroutine[Any, Any, Any]]
+) -> None:
+    """Run all until the first ends, end the others, and raise what it raised."""
+    tasks = [*running, *(asyncio.create_task(part) for part in parts)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def _until_lost(lease: Lease) -> None:
+    await lease.keep()
+    raise LeadershipLost("this replica leads no longer and ends")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,131 @@
+"""`Reconciler`: one round of one job, and what becomes of trouble in it."""
+
+import logging
+import uuid
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import ConditionType
+from raggrpo_operator.core.conditions import phase_from, set_condition
+from raggrpo_operator.core.parse import parse_job
+from raggrpo_operator.core.violation import Violation
+from raggrpo_operator.errors import AccessRefused, Conflict, NotThere, RuntimeTrouble
+from raggrpo_operator.reconcile import reconcile
+
+from .client import JOBS, Manifest
+from .cluster_objects import JobKey, is_going
+from .job_store import JobStore
+from .json_logs import about
+from .metrics import Metrics
+from .runtime import KubernetesRuntime, Reach
+from .status_writer import differs_beyond_progress, stored_status
+from .time_to_live import seconds_until_removal
+
+log = logging.getLogger(__name__)
+
+TOLD_AFTER = 3
+"""Failed rounds in a row after which the status tells of them; one is nothing unusual."""
+
+
+class Reconciler:
+    """What the work queue runs."""
+
+    def __init__(
+        self, reach: Reach, store: JobStore, metrics: Metrics, *, poll_seconds: float
+    ) -> None:
+        self._reach, self._store, self._metrics = reach, store, metrics
+        self._poll_seconds = poll_seconds
+        self._failed: dict[JobKey, int] = {}
+
+    async def round(self, key: JobKey) -> float | None:
+        """Run one round; returns the seconds until the next, None: nothing happens by itself."""
+        with about(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
+            found = self._store.newest(key)
+            if found is None:
+                await self._forget(key)
+                return None
+            body, held_back = found
+            if is_going(body):
+                return None
+            job = parse_job(body)
+            if not isinstance(job, RagGrpoJob):
+                await self._refuse(body, job)
+                return None
+            if held_back is not None:
+                job = job.model_copy(update={"status": held_back})
+            with about(attempt=job.status.attempt):
+                return await self._round(key, body, job)
+
+    async def _round(self, key: JobKey, body: Manifest, job: RagGrpoJob) -> float | None:
+        now = self._reach.clock()
+        if seconds_until_removal(job, now) == 0:
+            await self._remove(key, body)
+            return None
+        runtime = KubernetesRuntime(self._reach, body)
+        try:
+            decision = await reconcile(job, runtime, now)
+            after = job.model_copy(update={"status": decision.status})
+            await runtime.restore_record(after)
+        except RuntimeTrouble as trouble:
+            await self._tell(key, runtime.body, trouble)
+            raise
+        self._failed.pop(key, None)
+        await self._reach.writer.set_trouble(runtime.body, decision.status, "", "")
+        self._metrics.show(key, after)
+        delay = decision.requeue_after
+        if delay is None:
+            return seconds_until_removal(after, now)
+        moved = decision.actions or differs_beyond_progress(job.status, decision.status)
+        return delay if moved else max(delay, self._poll_seconds)
+
+    async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
+        """Tell every mistake of form in the status; nothing is created for such a job."""
+        now, old = self._reach.clock(), stored_status(body)
+        about_job = body["metadata"]
+        lines = "\n".join(violation.line() for violation in found)
+        status = old.model_copy(update={"observed_generation": about_job["generation"]})
+        status = set_condition(
+            status, ConditionType.ACCEPTED, False, str(found[0].reason), lines, now
+        )
+        status = set_condition(status, ConditionType.READY, False, "NotReady", "", now)
+        status = status.model_copy(update={"phase": phase_from(status)})
+        if status != old:
+            await self._reach.writer.write(body, status)
+
+    async def _tell(self, key: JobKey, body: Manifest, trouble: RuntimeTrouble) -> None:
+        """Put lasting trouble into the status; a version that is too old is no trouble."""
+        failed = self._failed[key] = self._failed.get(key, 0) + 1
+        lasting = not trouble.retryable or isinstance(trouble, AccessRefused)
+        if isinstance(trouble, Conflict) or not (lasting or failed >= TOLD_AFTER):
+            return
+        status = stored_status(body)
+        try:
+            await self._reach.writer.set_trouble(body, status, _reason(trouble), str(trouble))
+        except RuntimeTrouble as another:
+            log.warning("the status could not tell of the trouble: %s", another)
+
+    async def _remove(self, key: JobKey, body: Manifest) -> None:
+        log.info("removed: ttlSecondsAfterFinished is over")
+        uid = body["metadata"]["uid"]
+        try:
+            await self._reach.client.delete(JOBS, key.namespace, key.name, uid)
+        except (NotThere, Conflict) as gone:
+            log.info("it was gone already: %s", gone)
+
+    async def _forget(self, key: JobKey) -> None:
+        """Drop everything about a job that is gone; its objects end with it."""
+        self._failed.pop(key, None)
+        self._store.forget(key)
+        self._reach.evidence.forget(key)
+        self._reach.writer.forget(key)
+        self._metrics.forget(key)
+        await self._reach.heads.forget(key)
+
+
+def _reason(trouble: RuntimeTrouble) -> str:
+    match trouble:
+        case AccessRefused():
+            return "AccessRefused"
+        case NotThere():
+            return "NotThere"
+        case _:
+            return "ClusterTrouble" if trouble.retryable else "Refused"

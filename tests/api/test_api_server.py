@@ -1,0 +1,35 @@
+"""The tier itself: what the other tests of it rely on."""
+
+from cluster.api_server import ApiServer
+
+
+def test_a_service_account_has_no_rights_of_its_own_and_leaves_a_trace(
+    api_server: ApiServer, namespace: str
+) -> None:
+    api_server.kubectl("create", "serviceaccount", "nobody", "-n", namespace)
+    as_nobody = api_server.service_account_kubeconfig(namespace, "nobody")
+
+    ended = api_server.kubectl("get", "pods", "-n", namespace, check=False, kubeconfig=as_nobody)
+
+    assert "Forbidden" in ended.stderr
+    user = f"system:serviceaccount:{namespace}:nobody"
+    assert ("list", "pods", 403) in {
+        (event["verb"], event["objectRef"].get("resource"), event["responseStatus"]["code"])
+        for event in api_server.audit_events()
+        if event["user"]["username"] == user and "objectRef" in event
+    }
+
+
+def test_what_a_deleted_object_owns_is_collected(api_server: ApiServer, namespace: str) -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
+    api_server.apply(owner, namespace=namespace)
+    uid = api_server.read("configmap", "owner", "-n", namespace)["metadata"]["uid"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
+    owned = {**owner, "metadata": {"name": "owned", "ownerReferences": [reference]}}
+    api_server.apply(owned, namespace=namespace)
+
+    api_server.kubectl("delete", "configmap", "owner", "-n", namespace)
+
+    api_server.kubectl(
+        "wait", "--for=delete", "configmap/owned", "-n", namespace, "--timeout=60s"
+    )  # fmt: skip

@@ -1,0 +1,228 @@
+"""The CRD as a real API server takes it: what kubectl shows, and what cannot change."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.api_server import ApiServer
+from job_builders import REMOVED, SAMPLES, a_raw_job
+
+CRD = "raggrpojobs.raggrpo.io"
+
+
+def create(server: ApiServer, namespace: str, changes: Mapping[str, Any] | None = None) -> None:
+    raw = a_raw_job({"metadata": {"name": "small"}, **(changes or {})})
+    server.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(raw))
+
+
+def edited(server: ApiServer, namespace: str, changes: Mapping[str, Any]) -> str:
+    """Apply the small job with changes; return what was refused, empty when it was taken."""
+    raw = a_raw_job({"metadata": {"name": "small"}, **changes})
+    ended = server.kubectl(
+        "apply", "-n", namespace, "-f", "-", stdin=json.dumps(raw), check=False
+    )  # fmt: skip
+    return ended.stderr
+
+
+def test_the_crd_is_accepted_and_structural(api_server: ApiServer) -> None:
+    conditions = {
+        condition["type"]: condition["status"]
+        for condition in api_server.read("crd", CRD)["status"]["conditions"]
+    }
+
+    assert conditions["Established"] == "True"
+    assert conditions["NamesAccepted"] == "True"
+    assert "NonStructuralSchema" not in conditions
+
+
+def test_explain_reads_well(api_server: ApiServer) -> None:
+    said = " ".join(api_server.kubectl("explain", "rgj.spec.rollout.n").stdout.split())
+
+    assert "FIELD: n <integer>" in said
+    assert "Completions per prompt; equals algorithm.groupSize. Default: from preset." in said
+
+
+def test_explain_names_choices_and_units(api_server: ApiServer) -> None:
+    said = " ".join(api_server.kubectl("explain", "rgj.spec", "--recursive").stdout.split())
+
+    assert "enum: Fast, MaxPerformance, MemoryLimited, Debug" in said
+    assert "maxPromptLength <integer>" in said
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_every_sample_is_accepted(path: Path, api_server: ApiServer, namespace: str) -> None:
+    applied = api_server.kubectl(
+        "apply", "--dry-run=server", "-n", namespace, "-f", str(path), "-o", "json"
+    )
+
+    assert json.loads(applied.stdout)["metadata"]["name"] == path.stem
+    assert "Warning" not in applied.stderr
+
+
+RUNNING = {
+    "phase": "Running",
+    "attempt": 2,
+    "conditions": [
+        {"type": "Ready", "status": "False", "reason": "Training", "lastTransitionTime": "now"}
+    ],
+    "progress": {
+        "step": 120,
+        "totalSteps": 400,
+        "stepOfTotal": "120/400",
+        "progressPercentage": 30,
+        "estimatedRemainingSeconds": 4100,
+        "secondsPerStep": 14.6,
+        "stage": "Training",
+        "metrics": [{"name": "reward_mean", "value": "0.61"}],
+    },
+    "checkpoint": {"step": 100, "path": "/mnt/runs/checkpoints"},
+    "restarts": {"total": 2},
+    "sizing": {"gpus": 8},
+    "cluster": {"name": "small-c1", "number": 1},
+}
+
+
+def test_the_columns_show_a_running_job(api_server: ApiServer, namespace: str) -> None:
+    create(api_server, namespace, {"spec.preset": "Fast"})
+    api_server.write_status("rgj", "small", RUNNING, namespace)
+
+    header, row = api_server.kubectl("get", "rgj", "-n", namespace).stdout.splitlines()
+    wide_header, wide = api_server.kubectl(
+        "get", "rgj", "-n", namespace, "-o", "wide"
+    ).stdout.splitlines()
+
+    assert header.split() == [
+        "NAME", "PHASE", "STEP", "%", "REWARD", "CKPT", "RESTARTS", "PRESET", "GPUS", "AGE",
+    ]  # fmt: skip
+    assert row.split()[:-1] == [
+        "small", "Running", "120/400", "30", "0.61", "100", "2", "Fast", "8",
+    ]  # fmt: skip
+    assert wide_header.split()[-5:] == ["ETA", "S/STEP", "STAGE", "CLUSTER", "REASON"]
+    assert wide.split()[-5:] == ["4100", "14.6", "Training", "small-c1", "Training"]
+
+
+def test_a_fresh_job_has_a_row_too(api_server: ApiServer, namespace: str) -> None:
+    create(api_server, namespace)
+
+    assert "small" in api_server.kubectl("get", "rgj", "-n", namespace).stdout
+    assert "small" in api_server.kubectl("get", "ml", "-n", namespace).stdout
+
+
+def test_jobs_are_selected_by_phase_and_suspension(api_server: ApiServer, namespace: str) -> None:
+    for name, suspend in (("small", False), ("other", True)):
+        raw = a_raw_job({"metadata": {"name": name}, "spec.suspend": suspend})
+        api_server.apply(raw, namespace=namespace)
+    api_server.write_status("rgj", "small", RUNNING, namespace)
+
+    def selected(selector: str) -> str:
+        arguments = ("get", "rgj", "-n", namespace, "-o", "name", "--field-selector", selector)
+        return api_server.kubectl(*arguments).stdout.strip()
+
+    assert selected("status.phase=Running") == "raggrpojob.raggrpo.io/small"
+    assert selected("spec.suspend=true") == "raggrpojob.raggrpo.io/other"
+
+
+def test_waiting_for_completion_returns(api_server: ApiServer, namespace: str) -> None:
+    create(api_server, namespace)
+    done = {"type": "Complete", "status": "True", "reason": "TargetReached"}
+    api_server.write_status("rgj", "small", {"conditions": [done]}, namespace)
+
+    api_server.kubectl(
+        "wait", "--for=condition=Complete", "rgj/small", "-n", namespace, "--timeout=20s"
+    )
+
+
+def test_a_status_is_not_written_with_the_spec_nor_a_spec_with_the_status(
+    api_server: ApiServer, namespace: str
+) -> None:
+    create(api_server, namespace, {"status": {"phase": "Succeeded"}})
+    api_server.write_status("rgj", "small", {"phase": "Running"}, namespace)
+
+    job = api_server.read("rgj", "small", "-n", namespace)
+
+    assert job["status"] == {"phase": "Running"}
+    assert job["metadata"]["generation"] == 1
+
+
+def test_a_job_has_no_finalizer_and_no_default_is_written_into_it(
+    api_server: ApiServer, namespace: str
+) -> None:
+    create(api_server, namespace)
+
+    job = api_server.read("rgj", "small", "-n", namespace)
+
+    assert "finalizers" not in job["metadata"]
+    assert job["spec"] == a_raw_job()["spec"]
+    api_server.kubectl("delete", "rgj", "small", "-n", namespace, "--timeout=20s")
+
+
+FROZEN: Mapping[str, Mapping[str, Any]] = {
+    "spec.preset": {"spec.preset": "MemoryLimited"},
+    "spec.model.path": {"spec.model.path": "/mnt/runs/another"},
+    "spec.data.trainFiles": {"spec.data.trainFiles": ["/mnt/runs/more.jsonl"]},
+    "spec.data.trainBatchSize": {"spec.data.trainBatchSize": 64},
+    "spec.data.columns": {"spec.data.columns": {"prompt": "question"}},
+    "spec.algorithm.klCoefficient": {"spec.algorithm.klCoefficient": 0.1},
+    "spec.rollout.temperature": {"spec.rollout.temperature": 0.9},
+    "spec.training.learningRate": {"spec.training.learningRate": 1e-5},
+    "spec.training.seed": {"spec.training.seed": 7},
+    "spec.reward.functions": {"spec.reward.functions": [{"name": "F1"}]},
+    "spec.retrieval.mode": {
+        "spec.retrieval": {"mode": "Search", "endpoints": [{"name": "kb", "url": "http://kb/"}]}
+    },
+    "spec.checkpoint.path": {"spec.checkpoint.path": "/mnt/runs/elsewhere"},
+}
+
+
+@pytest.mark.parametrize("field", FROZEN)
+def test_what_checkpoints_depend_on_can_be_mended_until_an_attempt_was_made(
+    field: str, api_server: ApiServer, namespace: str
+) -> None:
+    create(api_server, namespace)
+    api_server.write_status("rgj", "small", {"phase": "Invalid", "attempt": 0}, namespace)
+    assert edited(api_server, namespace, FROZEN[field]) == ""
+    assert edited(api_server, namespace, {}) == ""
+
+    api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
+    refused = edited(api_server, namespace, FROZEN[field])
+
+    assert field in refused
+    assert "cannot change once an attempt was made" in refused
+    assert "make a new job with its own checkpoint.path" in refused
+
+
+def test_taking_out_a_value_that_checkpoints_depend_on_is_a_change(
+    api_server: ApiServer, namespace: str
+) -> None:
+    create(api_server, namespace, {"spec.data.trainBatchSize": 64})
+    api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
+
+    refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
+
+    assert "spec.data.trainBatchSize cannot change" in refused
+
+
+ALLOWED: Mapping[str, Mapping[str, Any]] = {
+    "more steps": {"spec.training.totalSteps": 2000},
+    "more restarts": {"spec.recovery.maxRestarts": 50},
+    "longer deadlines": {"spec.recovery.deadlines": {"firstStepSeconds": 7200}},
+    "suspend": {"spec.suspend": True},
+    "less memory": {"spec.training.gradientCheckpointing": True},
+    "another image": {"spec.image": "registry.example.com/trainer:2"},
+    "more logging": {"spec.monitoring.mode": "Full"},
+    "more checkpoints": {"spec.checkpoint.everySteps": 10},
+}
+
+
+def test_what_checkpoints_do_not_depend_on_may_always_change(
+    api_server: ApiServer, namespace: str
+) -> None:
+    create(api_server, namespace)
+    api_server.write_status("rgj", "small", {"attempt": 3}, namespace)
+
+    assert {
+        name: edited(api_server, namespace, ALLOWED[name]) for name in ALLOWED
+    } == dict.fromkeys(ALLOWED, "")

@@ -1,0 +1,449 @@
+"""The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from cluster.api_server import ApiServer
+from cluster.program import Program
+from job_builders import a_raw_job
+from played_kuberay import Api, Manifest, PlayedKubeRay, path_of, played_kuberay
+from played_ray import PlayedRay, Script, played_ray
+from raggrpo_api.names import KIND
+
+SECONDS = 30.0
+JOBS = "raggrpo.io/v1alpha1"
+RUNNER = Path(__file__).parents[1] / "operator_under_test.py"
+
+
+@dataclass
+class World:
+    """What a test needs of the played cluster."""
+
+    api: Api
+    namespace: str
+    ray: PlayedRay
+    kuberay: PlayedKubeRay
+    operator: Program
+
+    async def apply(self, changes: Mapping[str, Any] | None = None) -> None:
+        """Create the job `small`; keys are places such as `spec.suspend`."""
+        raw = a_raw_job(
+            {
+                "spec.training.totalSteps": 20,
+                "spec.data.trainBatchSize": 8,
+                "spec.data.maxPromptLength": 64,
+                "spec.data.maxResponseLength": 16,
+                "spec.checkpoint.everySteps": 5,
+                "spec.resources": {"device": "CPU"},
+                "spec.image": "trainer:test",
+                **(changes or {}),
+            }
+        )
+        raw["metadata"] = {"name": "small"}
+        await self.api.create(path_of(JOBS, "raggrpojobs", self.namespace), raw)
+
+    async def change(self, changes: Mapping[str, Any]) -> None:
+        """Change the job by merge patch."""
+        await self.api.patch(self.job_path, changes)
+
+    @property
+    def job_path(self) -> str:
+        """Address of the job."""
+        return path_of(JOBS, "raggrpojobs", self.namespace, "small")
+
+    async def status(self) -> Manifest:
+        """Return the job's status."""
+        job = await self.api.get(self.job_path)
+        assert job is not None
+        status: Manifest = job.get("status", {})
+        return status
+
+    async def until(self, is_so: Callable[[Manifest], bool]) -> Manifest:
+        """Wait until the status is so and return it."""
+        deadline, status = time.monotonic() + SECONDS, {}
+        while time.monotonic() < deadline:
+            status = await self.status()
+            if is_so(status):
+                return status
+            self.check_operator()
+            await asyncio.sleep(0.05)
+        log = self.operator.log_file.read_text()[-3000:]
+        raise AssertionError(f"never so: {status}\n{log}")
+
+    def check_operator(self) -> None:
+        """Fail at once when the operator has ended by itself."""
+        process = self.operator.process
+        assert process is not None, "the operator was not started"
+        assert process.poll() is None, self.operator.log_file.read_text()[-3000:]
+
+    async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + SECONDS
+        while not await is_so():
+            assert time.monotonic() < deadline, self.operator.log_file.read_text()[-3000:]
+            await asyncio.sleep(0.05)
+
+    async def all_of(self, version: str, plural: str) -> list[Manifest]:
+        """Return all objects of a kind."""
+        return await self.api.items(path_of(version, plural, self.namespace))
+
+
+@pytest_asyncio.fixture
+async def played(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
+    """Play a cluster; its operator does not run yet and watches one namespace."""
+    api = Api(api_server.kubeconfig)
+    async with played_ray() as ray, played_kuberay(api, namespace, ray) as kuberay:
+        operator = an_operator(api_server, tmp_path, ray, namespace)
+        try:
+            yield World(api, namespace, ray, kuberay, operator)
+        finally:
+            operator.stop()
+    await api.close()
+
+
+@pytest.fixture
+def world(played: World) -> World:
+    """Play a cluster around a running operator."""
+    played.operator.start()
+    return played
+
+
+def an_operator(
+    api_server: ApiServer, folder: Path, ray: PlayedRay, namespace: str, **more: str
+) -> Program:
+    """Return the operator as a child process that is not started yet."""
+    key = folder / "key" / "current"
+    key.parent.mkdir(exist_ok=True)
+    key.write_text("an installation key for tests only")
+    settings = {
+        "RAGGRPO_WATCH_NAMESPACES": namespace,
+        "RAGGRPO_NAMESPACE": namespace,
+        "RAGGRPO_KEY_FOLDER": str(key.parent),
+        "RAGGRPO_TRAINER_IMAGE": "trainer:test",
+        "RAGGRPO_POLL_SECONDS": "0.2",
+        "RAGGRPO_STATUS_SECONDS": "0.5",
+        "RAGGRPO_START_GRACE_SECONDS": "1",
+        "RAGGRPO_HTTP_PORT": "0",
+        "KUBECONFIG": str(api_server.kubeconfig),
+        "HEADS": ray.url,
+        **more,
+    }
+    given = [f"{name}={value}" for name, value in settings.items()]
+    command = ["env", *given, sys.executable, str(RUNNER)]
+    name = settings.get("RAGGRPO_POD_NAME", "operator")
+    return Program(name, command, folder / f"{name}.log")
+
+
+def condition(status: Manifest, kind: str) -> Manifest:
+    """Return a condition, empty when it is not there."""
+    found = [each for each in status.get("conditions", []) if each["type"] == kind]
+    return found[0] if found else {}
+
+
+def is_phase(phase: str) -> Callable[[Manifest], bool]:
+    """Return the question whether the job is in a phase."""
+    return lambda status: status.get("phase") == phase
+
+
+async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World) -> None:
+    await world.apply()
+
+    status = await world.until(is_phase("Succeeded"))
+
+    assert status["progress"]["step"] == 20
+    assert world.ray.submitted == ["small-a1"]
+    assert [each["cause"] for each in status["attempts"]] == ["Succeeded"]
+
+    async def clusters_are_gone() -> bool:
+        return not await world.all_of("ray.io/v1", "rayclusters")
+
+    await world.until_true(clusters_are_gone)
+    events = await world.all_of("events.k8s.io/v1", "events")
+    told = [(each["reason"], each["note"]) for each in events]
+    assert len(told) == len(set(told)), told
+    assert ("TargetReached", "Complete=True: reached step 20") in told
+
+
+async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(fails_at=12, exit_code=12)
+    await world.apply()
+
+    status = await world.until(is_phase("Succeeded"))
+
+    second, first = status["attempts"]
+    assert (first["cause"], first["toStep"]) == ("TrainerRankLost", 12)
+    assert (second["tier"], second["fromStep"]) == ("WarmCluster", 10)
+    assert len(world.kuberay.clusters_seen) == 1
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+
+    process = world.operator.process
+    assert process is not None
+    process.send_signal(signal.Signals[name])
+    await asyncio.to_thread(process.wait, 30)
+    world.operator.start()
+    world.ray.go_on = True
+
+    status = await world.until(is_phase("Succeeded"))
+    assert world.ray.submitted == ["small-a1"]
+    assert len(world.kuberay.clusters_seen) == 1
+    assert status["restarts"]["total"] == 0
+
+
+async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=12)
+    await world.apply()
+    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+
+    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1"))
+    world.ray.lose("small-c1")
+
+    status = await world.until(is_phase("Succeeded"))
+    second, first = status["attempts"]
+    assert first["cause"] == "HeadLost"
+    assert (second["tier"], second["cluster"], second["fromStep"]) == ("NewCluster", 2, 10)
+    assert world.kuberay.most_at_once == 1
+
+
+async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    path = path_of("v1", "configmaps", world.namespace, "small-a1")
+    before = await world.api.get(path)
+
+    await world.api.delete(path)
+
+    async def is_back() -> bool:
+        return await world.api.get(path) is not None
+
+    await world.until_true(is_back)
+    after = await world.api.get(path)
+    assert before is not None
+    assert after is not None
+    assert after["data"] == before["data"]
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+
+    await world.change({"spec": {"suspend": True}})
+    await world.until(is_phase("Suspended"))
+
+    async def pods_are_gone() -> bool:
+        return not await world.all_of("v1", "pods")
+
+    await world.until_true(pods_are_gone)
+    await world.change({"spec": {"suspend": False}})
+    status = await world.until(is_phase("Succeeded"))
+    assert len(status["attempts"]) == 2, status["attempts"]
+    second, first = status["attempts"]
+    assert first["cause"] == "Suspended"
+    assert second["fromStep"] == 7
+    assert status["restarts"]["total"] == 0
+
+
+async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(world: World) -> None:
+    # What is wrong shows only beside the preset's values, which the API server does not know.
+    await world.apply(
+        {
+            "spec.data": {"trainFiles": ["/mnt/runs/train.jsonl"]},
+            "spec.training.tokensPerMicroBatch": 16,
+            "spec.resources": {"device": "CPU", "nodes": 8, "ranks": 64},
+        }
+    )
+
+    status = await world.until(is_phase("Invalid"))
+
+    accepted = condition(status, "Accepted")
+    assert accepted["status"] == "False"
+    assert "spec.training.tokensPerMicroBatch" in accepted["message"]
+    assert "spec.training.miniBatchPrompts" in accepted["message"]
+    assert not world.kuberay.clusters_seen
+    assert not await world.all_of("v1", "pods")
+
+
+async def test_a_deleted_job_takes_everything_with_it(world: World) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    job = await world.api.get(world.job_path)
+    assert job is not None
+    assert "finalizers" not in job["metadata"]
+
+    await world.api.delete(world.job_path)
+
+    async def nothing_is_left() -> bool:
+        kinds = [("v1", "pods"), ("v1", "configmaps"), ("v1", "secrets")]
+        kinds += [("ray.io/v1", "rayclusters"), ("networking.k8s.io/v1", "networkpolicies")]
+        left = [each for kind in kinds for each in await world.all_of(*kind)]
+        return not [e for e in left if KIND in str(e["metadata"].get("ownerReferences", ""))]
+
+    await world.until_true(nothing_is_left)
+
+
+async def test_a_pod_that_cannot_start_is_told_in_its_own_words_and_ends_the_job(
+    world: World,
+) -> None:
+    words = "secret 'wandb' not found"
+    world.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
+    await world.apply()
+
+    status = await world.until(is_phase("Failed"))
+
+    failed = condition(status, "Failed")
+    assert failed["reason"] == "StartFailed"
+    assert words in failed["message"]
+    notes = [each["note"] for each in await world.all_of("events.k8s.io/v1", "events")]
+    assert any(words in note and "ClusterReady" in note for note in notes)
+
+
+async def test_the_token_is_in_its_secret_and_nowhere_else(world: World) -> None:
+    await world.apply()
+    await world.until(is_phase("Succeeded"))
+    [token] = world.ray.tokens()
+    seen = [await world.api.get(world.job_path)]
+    for kind in (("v1", "configmaps"), ("events.k8s.io/v1", "events")):
+        seen.extend(await world.all_of(*kind))
+
+    assert token not in str(seen)
+    assert token not in world.operator.log_file.read_text()
+    assert world.ray.refused == 0
+
+
+async def test_a_finished_job_is_removed_after_its_time(world: World) -> None:
+    await world.apply({"spec.ttlSecondsAfterFinished": 1})
+
+    async def is_removed() -> bool:
+        return await world.api.get(world.job_path) is None
+
+    await world.until_true(is_removed)
+    assert world.ray.submitted == ["small-a1"]
+
+
+async def test_a_worker_that_ran_out_of_memory_is_the_cause_though_its_pod_is_gone(
+    world: World,
+) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=12)
+    await world.apply()
+    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+    [worker] = [
+        pod
+        for pod in await world.all_of("v1", "pods")
+        if pod["metadata"]["labels"].get("ray.io/node-type") == "worker"
+    ]
+    name = worker["metadata"]["name"]
+    ended = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": a_moment_ahead()}
+    await world.kuberay.set_state(name, worker, {"terminated": ended})
+    await world.api.delete(path_of("v1", "pods", world.namespace, name))
+    world.ray.fail("small-c1", exit_code=12)
+
+    status = await world.until(is_phase("Succeeded"))
+
+    second, first = status["attempts"]
+    assert first["cause"] == "HostOutOfMemory"
+    assert f"trainer pod {name}: ran out of memory" in first["message"]
+    assert (second["tier"], second["fromStep"]) == ("NewCluster", 10)
+
+
+async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_there(
+    api_server: ApiServer, played: World, tmp_path: Path
+) -> None:
+    # Watches the whole cluster: only then can a kind that appears later be noticed.
+    operator = an_operator(api_server, tmp_path, played.ray, "", RAGGRPO_NAMESPACE=played.namespace)
+    played.operator = operator
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
+    kept = await played.api.get(crd)
+    assert kept is not None
+    await played.api.delete(crd)
+    await played.until_true(lambda: is_gone(played.api, crd))
+    try:
+        operator.start()
+        await played.apply()
+        status = await played.until(lambda s: condition(s, "Reconciling").get("status") == "True")
+        assert "install KubeRay" in condition(status, "Reconciling")["message"]
+    finally:
+        about = {"name": kept["metadata"]["name"]}
+        fresh = {**kept, "metadata": about, "status": {}}
+        await played.api.create(crd.rpartition("/")[0], fresh)
+
+    status = await played.until(is_phase("Succeeded"))
+    assert condition(status, "Reconciling")["status"] == "False"
+    assert "install KubeRay" in operator.log_file.read_text()
+
+
+async def test_when_the_leader_is_killed_the_other_replica_goes_on(
+    api_server: ApiServer, played: World, tmp_path: Path
+) -> None:
+    replicas = {
+        name: an_operator(
+            api_server,
+            tmp_path,
+            played.ray,
+            played.namespace,
+            RAGGRPO_LEADER_ELECTION="true",
+            RAGGRPO_POD_NAME=name,
+        )
+        for name in ("one", "two")
+    }
+    played.ray.scripts["small-a1"] = Script(waits_at=7)
+    lease = path_of("coordination.k8s.io/v1", "leases", played.namespace, "raggrpo-operator")
+
+    async def leader() -> str:
+        found = await played.api.get(lease)
+        return str(found["spec"]["holderIdentity"]) if found else ""
+
+    try:
+        for replica in replicas.values():
+            replica.start()
+        await played.apply()
+        played.operator = replicas["one"]
+        await played.until(lambda status: status.get("progress", {}).get("step") == 7)
+        first = await leader()
+        played.operator = replicas["two" if first == "one" else "one"]
+        process = replicas[first].process
+        assert process is not None
+        process.kill()
+        killed = time.monotonic()
+
+        async def has_moved() -> bool:
+            return await leader() not in ("", first)
+
+        await played.until_true(has_moved)
+        assert time.monotonic() - killed < 20
+        played.ray.go_on = True
+        await played.until(is_phase("Succeeded"))
+    finally:
+        for replica in replicas.values():
+            replica.stop()
+
+    assert played.ray.submitted == ["small-a1"]
+    assert len(played.kuberay.clusters_seen) == 1
+
+
+async def is_gone(api: Api, path: str) -> bool:
+    """Tell whether nothing is there."""
+    return await api.get(path) is None
+
+
+def a_moment_ahead() -> str:
+    """Return a time after the attempt was recorded, in whole seconds as the kubelet gives it."""
+    return (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

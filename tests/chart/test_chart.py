@@ -1,0 +1,359 @@
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helm_chart import NAMESPACE, RELEASE, Chart, HelmRefused, Manifest, of_kind, one
+from pod_security import violations_of_restricted
+from raggrpo_api.crd import KEEP, crd_manifest
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.kubernetes_runtime.client import BY_KIND, JOBS, LEASES
+from raggrpo_operator.kubernetes_runtime.informer import CHILDREN
+from raggrpo_operator.kubernetes_runtime.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.settings import PREFIX, read_settings
+from raggrpo_trainer.http_json import CallSummary
+from raggrpo_trainer.metric_sinks import PrometheusText
+from report_builders import a_step
+
+EVERYTHING: dict[str, Any] = {
+    "replicas": 2,
+    "imagePullSecrets": [{"name": "registry"}],
+    "image": {"digest": "sha256:" + "0" * 64},
+    "rbac": {"aggregateToDefaultRoles": True},
+    "serviceAccount": {"name": "operator", "annotations": {"a": "b"}},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "priorityClassName": "high",
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "ml"},
+    "metrics": {
+        "scrapeFrom": ["monitoring"],
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboard": {"enabled": True},
+    },
+}
+MATRIX: Mapping[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "namespaced": {"watchNamespaces": ["team-a", "team-b"]},
+    "namespaced everything": EVERYTHING | {"watchNamespaces": ["team-a"]},
+    "minimal": {
+        "crds": {"install": False},
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False},
+        "networkPolicy": {"enabled": False},
+        "installationKey": {"existingSecret": "own-key"},
+    },
+}
+EACH = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+
+
+@EACH
+def test_the_chart_is_well_formed(chart: Chart, values: dict[str, Any]) -> None:
+    assert "0 chart(s) failed" in chart.lint(values)
+
+
+@EACH
+def test_every_object_is_named_once_and_lies_where_the_release_does(
+    chart: Chart, values: dict[str, Any]
+) -> None:
+    manifests = chart.render(values)
+
+    ids = [(m["kind"], m["metadata"]["name"], m["metadata"].get("namespace")) for m in manifests]
+    assert len(ids) == len(set(ids))
+    for manifest in manifests:
+        metadata = manifest["metadata"]
+        clusterwide = manifest["kind"].startswith(("Cluster", "CustomResource"))
+        allowed = {NAMESPACE, *values.get("watchNamespaces", [])}
+        assert clusterwide == ("namespace" not in metadata)
+        assert metadata.get("namespace", NAMESPACE) in allowed
+        assert metadata["labels"]["app.kubernetes.io/part-of"] == "raggrpo"
+
+
+@EACH
+def test_pods_of_the_chart_are_restricted(chart: Chart, values: dict[str, Any]) -> None:
+    manifests = chart.render(values)
+
+    deployment = one(manifests, "Deployment")["spec"]["template"]["spec"]
+    for pod in (deployment, one(manifests, "Pod")["spec"]):
+        assert violations_of_restricted(pod) == []
+        assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+        assert pod["containers"][0]["resources"]["limits"]["memory"]
+    assert deployment["automountServiceAccountToken"] is True
+    assert one(manifests, "Pod")["spec"]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"replicas": "two"}, "replicas"),
+        ({"image": {"repository": ""}}, "repository"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"watchNamespaces": "team-a"}, "watchNamespaces"),
+        ({"watchNamespaces": ["Team_A"]}, "watchNamespaces"),
+        ({"settings": {"logLevel": "LOUD"}}, "logLevel"),
+        ({"settings": {"workers": 0}}, "workers"),
+        ({"settings": {"pollseconds": 5}}, "settings"),
+        ({"metrics": {"serviceMonitor": {"interval": "often"}}}, "interval"),
+        ({"imagePullSecrets": ["registry"]}, "imagePullSecrets"),
+        ({"installationKey": {"value": "secret"}}, "installationKey"),
+    ],
+)
+def test_wrong_values_are_refused_by_their_place(
+    chart: Chart, values: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(HelmRefused, match=place):
+        chart.render(values)
+
+
+def test_an_older_kubernetes_is_refused(chart: Chart) -> None:
+    with pytest.raises(HelmRefused, match=r"1\.32"):
+        chart.render({}, "--kube-version", "1.31.0")
+
+
+def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
+    crd = one(chart.render(), "CustomResourceDefinition")
+
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert crd == crd_manifest(KEEP)
+    assert len(yaml.safe_dump(crd)) < 512 * 1024  # the release's Secret holds at most 1 MiB
+
+
+def rules_of(manifests: list[Manifest], *kinds: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (group, resource, verb)."""
+    for kind in kinds:
+        for role in of_kind(manifests, kind):
+            if "-view" in role["metadata"]["name"] or "-edit" in role["metadata"]["name"]:
+                continue
+            for rule in role["rules"]:
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        yield from ((group, resource, verb) for verb in rule["verbs"])
+
+
+def group_of(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
+
+
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a"]}], ids=["cluster", "namespaces"])
+def test_the_operator_may_do_what_it_does_and_nothing_else(
+    chart: Chart, values: dict[str, Any]
+) -> None:
+    rules = set(rules_of(chart.render(values | {"replicas": 2}), "ClusterRole", "Role"))
+
+    watched = {(group, plural) for group, _, plural in CHILDREN}
+    watched.add((group_of(JOBS.api_version), JOBS.plural))
+    for group, plural in watched:
+        assert {(group, plural, "list"), (group, plural, "watch")} <= rules
+    touched = {(group_of(each.api_version), each.plural) for each in BY_KIND.values()}
+    touched.add(("raggrpo.io", "raggrpojobs/status"))
+    found = {(group, resource) for group, resource, _ in rules}
+    to_find_kuberay = {("apiextensions.k8s.io", "customresourcedefinitions")}
+    assert found - touched == (set() if values else to_find_kuberay)
+    assert touched <= found
+    assert not [rule for rule in rules if "*" in rule]
+    assert {verb for _, resource, verb in rules if resource == "secrets"} == {"create"}
+    assert not {verb for _, _, verb in rules} & {"escalate", "bind", "impersonate", "update"}
+
+
+def test_namespaced_mode_has_no_rights_on_the_cluster(chart: Chart) -> None:
+    manifests = chart.render({"watchNamespaces": ["team-a", "team-b"]})
+
+    assert not of_kind(manifests, "ClusterRole")
+    assert not of_kind(manifests, "ClusterRoleBinding")
+    assert [m["metadata"]["namespace"] for m in of_kind(manifests, "Role")] == ["team-a", "team-b"]
+    for binding in of_kind(manifests, "RoleBinding"):
+        assert binding["subjects"][0]["namespace"] == NAMESPACE
+
+
+def test_one_replica_never_overlaps_and_two_elect_a_leader(chart: Chart) -> None:
+    alone, two = chart.render(), chart.render({"replicas": 2})
+
+    assert one(alone, "Deployment")["spec"]["strategy"]["type"] == "Recreate"
+    assert not of_kind(alone, "PodDisruptionBudget")
+    assert not of_kind(alone, "Role")
+    assert one(two, "Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
+    assert one(two, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    lease = {(resource, verb) for _, resource, verb in rules_of(two, "Role")}
+    assert lease == {(LEASES.plural, verb) for verb in ("create", "get", "patch")}
+    named = [r for r in one(two, "Role")["rules"] if "resourceNames" in r]
+    assert named[0]["resourceNames"] == [environment_of(two)["RAGGRPO_LEASE_NAME"]]
+
+
+def environment_of(manifests: list[Manifest]) -> dict[str, str]:
+    """Return the operator's environment as its container sees it."""
+    [container] = one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    by_field = {"metadata.name": "operator-0", "metadata.namespace": NAMESPACE}
+    return {
+        each["name"]: each["value"]
+        if "value" in each
+        else by_field[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for each in container["env"]
+    }
+
+
+class Recorded(dict[str, str]):
+    """An environment that knows what it was asked for."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+@EACH
+def test_the_operator_understands_its_environment(
+    chart: Chart, values: dict[str, Any], tmp_path: Path
+) -> None:
+    environment = Recorded(environment_of(chart.render(values)))
+    assert environment["RAGGRPO_KEY_FOLDER"] == "/etc/raggrpo/key"
+    environment["RAGGRPO_KEY_FOLDER"] = str(tmp_path)
+
+    settings = read_settings(environment)
+
+    ours = {name for name in environment if name.startswith(PREFIX)}
+    assert ours <= environment.asked
+    fixed = {"RAGGRPO_DASHBOARD_PORT", "RAGGRPO_PROGRESS_PORT"}  # the same in all clusters
+    assert environment.asked - ours <= fixed
+    assert settings.own_namespace == NAMESPACE
+    assert settings.namespaces == tuple(values.get("watchNamespaces", ()))
+    assert settings.leader_election is (values.get("replicas", 1) > 1)
+    assert settings.trainer_image == "raggrpo/trainer:0.1.0"
+    assert settings.http_port == 8080
+    assert len(fields(settings)) >= len(ours)
+
+
+def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> None:
+    given = {
+        "logLevel": "DEBUG",
+        "resyncSeconds": 1234567 % 86400,  # large numbers must not become 1.2e+06
+        "pollSeconds": 0.5,
+        "statusSeconds": 20,
+        "startGraceSeconds": 30,
+        "workers": 4,
+    }
+    environment = environment_of(chart.render({"settings": given}))
+
+    settings = read_settings(environment | {"RAGGRPO_KEY_FOLDER": str(tmp_path)})
+
+    assert settings.log_level == "DEBUG"
+    assert settings.resync_seconds == given["resyncSeconds"]
+    assert (settings.poll_seconds, settings.status_seconds) == (0.5, 20)
+    assert (settings.start_grace_seconds, settings.workers) == (30, 4)
+
+
+def test_policies_of_jobs_select_the_operators_pods(chart: Chart) -> None:
+    pod = one(chart.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
+
+    settings = ClusterSettings(trainer_image="t", operator_namespace="n", token_key_id="k")
+    assert settings.operator_labels.items() <= pod.items()
+
+
+def test_selectors_find_the_operator_and_not_the_test_pod(chart: Chart) -> None:
+    manifests = chart.render(EVERYTHING)
+    operator = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    test = one(manifests, "Pod")["metadata"]["labels"]
+
+    selectors = [
+        one(manifests, "Service")["spec"]["selector"],
+        one(manifests, "Deployment")["spec"]["selector"]["matchLabels"],
+        one(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        one(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+    ]
+    for selector in selectors:
+        assert selector.items() <= operator.items()
+        assert not selector.items() <= test.items()
+    ingress = one(manifests, "NetworkPolicy")["spec"]["ingress"][0]["from"]
+    assert ingress[0]["podSelector"]["matchLabels"].items() <= test.items()
+    assert ingress[1]["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": "monitoring"
+    }
+
+
+def test_the_key_is_made_where_none_is_given_and_kept(chart: Chart) -> None:
+    made = one(chart.render(), "Secret")
+    given = chart.render({"installationKey": {"existingSecret": "own-key"}})
+
+    assert made["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert len(made["data"]["current"]) >= 64
+    assert not of_kind(given, "Secret")
+    volumes = one(given, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert volumes[0]["secret"]["secretName"] == "own-key"
+
+
+def test_a_digest_wins_over_a_tag(chart: Chart) -> None:
+    digest = "sha256:" + "a" * 64
+    manifests = chart.render(
+        {"image": {"digest": digest, "tag": "1.2.3"}, "trainerImage": {"tag": "cpu"}}
+    )
+
+    [container] = one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"raggrpo/operator@{digest}"
+    assert environment_of(manifests)["RAGGRPO_TRAINER_IMAGE"] == "raggrpo/trainer:cpu"
+
+
+def test_a_release_of_another_name_does_not_collide(chart: Chart) -> None:
+    one_release = chart.render({"crds": {"install": False}})
+    other = chart.render({"crds": {"install": False}}, release="blue")
+
+    def clusterwide(manifests: list[Manifest]) -> set[tuple[str, str]]:
+        kinds = ("ClusterRole", "ClusterRoleBinding")
+        return {(m["kind"], m["metadata"]["name"]) for k in kinds for m in of_kind(manifests, k)}
+
+    assert one(one_release, "Deployment")["metadata"]["name"] == RELEASE
+    assert one(other, "Deployment")["metadata"]["name"] == "blue-raggrpo-operator"
+    assert not clusterwide(one_release) & clusterwide(other)
+
+
+def series() -> set[str]:
+    """Return the names of all series that operator and trainers show."""
+    calls = CallSummary(answered=1, failures={}, p50=0.1, p95=0.1, p99=0.1)
+    progress = Progress(attempt=1, stage=Stage.TRAINING)
+    trainer = PrometheusText("demo").render(progress, a_step(1, retrieval={"kb": calls}), {}, 0)
+    text = Metrics().text().decode() + trainer.decode()
+    typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    suffixes = {"histogram": ("_bucket", "_count", "_sum")}
+    return {name + end for name, kind in typed.items() for end in suffixes.get(kind, ("",))}
+
+
+def test_alerts_and_panels_ask_for_series_that_exist(chart: Chart) -> None:
+    manifests = chart.render(EVERYTHING)
+    rules = one(manifests, "PrometheusRule")["spec"]["groups"]
+    board = yaml.safe_load(one(manifests, "ConfigMap")["data"]["raggrpo.json"])
+    asked = [rule["expr"] for group in rules for rule in group["rules"]]
+    asked += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked += [variable["query"] for variable in board["templating"]["list"]]
+
+    names = {name for text in asked for name in re.findall(r"\braggrpo_[a-z0-9_]+", text)}
+    assert len(names) > 15
+    assert names - series() == set()
+
+
+def test_monitors_select_what_exists(chart: Chart) -> None:
+    manifests = chart.render(EVERYTHING)
+    service = one(manifests, "Service")
+    monitor, pods = one(manifests, "ServiceMonitor"), one(manifests, "PodMonitor")
+
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    assert pods["spec"]["selector"]["matchLabels"] == {"raggrpo.io/role": "head"}
+    assert pods["spec"]["podMetricsEndpoints"][0]["port"] == "progress"
+    assert pods["spec"]["namespaceSelector"] == {"any": True}

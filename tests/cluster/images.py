@@ -1,0 +1,110 @@
+"""The product's two images for a test cluster, tagged by what they are made of."""
+
+import hashlib
+import logging
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.kind_cluster import (
+    BASE_IMAGE,
+    CannotStart,
+    builds_own_images,
+    has_image,
+    load,
+    run,
+    timed,
+)
+
+log = logging.getLogger("images")
+
+REPOSITORY = Path(__file__).parents[2]
+OPERATOR, TRAINER = "raggrpo/operator", "raggrpo/trainer"
+DEVICE = "cpu"
+FREE_GIB = 24
+"""A trainer image of 7 GB lies in Docker, in the archive between the two, and in the node."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Names of the two images in the cluster."""
+
+    operator: str
+    trainer: str
+
+
+def images(own_base: bool) -> Images:
+    """Return both images, built where they are not there and loaded into the cluster.
+
+    Args:
+        own_base: Begin with the image made of Debian's packages, not with the public one.
+
+    Raises:
+        CannotStart: A build failed or there is no room; the message says so.
+    """
+    base = ["--build-arg", f"BASE_IMAGE={BASE_IMAGE}"] if own_base else []
+    with tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        _fill(context)
+        names = Images(
+            _build(OPERATOR, context, "Dockerfile", "operator.txt", base),
+            _build(
+                TRAINER, context, "trainer_image/Dockerfile", f"trainer-{DEVICE}.txt",
+                ["--build-arg", f"DEVICE={DEVICE}", *base],
+            ),
+        )  # fmt: skip
+    load(names.operator, names.trainer)
+    return names
+
+
+def _fill(context: Path) -> None:
+    """Put into a folder what the Dockerfiles take: the wheel and the locked requirements."""
+    for name in ("Dockerfile", ".dockerignore", "trainer_image/Dockerfile"):
+        (context / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, context / name)
+    shutil.copytree(REPOSITORY / "requirements", context / "requirements")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(context / "dist")]
+    run(build, folder=REPOSITORY)
+
+
+def _build(
+    image: str, context: Path, dockerfile: str, requirements: str, arguments: list[str]
+) -> str:
+    """Return the image's name with a tag that tells what it is made of, built when not there."""
+    made_of = hashlib.sha256(str(arguments).encode())
+    wheel = next((context / "dist").glob("*.whl"))
+    for path in (context / dockerfile, context / "requirements" / requirements, wheel):
+        made_of.update(path.read_bytes())
+    name = f"{image}:test-{made_of.hexdigest()[:12]}"
+    if not has_image(name):
+        if image == TRAINER:
+            _require_space()
+        with timed(f"image {name}"):
+            file = str(context / dockerfile)
+            run(["docker", "build", "-q", "-t", name, "-f", file, *arguments, str(context)])
+    return name
+
+
+def _require_space() -> None:
+    root = run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip()
+    free = shutil.disk_usage(root).free / 1024**3
+    if free < FREE_GIB:
+        raise CannotStart(
+            f"{root} has {free:.0f} GiB free, the trainer's image needs {FREE_GIB} until it is in "
+            "the cluster: `docker image prune`"
+        )
+
+
+def main() -> None:
+    """Build and load both images, so that no test waits for them."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        log.info("%s", images(builds_own_images()))
+    except CannotStart as reason:
+        raise SystemExit(f"no images: {reason}") from reason
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""A kind cluster with KubeRay, whether or not an image registry answers: `make kind-up`.
+
+KIND_NODE_IMAGE decides where images come from. `stock`: kind's own node image and public images.
+`own`: everything is built here from Go modules and Debian packages. Any other value: that node
+image. Unset: `stock` where a registry answers, else `own`. A cluster that is there is used again.
+"""
+
+import argparse
+import base64
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from cluster.kubernetes import Kubernetes
+from cluster.tools import KUBERNETES, CannotBuild, tool_folder
+
+log = logging.getLogger("kind")
+
+HERE = Path(__file__).parent
+NAME = os.environ.get("KIND_CLUSTER", "raggrpo")
+READY_SECONDS = 180
+PROBE_IMAGE = "hello-world"
+BASE_IMAGE = "debian:bookworm-slim"
+"""What images begin with where no registry answers; made from Debian's packages then."""
+FREE_GIB = 8
+"""The node image, its layers and a cluster need so much."""
+
+
+class CannotStart(Exception):
+    """The cluster cannot be had on this machine; the message says why and what to do."""
+
+
+def up() -> Kubernetes:
+    """Start Docker, the cluster and KubeRay, as far as they are not there.
+
+    Raises:
+        CannotStart: With the reason.
+        CannotBuild: A program could not be built.
+    """
+    with timed("docker"):
+        run(["bash", str(HERE / "host" / "docker.sh")])
+        _require_space()
+    own = builds_own_images()
+    image = own_node_image() if own else _named_node_image()
+    if not _is_there():
+        with timed(f"cluster {NAME} from {image or 'the stock node image'}"):
+            chosen = ["--image", image] if image else []
+            config = ["--config", str(HERE / "kind.yaml"), "--kubeconfig", str(kubeconfig())]
+            kind("create", "cluster", "--name", NAME, "--wait", "180s", *config, *chosen)
+    cluster = _cluster()
+    with timed("KubeRay"):
+        _install_kuberay(cluster, own=own)
+    return cluster
+
+
+def down() -> None:
+    """Delete the cluster; images and programs stay in their caches."""
+    kind("delete", "cluster", "--name", NAME, "--kubeconfig", str(kubeconfig()))
+
+
+def load(*images: str) -> None:
+    """Put images of this machine's Docker into the cluster's node."""
+    with timed(f"load {', '.join(images)}"):
+        kind("load", "docker-image", *images, "--name", NAME)
+
+
+def pretend_gpus(cluster: Kubernetes, number: int, resource: str = "nvidia.com/gpu") -> None:
+    """Have the node offer GPUs that it does not have; pods that ask for them get scheduled."""
+    amounts = {resource: str(number)}
+    status = {"capacity": amounts, "allocatable": amounts}
+    cluster.write_status("node", f"{NAME}-control-plane", status)
+
+
+def kubeconfig() -> Path:
+    """Return the file that names the cluster; it lies in the repository, not at ~/.kube."""
+    folder = HERE.parents[1] / ".cache"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{NAME}.kubeconfig"
+
+
+def builds_own_images() -> bool:
+    """Return whether everything that the cluster runs is built here."""
+    chosen = os.environ.get("KIND_NODE_IMAGE", "")
+    return chosen == "own" or (not chosen and not _registry_answers())
+
+
+def own_node_image() -> str:
+    """Return the image of a node built from Go modules and Debian packages."""
+    programs = ("kube", "coredns", "etcd", "pause", "crictl")
+    folders = {name: tool_folder(name) for name in programs}
+    recipe = hashlib.sha256(str(sorted(folders.items())).encode())
+    for path in sorted(p for p in (HERE / "node").rglob("*") if p.is_file()):
+        recipe.update(path.read_bytes())
+    tag = f"raggrpo-kind-node:{KUBERNETES}-{recipe.hexdigest()[:12]}"
+    if not has_image(tag):
+        with timed(f"node image {tag}"), tempfile.TemporaryDirectory() as out:
+            for name, folder in folders.items():
+                Path(out, name).symlink_to(folder / name)
+            Path(out, "kubeadm").symlink_to(folders["kube"] / "kubeadm")
+            run(["bash", str(HERE / "node" / "image.sh"), out, tag])
+    return tag
+
+
+def kind(*arguments: str) -> str:
+    """Run kind and return what it printed."""
+    return run([str(tool_folder("kind") / "kind"), *arguments])
+
+
+def run(command: Sequence[str], folder: Path | None = None) -> str:
+    """Run a command at low priority; its messages go to standard error.
+
+    Raises:
+        CannotStart: It failed; the message holds its last lines.
+    """
+    log.debug("%s", " ".join(command))
+    ended = subprocess.run(
+        ["nice", "-n", "19", *command],
+        cwd=folder,
+        env={**os.environ, "DOCKER_BUILDKIT": "0"},  # Debian's Docker has no BuildKit
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        last = "\n".join((ended.stderr or ended.stdout).splitlines()[-15:])
+        raise CannotStart(f"`{' '.join(command)[:160]}` failed:\n{last}")
+    return ended.stdout
+
+
+def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
+    """Apply the module's own kustomization; its CRDs are too large for kubectl's annotation."""
+    kustomization = tool_folder("kuberay-config") / "default"
+    named = yaml.safe_load((kustomization / "kustomization.yaml").read_text())["images"][0]
+    image = f"{named['newName']}:{named['newTag']}"
+    if own:
+        if not has_image(image):
+            _build_kuberay(image)
+        load(image, BASE_IMAGE)
+    path = "-o=jsonpath={.spec.template.spec.containers[0].image}"
+    present = cluster.kubectl("get", "deployment", "kuberay-operator", path, check=False)
+    if present.stdout != image:
+        cluster.kubectl("apply", "--server-side", "-k", str(kustomization))
+    cluster.kubectl(
+        "rollout", "status", "deployment/kuberay-operator", f"--timeout={READY_SECONDS}s",
+        deadline=READY_SECONDS + 30,
+    )  # fmt: skip
+
+
+def _build_kuberay(image: str) -> None:
+    with tempfile.TemporaryDirectory() as context:
+        shutil.copy(tool_folder("kuberay") / "manager", context)
+        shutil.copy(HERE / "kuberay.Dockerfile", Path(context, "Dockerfile"))
+        run(["docker", "build", "-q", "-t", image, context])
+
+
+def _cluster() -> Kubernetes:
+    kind("export", "kubeconfig", "--name", NAME, "--kubeconfig", str(kubeconfig()))
+    found = yaml.safe_load(kubeconfig().read_text())["clusters"][0]["cluster"]
+    authority = kubeconfig().with_suffix(".crt")
+    authority.write_bytes(base64.b64decode(found["certificate-authority-data"]))
+    return Kubernetes(
+        url=found["server"],
+        folder=kubeconfig().parent,
+        kubeconfig=kubeconfig(),
+        authority=authority,
+    )
+
+
+def _is_there() -> bool:
+    """Return whether the cluster runs; one whose node was stopped is deleted."""
+    if NAME not in kind("get", "clusters").split():
+        return False
+    node = f"{NAME}-control-plane"
+    if run(["docker", "inspect", "-f", "{{.State.Running}}", node]).strip() == "true":
+        return True
+    down()
+    return False
+
+
+def has_image(name: str) -> bool:
+    """Return whether this machine's Docker has an image of that name."""
+    return bool(run(["docker", "images", "-q", name]).strip())
+
+
+def _named_node_image() -> str:
+    chosen = os.environ.get("KIND_NODE_IMAGE", "")
+    return "" if chosen == "stock" else chosen
+
+
+def _registry_answers() -> bool:
+    try:
+        run(["timeout", "60", "docker", "pull", "-q", PROBE_IMAGE])
+    except CannotStart:
+        log.info("no image registry answers: what the cluster runs is built here")
+        return False
+    return True
+
+
+def _require_space() -> None:
+    root = run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip()
+    free = shutil.disk_usage(root).free / 1024**3
+    if free < FREE_GIB:
+        raise CannotStart(
+            f"{root} has {free:.0f} GiB free, {FREE_GIB} are needed: `docker image prune`"
+        )
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Say afterwards how long it took."""
+    began = time.monotonic()
+    yield
+    log.info("%s: %.0f s", what, time.monotonic() - began)
+
+
+def main() -> None:
+    """Bring the cluster up or down, or print the file that names it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("verb", choices=("up", "down"))
+    verb = parser.parse_args().verb
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    began = time.monotonic()
+    try:
+        if verb == "down":
+            down()
+            return
+        up()
+    except (CannotStart, CannotBuild) as reason:
+        raise SystemExit(f"no cluster: {reason}") from reason
+    log.info(
+        "ready after %.0f s: export KUBECONFIG=%s; export PATH=%s:$PATH",
+        time.monotonic() - began,
+        kubeconfig(),
+        tool_folder("kube"),
+    )
+
+
+if __name__ == "__main__":
+    main()

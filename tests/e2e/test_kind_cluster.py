@@ -1,0 +1,115 @@
+"""The cluster itself: what the other tests of this tier rely on."""
+
+from typing import Any
+
+from cluster import kind_cluster
+from cluster.kubernetes import Kubernetes
+
+MIB = 1024**2
+
+
+def a_pod(script: str, **container: Any) -> dict[str, Any]:
+    """Return a pod that a restricted namespace admits."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe"},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "probe",
+                    "image": kind_cluster.BASE_IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["bash", "-ec", script],
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    **container,
+                }
+            ],
+        },
+    }
+
+
+def output_of(cluster: Kubernetes, namespace: str, pod: dict[str, Any]) -> str:
+    """Run a pod to its end and return what it printed."""
+    cluster.apply(pod, namespace=namespace)
+    cluster.kubectl(
+        "wait", "pod/probe", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s",
+        "-n", namespace,
+    )  # fmt: skip
+    return cluster.kubectl("logs", "probe", "-n", namespace).stdout
+
+
+def test_kuberay_runs(cluster: Kubernetes) -> None:
+    deployment = cluster.read("deployment", "kuberay-operator")
+
+    assert deployment["status"]["readyReplicas"] == 1
+    assert "rayclusters.ray.io" in cluster.kubectl("get", "crd").stdout
+
+
+def test_a_user_without_rights_writes_to_a_claim_that_many_may_mount(
+    cluster: Kubernetes, namespace: str
+) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    pod = a_pod(
+        "echo kept > /data/file; cat /data/file", volumeMounts=[{"name": "d", "mountPath": "/data"}]
+    )
+    pod["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+
+    cluster.apply(claim, namespace=namespace)
+
+    assert output_of(cluster, namespace, pod) == "kept\n"
+
+
+def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, namespace: str) -> None:
+    pod = a_pod(
+        "df --output=size -B1 /dev/shm | tail -1",
+        volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}],
+        resources={"limits": {"cpu": "100m", "memory": "128Mi"}},
+    )
+    pod["spec"]["volumes"] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}
+    ]
+
+    assert int(output_of(cluster, namespace, pod)) == 64 * MIB
+
+
+def test_a_pod_finds_services_and_the_api_server(cluster: Kubernetes, namespace: str) -> None:
+    name = "kubernetes.default.svc.cluster.local"
+
+    assert name in output_of(cluster, namespace, a_pod(f"getent hosts {name}"))
+
+
+def test_a_pod_gets_gpus_that_the_node_pretends_to_have(
+    cluster: Kubernetes, namespace: str
+) -> None:
+    kind_cluster.pretend_gpus(cluster, 4)
+    fits = a_pod("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
+    too_many = a_pod("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})
+    too_many["metadata"] = {"name": "too-many"}
+
+    assert output_of(cluster, namespace, fits) == "ran\n"
+    cluster.apply(too_many, namespace=namespace)
+    cluster.kubectl(
+        "wait", "pod/too-many", "--for=condition=PodScheduled=False", "--timeout=60s",
+        "-n", namespace,
+    )  # fmt: skip
+    conditions = cluster.read("pod", "too-many", "-n", namespace)["status"]["conditions"]
+    assert "Insufficient nvidia.com/gpu" in conditions[0]["message"]

@@ -1,0 +1,76 @@
+"""Pods and RayClusters as the API server tells them, for tests."""
+
+from typing import Any
+
+from raggrpo_api import names
+
+Manifest = dict[str, Any]
+JOB_UID, CLUSTER_UID = "5f1d", "c-uid"
+
+
+def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
+    """Return a pod of Ray cluster `small-c1`; `kind` is head or worker, `going` being deleted."""
+    kind, name = about.get("kind", "worker"), about.get("name", "small-c1-worker-0")
+    metadata: Manifest = {
+        "name": name,
+        "namespace": "default",
+        "uid": about.get("uid", f"uid-{name}"),
+        "labels": {
+            names.LABEL_JOB: "small",
+            names.LABEL_ROLE: about.get("role", "head" if kind == "head" else "trainer"),
+            "ray.io/cluster": "small-c1",
+            "ray.io/node-type": kind,
+            **about.get("labels", {}),
+        },
+        "ownerReferences": [{"uid": about.get("owner", CLUSTER_UID)}],
+        "creationTimestamp": about.get("created", "2026-11-21T12:00:00Z"),
+    }
+    if about.get("going"):
+        metadata["deletionTimestamp"] = "2026-11-21T12:00:30Z"
+    limits = {"limits": {"memory": "2Gi"}}
+    spec = {"containers": [{"name": "ray", "resources": limits}]} | about.get("spec", {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec,
+        "status": status or {"phase": "Running"},
+    }
+
+
+def ended(reason: str = "Error", code: int = 1, at: str = "2026-11-21T12:01:00Z") -> Manifest:
+    """Return the state of a container that ended."""
+    return {"terminated": {"reason": reason, "exitCode": code, "finishedAt": at}}
+
+
+def container(state: Manifest | None = None, last: Manifest | None = None) -> Manifest:
+    """Return a pod's status with one container in this state."""
+    status: Manifest = {"name": "ray", "state": state or {"running": {}}}
+    if last is not None:
+        status["lastState"] = last
+    return {"phase": "Running", "containerStatuses": [status]}
+
+
+def a_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: Any) -> Manifest:
+    """Return a RayCluster that asks for two workers."""
+    head = {"type": "HeadPodReady", "status": "True" if head_ready else "False"}
+    metadata = {
+        "name": "small-c1",
+        "namespace": "default",
+        "uid": CLUSTER_UID,
+        "labels": {names.LABEL_CLUSTER: "1", names.LABEL_JOB: "small"},
+        "annotations": {},
+        "ownerReferences": [{"uid": JOB_UID}],
+    }
+    if about.get("going"):
+        metadata["deletionTimestamp"] = "2026-11-21T12:00:30Z"
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": metadata,
+        "spec": {"workerGroupSpecs": [{"groupName": "trainer", "replicas": 2}]},
+        "status": {
+            "conditions": [head, *about.get("conditions", [])],
+            "readyWorkerReplicas": ready_workers,
+        },
+    }

@@ -1,0 +1,167 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from job_builders import KNOWN_TINY
+from pod_builders import JOB_UID, Manifest, a_pod, a_ray_cluster, container, ended
+from raggrpo_api import names
+from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.status import Cause
+from raggrpo_operator.core.observed import ClusterObserved, PreflightObserved, RetrieverObserved
+from raggrpo_operator.kubernetes_runtime.observe import (
+    observed_cluster,
+    observed_preflight,
+    observed_retrievers,
+)
+from raggrpo_operator.kubernetes_runtime.pod_evidence import Loss, StartProblem, Weight
+
+NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
+
+
+def a_loss(cause: Cause, weight: Weight, *, is_head: bool = False) -> Loss:
+    return Loss("pod", "uid", is_head, cause, f"told: {cause}", NOW, weight)
+
+
+def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
+    given: dict[str, Any] = {
+        "losses": [],
+        "problem": None,
+        "problem_is_final": False,
+        "is_reachable": True,
+        **more,
+    }
+    return observed_cluster(ray_cluster, **given)
+
+
+OOM = a_loss(Cause.HOST_OUT_OF_MEMORY, Weight.OUT_OF_MEMORY)
+HEAD_DELETED = a_loss(Cause.HEAD_LOST, Weight.DELETED, is_head=True)
+WORKER_DELETED = a_loss(Cause.WORKER_LOST, Weight.DELETED)
+IMAGE = StartProblem("pod", "uid", "told: no image", is_final=True)
+
+
+def test_a_cluster_whose_pods_are_all_ready_and_that_answers_is_ready() -> None:
+    assert observed(a_ray_cluster()) == ClusterObserved(1, is_ready=True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"ready_workers": 1}, {"ready_workers": 0}], ids=["one of two", "none"]
+)
+def test_a_cluster_without_all_its_workers_is_not_ready(changes: dict[str, Any]) -> None:
+    assert not observed(a_ray_cluster(**changes)).is_ready
+
+
+def test_a_cluster_whose_jobs_api_is_silent_is_not_ready_and_not_lost() -> None:
+    assert observed(a_ray_cluster(), is_reachable=False) == ClusterObserved(1)
+
+
+def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> None:
+    alone = observed(a_ray_cluster(), losses=[HEAD_DELETED])
+    assert (alone.is_lost, alone.cause) == (True, Cause.HEAD_LOST)
+
+    beside = observed(a_ray_cluster(), losses=[OOM, HEAD_DELETED])
+    assert (beside.is_lost, beside.cause) == (True, Cause.HOST_OUT_OF_MEMORY)
+
+
+def test_a_lost_worker_is_a_cause_and_no_lost_cluster() -> None:
+    found = observed(a_ray_cluster(), losses=[WORKER_DELETED])
+    assert (found.is_lost, found.cause) == (False, Cause.WORKER_LOST)
+
+
+def test_a_cluster_that_is_being_deleted_is_lost() -> None:
+    found = observed(a_ray_cluster(going=True))
+    assert (found.is_lost, found.cause) == (True, Cause.HEAD_LOST)
+
+
+def test_a_pod_that_does_not_start_is_told_and_becomes_the_cause_when_it_is_final() -> None:
+    waiting = observed(a_ray_cluster(ready_workers=0), problem=IMAGE)
+    assert (waiting.cause, waiting.message) == (None, "told: no image")
+
+    final = observed(a_ray_cluster(ready_workers=0), problem=IMAGE, problem_is_final=True)
+    assert final.cause is Cause.START_FAILED
+
+
+def test_pods_that_may_not_be_created_are_told() -> None:
+    refused = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreateWorkerPod",
+        "message": "exceeded quota",
+    }
+    found = observed(a_ray_cluster(ready_workers=0, conditions=[refused]))
+    assert found.message == "FailedCreateWorkerPod: exceeded quota"
+
+
+def preflight(status: Manifest, **about: Any) -> Manifest:
+    labels = {names.LABEL_SPEC_HASH: about.pop("spec_hash", "abc")}
+    return a_pod(status, name="small-preflight", owner=JOB_UID, labels=labels, **about)
+
+
+def done(message: str, code: int = 0) -> Manifest:
+    state = ended("Completed", code)
+    state["terminated"]["message"] = message
+    return container(state)
+
+
+RESULT = PreflightResult(facts=KNOWN_TINY)
+PREFLIGHTS: dict[str, tuple[Manifest, PreflightObserved | None]] = {
+    "runs": (preflight({"phase": "Pending"}), PreflightObserved("abc")),
+    "has its result": (
+        preflight(done(RESULT.model_dump_json(by_alias=True))),
+        PreflightObserved("abc", RESULT),
+    ),
+    "is being deleted": (preflight({"phase": "Pending"}, going=True), None),
+}
+
+
+@pytest.mark.parametrize("case", PREFLIGHTS)
+def test_the_preflight_pod_is_read(case: str) -> None:
+    pod, expected = PREFLIGHTS[case]
+    assert observed_preflight([pod], None, False) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (done("Traceback: no module", 1), "exit code 1 (Completed) without a result: Traceback"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, "Evicted: low on"),
+    ],
+    ids=["crashed", "evicted"],
+)
+def test_a_preflight_that_ends_without_a_result_says_why(status: Manifest, words: str) -> None:
+    found = observed_preflight([preflight(status)], None, False)
+    assert found is not None
+    assert found.result is None
+    assert words in found.problem
+
+
+def test_a_preflight_that_cannot_start_waits_and_then_has_a_problem() -> None:
+    pod = preflight({"phase": "Pending"})
+    early, late = (observed_preflight([pod], IMAGE, final) for final in (False, True))
+    assert early == PreflightObserved("abc", waiting_for="told: no image")
+    assert late == PreflightObserved("abc", problem="told: no image")
+
+
+def test_of_two_preflights_the_newer_counts() -> None:
+    old = preflight({"phase": "Pending"}, spec_hash="old", created="2026-11-21T11:00:00Z")
+    found = observed_preflight([preflight({"phase": "Pending"}), old], None, False)
+    assert found == PreflightObserved("abc")
+
+
+def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
+    def a_deployment(name: str, ready: int) -> Manifest:
+        labels = {names.LABEL_RETRIEVER: name}
+        return {"metadata": {"labels": labels}, "status": {"readyReplicas": ready}}
+
+    crashed = container(last=ended("Error", 3))
+    crashed["containerStatuses"][0]["lastState"]["terminated"]["message"] = "no such corpus"
+    pod = a_pod(crashed, name="small-r-bad-x", labels={names.LABEL_RETRIEVER: "bad"})
+
+    good, bad, new = observed_retrievers(
+        [a_deployment("good", 1), a_deployment("bad", 0), a_deployment("new", 0)], [pod]
+    )
+
+    assert good == RetrieverObserved("good", is_ready=True)
+    assert bad.cause is Cause.DATA_ERROR
+    assert "no such corpus" in bad.problem
+    assert new == RetrieverObserved("new", problem="starting")

@@ -1,0 +1,112 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from raggrpo_trainer.driver_process import DriverProcess
+from raggrpo_trainer.pre_stop import main
+from raggrpo_trainer.progress_server import ProgressServer
+
+
+@contextmanager
+def serving(stop_driver: Callable[[], bool], token: str = "") -> Iterator[dict[str, str]]:
+    server = ProgressServer(0, token=token, stop_driver=stop_driver)
+    try:
+        yield {"RAGGRPO_PROGRESS_PORT": str(server.port), "RAY_AUTH_TOKEN": token}
+    finally:
+        server.close()
+
+
+# The first SIGTERM is noted, as the driver does while it saves; a second one would end it.
+DRIVER = """
+import signal
+def note(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    print("asked", flush=True)
+signal.signal(signal.SIGTERM, note)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@contextmanager
+def a_driver() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_it_waits_until_the_driver_has_ended() -> None:
+    answers = [True, True, False]
+    waits: list[float] = []
+    with serving(lambda: answers.pop(0), token="secret") as env:
+        arguments = ["--head", "127.0.0.1", "--seconds", "30"]
+        assert main(arguments, env, clock=lambda: sum(waits), sleep=waits.append) == 0
+
+    assert not answers
+    assert len(waits) == 2
+
+
+def test_it_waits_no_longer_than_told() -> None:
+    waits: list[float] = []
+    with serving(lambda: True) as env:
+        arguments = ["--head", "127.0.0.1", "--seconds", "3"]
+        assert main(arguments, env, clock=lambda: sum(waits), sleep=waits.append) == 0
+
+    assert sum(waits) == pytest.approx(3, abs=0.5)
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_without_the_token_nothing_is_stopped_and_nothing_waits(token: str) -> None:
+    asked: list[bool] = []
+    with serving(lambda: bool(asked.append(True)), token="secret") as env:
+        arguments = ["--head", "127.0.0.1", "--seconds", "30"]
+        assert main(arguments, env | {"RAY_AUTH_TOKEN": token}) == 0
+
+    assert not asked
+
+
+def test_nobody_there_is_nothing_to_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(lambda: True) as env:
+        pass
+
+    assert main(["--head", "127.0.0.1", "--seconds", "30"], env) == 0
+    assert "refused" in capsys.readouterr().err
+
+
+def test_a_driver_is_asked_once_and_seen_until_it_is_gone() -> None:
+    driver = DriverProcess()
+    assert not driver.stop()  # none has said that it runs
+    with a_driver() as process:
+        driver.pid = process.pid
+        assert driver.stop()
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"asked\n"
+
+        assert driver.stop()
+
+        assert process.poll() is None
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(10) == -signal.SIGKILL
+        assert not driver.stop()
+
+
+def test_the_next_attempts_driver_is_asked_too() -> None:
+    driver = DriverProcess()
+    for _ in range(2):
+        with a_driver() as process:
+            driver.pid = process.pid
+            assert driver.stop()
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"asked\n"
