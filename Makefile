@@ -72,7 +72,7 @@ generate: setup ## write the CRD and the chart's copy from the models
 	$(BIN)/python -m raggrpo_api.crd
 
 golden: setup ## rewrite the golden files; read the diff
-	$(BIN)/python -m pytest tests/golden -q --update-golden
+	$(BIN)/python -m pytest tests/unit/operator/test_plan.py tests/unit/operator/test_manifests.py -q --update-golden
 
 drill: setup ## kill every process of a run at every kind of moment; writes docs/drills.md
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md

@@ -1,4 +1,4 @@
-"""A cluster's API as the operator's narrow client knows it, in memory: versions, uids, conflicts."""
+"""`KubeClient` in memory: versions, uids and conflicts as a cluster's API has them."""
 
 import copy
 from collections.abc import Callable

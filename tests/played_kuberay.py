@@ -43,9 +43,9 @@ class Api:
         return None if answer.status_code == 404 else _read(answer)
 
     async def items(self, path: str) -> list[Manifest]:
-        """Return all objects of a collection."""
-        found: list[Manifest] = _read(await self._http.get(path))["items"]
-        return found
+        """Return all objects of a collection; none when there is no such kind."""
+        found = await self.get(path)
+        return found["items"] if found is not None else []
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> Manifest:
         """Create an object."""

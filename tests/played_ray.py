@@ -105,6 +105,12 @@ class PlayedRay:
         for driver in self._drivers.pop(cluster, {}).values():
             self._note_saved(driver)
 
+    def fail(self, cluster: str, exit_code: int) -> None:
+        """Let the running driver of a head end with this code."""
+        for driver in self._drivers[cluster].values():
+            if driver.status == "RUNNING":
+                driver.status, driver.exit_code = "FAILED", exit_code
+
     def tokens(self) -> list[str]:
         """Return all tokens, for a search of what must not hold them."""
         return list(self._tokens.values())

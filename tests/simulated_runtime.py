@@ -292,13 +292,15 @@ class Story:
 
     async def round(self) -> float | None:
         """Run one round and move the clock to the next; None: nothing more to do."""
+        written = len(self.runtime.statuses)
         try:
             decision = await reconcile(self.job, self.runtime, self.runtime.now)
         except Crash:
-            status = self.runtime.statuses[-1]
-            self.job = self._remembered(self.job.model_copy(update={"status": status}))
+            self._read_back()
             return 0.0
         except RuntimeTrouble:
+            if len(self.runtime.statuses) > written:  # only the action failed
+                self._read_back()
             self.runtime.now += timedelta(seconds=1)
             return 1.0
         self.job = self._remembered(self.job.model_copy(update={"status": decision.status}))
@@ -307,6 +309,10 @@ class Story:
         self.delays.append(decision.requeue_after)
         self.runtime.now += timedelta(seconds=max(decision.requeue_after, 0.01))
         return decision.requeue_after
+
+    def _read_back(self) -> None:
+        status = self.runtime.statuses[-1]
+        self.job = self._remembered(self.job.model_copy(update={"status": status}))
 
     def _remembered(self, job: RagGrpoJob) -> RagGrpoJob:
         if not self.drops_process:

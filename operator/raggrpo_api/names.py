@@ -26,6 +26,8 @@ LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
 """Which installation key a RayCluster's token was made with."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
+ANNOTATION_MOUNTED: Final = "raggrpo.io/mounted"
+"""Set by a local run on its own copy of the job: folders of this machine stand in for volumes."""
 
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
 """TrainerConfig as JSON, at most 64 KiB."""

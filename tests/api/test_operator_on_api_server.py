@@ -1,12 +1,12 @@
 """The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads."""
 
 import asyncio
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class World:
     def check_operator(self) -> None:
         """Fail at once when the operator has ended by itself."""
         process = self.operator.process
-        assert process is not None
+        assert process is not None, "the operator was not started"
         assert process.poll() is None, self.operator.log_file.read_text()[-3000:]
 
     async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
@@ -99,40 +99,49 @@ class World:
 
 
 @pytest_asyncio.fixture
-async def world(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
-    """Play a cluster around a running operator that watches one namespace."""
+async def played(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
+    """Play a cluster; its operator does not run yet and watches one namespace."""
     api = Api(api_server.kubeconfig)
     async with played_ray() as ray, played_kuberay(api, namespace, ray) as kuberay:
-        with running_operator(api_server, namespace, tmp_path, ray.url) as operator:
+        operator = an_operator(api_server, tmp_path, ray, namespace)
+        try:
             yield World(api, namespace, ray, kuberay, operator)
+        finally:
+            operator.stop()
     await api.close()
 
 
-@contextmanager
-def running_operator(api_server: ApiServer, namespace: str, folder: Path, heads: str):
-    """Run the operator as a child process."""
-    (folder / "key").mkdir()
-    (folder / "key" / "current").write_text("an installation key for tests only")
+@pytest.fixture
+def world(played: World) -> World:
+    """Play a cluster around a running operator."""
+    played.operator.start()
+    return played
+
+
+def an_operator(
+    api_server: ApiServer, folder: Path, ray: PlayedRay, namespace: str, **more: str
+) -> Program:
+    """Return the operator as a child process that is not started yet."""
+    key = folder / "key" / "current"
+    key.parent.mkdir(exist_ok=True)
+    key.write_text("an installation key for tests only")
     settings = {
         "RAGGRPO_WATCH_NAMESPACES": namespace,
         "RAGGRPO_NAMESPACE": namespace,
-        "RAGGRPO_KEY_FOLDER": str(folder / "key"),
+        "RAGGRPO_KEY_FOLDER": str(key.parent),
         "RAGGRPO_TRAINER_IMAGE": "trainer:test",
         "RAGGRPO_POLL_SECONDS": "0.2",
         "RAGGRPO_STATUS_SECONDS": "0.5",
         "RAGGRPO_START_GRACE_SECONDS": "1",
         "RAGGRPO_HTTP_PORT": "0",
         "KUBECONFIG": str(api_server.kubeconfig),
-        "HEADS": heads,
+        "HEADS": ray.url,
+        **more,
     }
     given = [f"{name}={value}" for name, value in settings.items()]
     command = ["env", *given, sys.executable, str(RUNNER)]
-    operator = Program("operator", command, folder / "operator.log")
-    operator.start()
-    try:
-        yield operator
-    finally:
-        operator.stop()
+    name = settings.get("RAGGRPO_POD_NAME", "operator")
+    return Program(name, command, folder / f"{name}.log")
 
 
 def condition(status: Manifest, kind: str) -> Manifest:
@@ -177,7 +186,7 @@ async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: Wor
     assert len(world.kuberay.clusters_seen) == 1
 
 
-@pytest.mark.parametrize("name", ["TERM", "KILL"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
 async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=7)
     await world.apply()
@@ -185,8 +194,8 @@ async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str
 
     process = world.operator.process
     assert process is not None
-    subprocess.run(["kill", f"-{name}", str(process.pid)], check=True)
-    process.wait(30)
+    process.send_signal(signal.Signals[name])
+    await asyncio.to_thread(process.wait, 30)
     world.operator.start()
     world.ray.go_on = True
 
@@ -318,3 +327,123 @@ async def test_the_token_is_in_its_secret_and_nowhere_else(world: World) -> None
     assert token not in str(seen)
     assert token not in world.operator.log_file.read_text()
     assert world.ray.refused == 0
+
+
+async def test_a_finished_job_is_removed_after_its_time(world: World) -> None:
+    await world.apply({"spec.ttlSecondsAfterFinished": 1})
+
+    async def is_removed() -> bool:
+        return await world.api.get(world.job_path) is None
+
+    await world.until_true(is_removed)
+    assert world.ray.submitted == ["small-a1"]
+
+
+async def test_a_worker_that_ran_out_of_memory_is_the_cause_though_its_pod_is_gone(
+    world: World,
+) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=12)
+    await world.apply()
+    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+    [worker] = [
+        pod
+        for pod in await world.all_of("v1", "pods")
+        if pod["metadata"]["labels"].get("ray.io/node-type") == "worker"
+    ]
+    name = worker["metadata"]["name"]
+    ended = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": a_moment_ahead()}
+    await world.kuberay.set_state(name, worker, {"terminated": ended})
+    await world.api.delete(path_of("v1", "pods", world.namespace, name))
+    world.ray.fail("small-c1", exit_code=12)
+
+    status = await world.until(is_phase("Succeeded"))
+
+    second, first = status["attempts"]
+    assert first["cause"] == "HostOutOfMemory"
+    assert f"trainer pod {name}: ran out of memory" in first["message"]
+    assert (second["tier"], second["fromStep"]) == ("NewCluster", 10)
+
+
+async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_there(
+    api_server: ApiServer, played: World, tmp_path: Path
+) -> None:
+    # Watches the whole cluster: only then can a kind that appears later be noticed.
+    operator = an_operator(api_server, tmp_path, played.ray, "", RAGGRPO_NAMESPACE=played.namespace)
+    played.operator = operator
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
+    kept = await played.api.get(crd)
+    assert kept is not None
+    await played.api.delete(crd)
+    await played.until_true(lambda: is_gone(played.api, crd))
+    try:
+        operator.start()
+        await played.apply()
+        status = await played.until(lambda s: condition(s, "Reconciling").get("status") == "True")
+        assert "install KubeRay" in condition(status, "Reconciling")["message"]
+    finally:
+        about = {"name": kept["metadata"]["name"]}
+        fresh = {**kept, "metadata": about, "status": {}}
+        await played.api.create(crd.rpartition("/")[0], fresh)
+
+    status = await played.until(is_phase("Succeeded"))
+    assert condition(status, "Reconciling")["status"] == "False"
+    assert "install KubeRay" in operator.log_file.read_text()
+
+
+async def test_when_the_leader_is_killed_the_other_replica_goes_on(
+    api_server: ApiServer, played: World, tmp_path: Path
+) -> None:
+    replicas = {
+        name: an_operator(
+            api_server,
+            tmp_path,
+            played.ray,
+            played.namespace,
+            RAGGRPO_LEADER_ELECTION="true",
+            RAGGRPO_POD_NAME=name,
+        )
+        for name in ("one", "two")
+    }
+    played.ray.scripts["small-a1"] = Script(waits_at=7)
+    lease = path_of("coordination.k8s.io/v1", "leases", played.namespace, "raggrpo-operator")
+
+    async def leader() -> str:
+        found = await played.api.get(lease)
+        return str(found["spec"]["holderIdentity"]) if found else ""
+
+    try:
+        for replica in replicas.values():
+            replica.start()
+        await played.apply()
+        played.operator = replicas["one"]
+        await played.until(lambda status: status.get("progress", {}).get("step") == 7)
+        first = await leader()
+        played.operator = replicas["two" if first == "one" else "one"]
+        process = replicas[first].process
+        assert process is not None
+        process.kill()
+        killed = time.monotonic()
+
+        async def has_moved() -> bool:
+            return await leader() not in ("", first)
+
+        await played.until_true(has_moved)
+        assert time.monotonic() - killed < 20
+        played.ray.go_on = True
+        await played.until(is_phase("Succeeded"))
+    finally:
+        for replica in replicas.values():
+            replica.stop()
+
+    assert played.ray.submitted == ["small-a1"]
+    assert len(played.kuberay.clusters_seen) == 1
+
+
+async def is_gone(api: Api, path: str) -> bool:
+    """Tell whether nothing is there."""
+    return await api.get(path) is None
+
+
+def a_moment_ahead() -> str:
+    """Return a time after the attempt was recorded, in whole seconds as the kubelet gives it."""
+    return (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,6 +7,7 @@ a crash between any two rounds loses nothing and starts nothing twice.
 from collections.abc import Sequence
 from datetime import datetime
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY, cluster_name
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, RestartState, Tier
@@ -28,6 +29,10 @@ from .rules import violations
 from .sizing import size
 from .violation import Severity, Violation
 
+LOST_OTHERS = frozenset(
+    {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
+)
+"""Exit codes that infrastructure can be behind: its evidence wins when it comes in time."""
 PROOF_SECONDS = 60.0
 """How long a driver's exit code 0 may wait for its last progress to be read (B9)."""
 
@@ -145,6 +150,8 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
         attempt = None
     if progress is None and _awaits_proof(this, attempt):
         return this.end(requeue_after=0.5)
+    if _awaits_evidence(this, attempt):
+        return this.end(requeue_after=0.5)
     ended = classify(
         attempt,
         cluster if cluster is not None and cluster.number == record.cluster else None,
@@ -165,6 +172,19 @@ def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
         return False
     this.condition(ConditionType.PROGRESSING, False, "VerifyingSuccess")
     return this.seconds_in(ConditionType.PROGRESSING) < PROOF_SECONDS
+
+
+def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
+    """Tell whether a driver that lost others has to wait for what their pods tell about it."""
+    limit, cluster = this.observed.evidence_seconds, this.observed.cluster
+    if not limit or attempt is None or attempt.exit_code not in LOST_OTHERS:
+        return False
+    if cluster is None or cluster.is_lost or cluster.cause is not None:
+        return False
+    if this.status.restart_state.intent is not None:
+        return False
+    this.condition(ConditionType.PROGRESSING, False, "AwaitingEvidence")
+    return this.seconds_in(ConditionType.PROGRESSING) < limit
 
 
 def _submit(this: Round, record: AttemptRecord) -> Decision:

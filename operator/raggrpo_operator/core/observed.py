@@ -83,3 +83,5 @@ class Observed:
     """Last answer of GET /progress; None when it could not be read."""
     retrievers: tuple[RetrieverObserved, ...] = ()
     dashboard_reachable: bool = True
+    evidence_seconds: float = 0.0
+    """How long after the end of a driver a pod may still tell what ended it."""

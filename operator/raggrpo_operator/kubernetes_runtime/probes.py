@@ -53,8 +53,8 @@ class Health:
 @asynccontextmanager
 async def serve_probes(
     health: Health, metrics: Callable[[], bytes], port: int
-) -> AsyncIterator[int]:
-    """Serve while the context lasts; gives the port."""
+) -> AsyncIterator[list[tuple[str, int]]]:
+    """Serve on IPv4 and IPv6 while the context lasts; gives the addresses."""
 
     async def healthz(_: web.Request) -> web.Response:
         found = list(health.problems())
@@ -80,8 +80,8 @@ async def serve_probes(
     try:
         site = web.TCPSite(runner, None, port)
         await site.start()
-        bound: int = runner.addresses[0][1]
-        log.info("probes and metrics on port %d", bound)
+        bound = [(address[0], address[1]) for address in runner.addresses]
+        log.info("probes and metrics on %s", bound)
         yield bound
     finally:
         await runner.cleanup()

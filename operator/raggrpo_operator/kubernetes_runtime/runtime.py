@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 ENTRYPOINT = "exec python -m raggrpo_trainer"
 """`exec`: no shell stands between Ray's signals and the driver."""
+EVIDENCE_SECONDS = 5.0
+"""The kubelet tells of an ended container within two seconds."""
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
@@ -98,6 +100,7 @@ class KubernetesRuntime:
             attempt=None if cluster.is_lost else attempt,
             progress=None if cluster.is_lost else progress,
             dashboard_reachable=is_reachable,
+            evidence_seconds=EVIDENCE_SECONDS,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
@@ -140,8 +143,10 @@ class KubernetesRuntime:
         if job.status.attempts[0].cause is not None or number in self._recorded():
             return
         head = await self._running_head(job)
-        text = await head.jobs.environment(_submission(job, number))
-        config = TrainerConfig.model_validate_json(text[names.ENV_CONFIG])
+        text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
+        if text is None:  # the head has forgotten it, which the next round settles
+            return
+        config = TrainerConfig.model_validate_json(text)
         await self._reach.children.record(job, config, self._records())
         log.info("the record of attempt %d was put back", number)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
+from raggrpo_api import names
 from raggrpo_api.base import ApiModel
 from raggrpo_api.job import JobSpec, RagGrpoJob
 from raggrpo_api.resources import Device, Volume
@@ -46,7 +47,11 @@ def mounted(
     if problems:
         raise BadOptions(problems)
     places = {v.mount_path: mounts.get(v.claim_name, v.mount_path) for v in volumes}
-    return job.model_copy(update={"spec": _moved(job.spec, places)})
+    if not mounts:
+        return job
+    annotations = job.metadata.annotations | {names.ANNOTATION_MOUNTED: "true"}
+    metadata = job.metadata.model_copy(update={"annotations": annotations})
+    return job.model_copy(update={"metadata": metadata, "spec": _moved(job.spec, places)})
 
 
 def unfit_for_one_machine(spec: JobSpec, num_gpus: int) -> list[str]:

@@ -96,9 +96,12 @@ async def test_a_short_trouble_costs_nothing() -> None:
         kube.before = lambda verb, plural: None
 
     clock.after_sleep = {2: fail, 4: recover}
+    enough = asyncio.Event()
+    clock.after_sleep[20] = enough.set
     keeping = asyncio.create_task(lease.keep())
-    while clock.sleeps < 20:
-        await asyncio.sleep(0)
+    await asyncio.wait(
+        [keeping, asyncio.ensure_future(enough.wait())], return_when="FIRST_COMPLETED"
+    )
 
     assert not keeping.done()
     keeping.cancel()

@@ -363,13 +363,28 @@ def test_the_image_is_the_pinned_one_then_the_jobs_then_the_operators() -> None:
     assert all_manifests(later)["raycluster"]["spec"]["rayVersion"] == "2.59.0"
 
 
-def test_a_gpus_usual_taint_is_tolerated_where_gpus_are_used() -> None:
-    job = a_clustered_job(a_job({"resources": {"gpusPerNode": 2}}))
-    head, worker = pod_templates(all_manifests(job)["raycluster"])
+USUAL_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
-    assert "tolerations" not in head["spec"]
-    usual = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    assert worker["spec"]["tolerations"] == [usual]
+
+@pytest.mark.parametrize(
+    ("changes", "tolerating"),
+    [
+        ({}, {"trainer"}),
+        ({"scheduling": {"nodeSelector": {"gpu": "h100"}}}, {"head", "trainer", "preflight"}),
+        ({"resources.device": "CPU", "scheduling": {"nodeSelector": {"zone": "a"}}}, set()),
+    ],
+)
+def test_the_usual_taint_of_gpu_nodes_is_tolerated_where_pods_may_land_there(
+    changes: dict[str, Any], tolerating: set[str]
+) -> None:
+    job = a_clustered_job(a_job(changes))
+
+    found = {
+        template["metadata"]["labels"][names.LABEL_ROLE]
+        for template, _ in pods_with_sizing(job)
+        if USUAL_TAINT in template["spec"].get("tolerations", [])
+    }
+    assert found == tolerating
 
 
 def test_the_policy_lets_in_the_job_the_operator_and_scrapers_on_the_metrics_port() -> None:

@@ -31,6 +31,7 @@ from raggrpo_operator.core.rules import (
 from raggrpo_operator.core.rules.rule_input import Rule, RuleInput
 from raggrpo_operator.core.sizing import size
 from raggrpo_operator.core.violation import Reason, Severity, Violation, errors
+from raggrpo_operator.local_runtime.mounts import mounted
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
 ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
@@ -552,3 +553,13 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
     assert isinstance(job, RagGrpoJob)
     assert all(isinstance(violation, Violation) for violation in found)
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
+    volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
+    job = mounted(a_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
+
+    found = violations(job, resolve(job))
+
+    assert job.spec.volumes[0].mount_path == "/tmp"
+    assert Reason.RESERVED_NAME not in {violation.reason for violation in found}

@@ -205,8 +205,13 @@ def _shm(sizing: PodSizing) -> list[Manifest]:
 
 
 def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
+    """Return the job's tolerations, and that of GPU nodes' usual taint where pods may land there.
+
+    A node selector can bind all pods of a GPU job to such nodes, the head and preflight too.
+    """
     given = [_toleration(each) for each in spec.scheduling.tolerations]
-    if not sizing.gpus or spec.resources.device is Device.CPU:
+    bound = spec.resources.device is Device.GPU and spec.scheduling.node_selector
+    if not sizing.gpus and not bound:
         return given
     usual = {
         "key": spec.resources.gpu_resource_name,
