@@ -74,7 +74,7 @@ def a_job(image: str) -> dict[str, Any]:
             "rollout": {"n": 4, "temperature": 1.0},
             "training": {"totalSteps": STEPS, "learningRate": 1e-3, "precision": "FP32"},
             "checkpoint": {"path": f"{MOUNT}/checkpoints", "everySteps": 4},
-            "resources": {"device": "CPU", "nodes": 2, "cpu": "1"},
+            "resources": {"device": "CPU", "nodes": 2, "cpu": "300m"},
             "volumes": [{"name": "work", "claimName": "work", "mountPath": MOUNT}],
         },
     }
