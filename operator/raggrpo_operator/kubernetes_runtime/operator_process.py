@@ -93,21 +93,21 @@ class _Operator:
 
     async def run(self) -> None:
         settings = self._settings
-        stop = asyncio.Event()
+        stop = asyncio.Event()  # while this replica waits: kopf has signal handlers of its own
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         async with serve_probes(self._health, self._metrics.text, settings.http_port):
             stopped = asyncio.create_task(stop.wait(), name="signal")
-            parts = [self._health.beat(), self._lead(stop)]
+            parts = [self._health.beat(), self._lead()]
             await _until_one_ends([stopped], parts)
 
-    async def _lead(self, stop: asyncio.Event) -> None:
+    async def _lead(self) -> None:
         """Work, when leader election is on only while the Lease is ours."""
         settings = self._settings
         if not settings.leader_election:
             self._metrics.leads.set(1)
-            await self._work(stop, [])
+            await self._work([])
             return
         lease = Lease(
             self._client,
@@ -120,13 +120,13 @@ class _Operator:
         self._waits = False
         self._metrics.leads.set(1)
         try:
-            await self._work(stop, [_until_lost(lease)])
+            await self._work([_until_lost(lease)])
         finally:
             self._metrics.leads.set(0)
             with contextlib.suppress(RuntimeTrouble):  # it ends by itself in a few seconds
                 await lease.release()
 
-    async def _work(self, stop: asyncio.Event, more: list[Coroutine[Any, Any, None]]) -> None:
+    async def _work(self, more: list[Coroutine[Any, Any, None]]) -> None:
         settings = self._settings
         resync = Resync(
             self._client,
@@ -144,7 +144,6 @@ class _Operator:
             settings=kopf_settings(settings),
             namespaces=settings.namespaces,
             clusterwide=not settings.namespaces,
-            stop_flag=stop,
             ready_flag=self._ready,
         )
         await _until_one_ends(tasks, [informer])
