@@ -6,8 +6,13 @@ from pathlib import Path
 END = "<eos>"
 
 
-def write_word_model(folder: Path, words: Sequence[str], *, context: int = 128) -> Path:
-    """Write model and tokenizer; any other word reads as `?`. Returns the folder."""
+def write_word_model(
+    folder: Path, words: Sequence[str], *, context: int = 128, tied: bool = False
+) -> Path:
+    """Write model and tokenizer; any other word reads as `?`. Returns the folder.
+
+    A tied, untrained model only repeats its last token.
+    """
     # Imported late: most who import this module only start processes.
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -25,7 +30,7 @@ def write_word_model(folder: Path, words: Sequence[str], *, context: int = 128) 
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=context,
-        tie_word_embeddings=False,  # a tied, untrained model only repeats its last token
+        tie_word_embeddings=tied,
         bos_token_id=None,
         eos_token_id=0,
     )

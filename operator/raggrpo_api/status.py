@@ -229,6 +229,11 @@ class PreflightStatus(ApiModel):
     checks: Annotated[list[Check], Field(max_length=32)] = []
     facts: Facts = Facts()
 
+    @property
+    def known_facts(self) -> Facts | None:
+        """The facts, None before any were read."""
+        return self.facts if self.facts.parameters else None
+
 
 class ClusterStatus(ApiModel):
     """The current Ray cluster."""

@@ -9,6 +9,9 @@ from typing import Any
 
 import httpx
 
+from raggrpo_api import names
+from raggrpo_api.trainer_config import TrainerConfig
+
 from .core.observed import AttemptObserved, SubmissionStatus
 from .errors import AccessRefused, RuntimeTrouble
 
@@ -113,6 +116,21 @@ def last_lines(message: str) -> str:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
     told = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
     return "\n".join(told[-LAST_LINES:])
+
+
+def submittable(config: TrainerConfig) -> str:
+    """Return a configuration as it travels in a submission's environment.
+
+    Raises RuntimeTrouble, which no retry mends, when it is too long for that.
+    """
+    text = config.to_json()
+    if len(text.encode()) > names.MAX_CONFIG_BYTES:
+        raise RuntimeTrouble(
+            f"the configuration has {len(text)} bytes, more than {names.MAX_CONFIG_BYTES}: "
+            "shorten templates or file lists",
+            retryable=False,
+        )
+    return text
 
 
 def _explain(answer: httpx.Response) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from cluster.images import Images
 from cluster.kubernetes import Kubernetes
+from cluster.objects import a_claim, a_pod, mounting
 
 SEED = Path(__file__).parent / "seed_volume.py"
 MOUNT = "/mnt/work"
@@ -14,47 +15,12 @@ STEPS = 8
 MINUTES = 8
 
 
-def a_claim() -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "work"},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-
-
 def a_seeding_pod(image: str) -> dict[str, Any]:
-    """Return a pod that writes model and data to the claim, as a restricted namespace admits."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "seed"},
-        "spec": {
-            "restartPolicy": "Never",
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 1000,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": "seed",
-                    "image": image,
-                    "command": ["python", "-c", SEED.read_text(), MOUNT],
-                    "env": [{"name": "HOME", "value": "/tmp"}],
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "volumeMounts": [{"name": "work", "mountPath": MOUNT}],
-                }
-            ],
-            "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": "work"}}],
-        },
-    }
+    """Return a pod that writes model and data to the claim."""
+    command = ["python", "-c", SEED.read_text(), MOUNT]
+    return mounting(
+        a_pod("seed", image, command, env=[{"name": "HOME", "value": "/tmp"}]), "work", MOUNT
+    )
 
 
 def a_job(image: str) -> dict[str, Any]:
@@ -84,7 +50,7 @@ def a_job(image: str) -> dict[str, Any]:
 def test_a_job_with_ranks_in_two_pods_trains_to_its_end(
     cluster: Kubernetes, operator: Images, namespace: str
 ) -> None:
-    cluster.apply(a_claim(), a_seeding_pod(operator.trainer), namespace=namespace)
+    cluster.apply(a_claim("work"), a_seeding_pod(operator.trainer), namespace=namespace)
     cluster.kubectl(
         "wait", "pod/seed", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s",
         "-n", namespace, deadline=200,

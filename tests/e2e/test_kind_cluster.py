@@ -4,39 +4,14 @@ from typing import Any
 
 from cluster import kind_cluster
 from cluster.kubernetes import Kubernetes
+from cluster.objects import a_claim, a_pod, mounting
 
 MIB = 1024**2
 
 
-def a_pod(script: str, **container: Any) -> dict[str, Any]:
-    """Return a pod that a restricted namespace admits."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "probe"},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 1000,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": "probe",
-                    "image": kind_cluster.BASE_IMAGE,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["bash", "-ec", script],
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    **container,
-                }
-            ],
-        },
-    }
+def a_probe(script: str, **container: Any) -> dict[str, Any]:
+    """Return a pod that runs a script."""
+    return a_pod("probe", kind_cluster.BASE_IMAGE, ["bash", "-ec", script], **container)
 
 
 def output_of(cluster: Kubernetes, namespace: str, pod: dict[str, Any]) -> str:
@@ -59,27 +34,15 @@ def test_kuberay_runs(cluster: Kubernetes) -> None:
 def test_a_user_without_rights_writes_to_a_claim_that_many_may_mount(
     cluster: Kubernetes, namespace: str
 ) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data"},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    pod = a_pod(
-        "echo kept > /data/file; cat /data/file", volumeMounts=[{"name": "d", "mountPath": "/data"}]
-    )
-    pod["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    pod = mounting(a_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
 
-    cluster.apply(claim, namespace=namespace)
+    cluster.apply(a_claim("data"), namespace=namespace)
 
     assert output_of(cluster, namespace, pod) == "kept\n"
 
 
 def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, namespace: str) -> None:
-    pod = a_pod(
+    pod = a_probe(
         "df --output=size -B1 /dev/shm | tail -1",
         volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}],
         resources={"limits": {"cpu": "100m", "memory": "128Mi"}},
@@ -94,15 +57,15 @@ def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, name
 def test_a_pod_finds_services_and_the_api_server(cluster: Kubernetes, namespace: str) -> None:
     name = "kubernetes.default.svc.cluster.local"
 
-    assert name in output_of(cluster, namespace, a_pod(f"getent hosts {name}"))
+    assert name in output_of(cluster, namespace, a_probe(f"getent hosts {name}"))
 
 
 def test_a_pod_gets_gpus_that_the_node_pretends_to_have(
     cluster: Kubernetes, namespace: str
 ) -> None:
     kind_cluster.pretend_gpus(cluster, 4)
-    fits = a_pod("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
-    too_many = a_pod("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})
+    fits = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
+    too_many = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})
     too_many["metadata"] = {"name": "too-many"}
 
     assert output_of(cluster, namespace, fits) == "ran\n"

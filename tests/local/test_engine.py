@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from word_model import write_word_model
+
 PROBE = Path(__file__).parents[1] / "engine_probe.py"
 
 
@@ -16,8 +18,9 @@ PROBE = Path(__file__).parents[1] / "engine_probe.py"
 )
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     tied, kind = request.param
+    words = [f"t{i}" for i in range(254)]
     folder = tmp_path_factory.mktemp("model")
-    make_model(folder, tied=tied == "tied")
+    write_word_model(folder, words, context=256, tied=tied == "tied")
     done = subprocess.run(
         [sys.executable, str(PROBE), str(folder), kind],
         capture_output=True,
@@ -27,29 +30,6 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def make_model(folder: Path, *, tied: bool) -> None:
-    import torch
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=256,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=tied,
-        bos_token_id=None,
-        eos_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(256)}, unk_token="t1"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t0").save_pretrained(folder)
 
 
 def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(measured: Any) -> None:

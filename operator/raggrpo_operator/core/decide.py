@@ -39,8 +39,7 @@ PROOF_SECONDS = 60.0
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     """Return what is to be done for this job, seen like this, at this moment."""
-    facts = job.status.preflight.facts
-    resolved = resolve(job, facts if facts.parameters else None)
+    resolved = resolve(job, job.status.preflight.known_facts)
     status = job.status.model_copy(update={"observed_generation": job.metadata.generation})
     if not status.start_time:
         status = status.model_copy(update={"start_time": timestamp(now)})

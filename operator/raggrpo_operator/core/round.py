@@ -67,14 +67,13 @@ class Round:
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""
-        facts = self.status.preflight.facts
         return trainer_config(
             self.job,
             self.resolved,
             number=self.status.attempt,
             mitigations=self.status.restart_state.mitigations,
             pinned=self.status.pinned,
-            facts=facts if facts.parameters else None,
+            facts=self.status.preflight.known_facts,
         )
 
     def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:

@@ -53,13 +53,12 @@ class Children:
 
     async def start_preflight(self, job: RagGrpoJob, config: TrainerConfig, spec_hash: str) -> None:
         """Create the preflight pod; one for another spec has to be gone first."""
-        facts = job.status.preflight.facts
         pod = render_preflight_pod(
             job,
             self.settings,
             config=config,
             spec_hash=spec_hash,
-            sizing=size(resolve(job).spec, facts if facts.parameters else None),
+            sizing=size(resolve(job).spec, job.status.preflight.known_facts),
         )
         existing = await self._create(job, pod)
         if existing is None:
@@ -71,10 +70,9 @@ class Children:
 
     async def start_retriever(self, job: RagGrpoJob, name: str) -> None:
         """Apply Deployment and Service of a managed retriever."""
-        facts = job.status.preflight.facts
         spec = resolve(job).spec
         [endpoint] = [each for each in spec.retrieval.endpoints if each.name == name]
-        sizing = size(spec, facts if facts.parameters else None)
+        sizing = size(spec, job.status.preflight.known_facts)
         for manifest in render_retriever(job, self.settings, endpoint=endpoint, sizing=sizing):
             await self.client.apply(manifest)
 

@@ -27,6 +27,7 @@ from raggrpo_operator.core.conditions import parse_timestamp
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.core.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.errors import AccessRefused, NotThere, RuntimeTrouble
+from raggrpo_operator.ray_jobs import submittable
 
 from .children import Children
 from .client import RAY_CLUSTERS, KubeClient, Manifest
@@ -212,13 +213,7 @@ class KubernetesRuntime:
         if ray_cluster is None or cluster_number(ray_cluster) != number:
             raise RuntimeTrouble(f"there is no Ray cluster {number}")
         config = with_retriever_urls(job, config)
-        text = config.to_json()
-        if len(text.encode()) > names.MAX_CONFIG_BYTES:
-            raise RuntimeTrouble(
-                f"the configuration has {len(text)} bytes, more than {names.MAX_CONFIG_BYTES}: "
-                "shorten templates or file lists",
-                retryable=False,
-            )
+        text = submittable(config)
         await self._reach.children.record(job, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(

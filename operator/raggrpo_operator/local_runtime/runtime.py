@@ -32,6 +32,7 @@ from raggrpo_operator.core.resolve import resolve
 from raggrpo_operator.core.shared_memory import object_store_bytes
 from raggrpo_operator.core.world import world
 from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.ray_jobs import submittable
 
 from .job_folder import JobFolder, State, write_whole
 from .preflight_run import PreflightRun
@@ -183,13 +184,7 @@ class LocalRuntime:
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig) -> None:
         head = self._running_head()
         config = self._retrievers.filled_in(config)
-        text = config.to_json()
-        if len(text.encode()) > names.MAX_CONFIG_BYTES:
-            raise RuntimeTrouble(
-                f"the configuration has {len(text)} bytes, more than {names.MAX_CONFIG_BYTES}: "
-                "shorten templates or file lists",
-                retryable=False,
-            )
+        text = submittable(config)
         number = config.attempt.number
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():

@@ -1,0 +1,54 @@
+"""Objects that tests of the real cluster apply, as a careful platform admits them."""
+
+from typing import Any
+
+
+def a_claim(name: str) -> dict[str, Any]:
+    """Return a claim of 1 GiB that pods on any node may mount at once."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+def a_pod(name: str, image: str, command: list[str], **container: Any) -> dict[str, Any]:
+    """Return a pod that runs once, of which a restricted namespace approves."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": name,
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": command,
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    **container,
+                }
+            ],
+        },
+    }
+
+
+def mounting(pod: dict[str, Any], claim: str, path: str) -> dict[str, Any]:
+    """Return the pod with a claim mounted."""
+    pod["spec"]["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
+    pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "claim", "mountPath": path}]
+    return pod
