@@ -13,7 +13,7 @@ import logging
 import statistics
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from raggrpo_api.exit_codes import ExitCode
@@ -134,14 +134,16 @@ async def _next(parts: Parts, position: Position, generate: bool) -> _Next:
 
 async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
     await parts.pool.sleep()
-    metrics = (await parts.ranks.step(groups, step))[0]
+    of_ranks = await parts.ranks.step(groups, step)
+    metrics = of_ranks[0]
     if metrics.non_finite:
         raise TrainerError(
             ExitCode.NON_FINITE,
             f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}: look at "
             "the step's samples, or lower training.learningRate",
         )
-    return metrics
+    most = max(each.device_memory_bytes or 0 for each in of_ranks)
+    return replace(metrics, device_memory_bytes=most or None)
 
 
 async def _synchronise(parts: Parts, version: int) -> None:
@@ -287,6 +289,7 @@ def step_record(
         entropy=metrics.entropy,
         seconds=seconds,
         step_seconds=total,
+        device_memory_bytes=metrics.device_memory_bytes,
     )
 
 
