@@ -6,8 +6,10 @@ Trouble with log files is counted and shown but never ends training.
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from raggrpo_api.monitoring import MonitoringMode
 from raggrpo_api.progress import Metric, Progress
 from raggrpo_api.trainer_config import TrainerConfig
 
-from .metric_sinks import JsonLines, PrometheusText, TensorBoard
+from .metric_sinks import BOARD_POINTS, JsonLines, PrometheusText, TensorBoard, is_kept
 from .step_probes import Probe, device_memory_probe, host_memory_probe
 from .step_record import StepRecord
+from .wandb_run import WandbRun
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +58,13 @@ class ReportingThread(threading.Thread):
         self._log_dir = Path(config.monitoring.log_dir)
         identity = {"epoch": epoch, "attempt": config.attempt.number}
         self._lines = JsonLines(history_file(self._log_dir, epoch), identity)
-        self._board: TensorBoard | None = None
+        self._boards: list[TensorBoard | WandbRun] = []
+        self._plotted = 0
         self._prometheus = PrometheusText(config.attempt.job_name)
         self._newest: StepRecord | None = None
         self._measured: dict[str, float] = {}
         self._dropped = 0
-        self._unwritten = 0
+        self._unwritten: Counter[str] = Counter()
         self._bug: BaseException | None = None
 
     def measure(self, probe: Probe) -> None:
@@ -97,11 +101,15 @@ class ReportingThread(threading.Thread):
         self._show()  # before the slow import of TensorBoard
         if monitoring.mode is not MonitoringMode.OFF:
             folder = self._log_dir / "tensorboard"
-            self._board = TensorBoard(folder, monitoring.tensorboard_flush_seconds)
+            self._boards.append(TensorBoard(folder, monitoring.tensorboard_flush_seconds))
+            if monitoring.wandb.project:
+                place = f"W&B project {monitoring.wandb.project}"
+                self._guarded(lambda: self._boards.append(WandbRun(self._config)), place)
         while (item := self._next()) is not None:
             self._write(*item)
-        if self._board is not None:
-            self._guarded(self._board.close)
+        self._show()  # before the end of W&B, which may take seconds
+        for board in self._boards:
+            self._guarded(board.close, board.place)
         self._show()
 
     def _next(self) -> tuple[str, Record] | None:
@@ -121,20 +129,20 @@ class ReportingThread(threading.Thread):
             self._newest = record
             self._write_step(time, record)
         else:
-            self._guarded(lambda: self._lines.event(time, record))
-            if record["event"] == "validation" and self._board is not None:
-                self._write_validation(self._board, record)
+            self._guarded(lambda: self._lines.event(time, record), str(self._log_dir))
+            if record["event"] == "validation" and self._boards:
+                self._plot_validation(record)
 
     def _write_step(self, time: str, record: StepRecord) -> None:
         monitoring, step = self._config.monitoring, record.step
-        if self._board is None:
+        if monitoring.mode is MonitoringMode.OFF:
             return
         measured: dict[str, float] = {}
         for probe in self._probes:
             if self._is_due(step, probe.every_steps):
                 measured |= probe.read(record)
         self._measured |= measured
-        self._guarded(lambda: self._lines.step(time, record, measured))
+        self._guarded(lambda: self._lines.step(time, record, measured), str(self._log_dir))
         points = dict(measured)
         if self._is_due(step, monitoring.log_every_steps):
             points |= record.scalars()
@@ -142,30 +150,36 @@ class ReportingThread(threading.Thread):
             log.info("%s", _line(record, self._config.training.total_steps))
         if self._is_due(step, monitoring.performance_every_steps):
             points |= {f"seconds/{name}": value for name, value in record.stage_seconds().items()}
-        board = self._board
         if points:
-            self._guarded(lambda: board.write(step, points))
+            self._plot(step, points)
 
-    def _write_validation(self, board: TensorBoard, event: Mapping[str, Any]) -> None:
+    def _plot_validation(self, event: Mapping[str, Any]) -> None:
         names = ("exact_match", "reward_mean", "control_exact_match")
         points = {f"validation/{n}": event[n] for n in names if event[n] is not None}
-        self._guarded(lambda: board.write(event["step"], points))
+        self._plot(event["step"], points)
+
+    def _plot(self, step: int, points: Mapping[str, float]) -> None:
+        if not is_kept(step, self._plotted, BOARD_POINTS):
+            return
+        self._plotted += 1
+        for board in self._boards:
+            self._guarded(partial(board.write, step, points), board.place)
 
     def _is_due(self, step: int, every_steps: int) -> bool:
         return self._config.monitoring.mode is MonitoringMode.FULL or step % every_steps == 0
 
-    def _guarded(self, write: Callable[[], None]) -> None:
-        """Count what the disk refuses: a full log folder must not end a training run."""
+    def _guarded(self, write: Callable[[], None], place: str) -> None:
+        """Count what a place refuses: a full log folder must not end a training run."""
         try:
             write()
         except OSError as error:
-            if not self._unwritten:
-                log.error("cannot write to %s: %s; training goes on", self._log_dir, error)
-            self._unwritten += 1
+            if not self._unwritten[place]:
+                log.error("cannot write to %s: %s; training goes on", place, error)
+            self._unwritten[place] += 1
 
     def _show(self) -> None:
         progress, record = self._progress(), self._newest
-        lost = self._dropped + self._unwritten
+        lost = self._dropped + self._unwritten.total()
         numbers = {**record.scalars(), **self._measured} if record else {}
         numbers |= {"lost_log_records": lost} if lost else {}
         metrics = [Metric(name=name, value=f"{value:.6g}") for name, value in numbers.items()]
