@@ -22,7 +22,7 @@ from raggrpo_api.trainer_config import TrainerConfig
 
 from .checkpoint import CheckpointStore
 from .checkpoint_compatibility import meta_of
-from .collect import Batch, Collector, Rollouts, Sampling
+from .collect import Collector
 from .drill import Drill
 from .errors import TrainerError
 from .packing import Group
@@ -31,6 +31,7 @@ from .ranks import Ranks
 from .reporting import Reporter
 from .rollout import EnginePool
 from .sampler import Cursor
+from .samples import Batch, Rollouts, Sampling
 from .step_metrics import StepMetrics
 from .step_record import StepRecord
 from .validation import Validator
