@@ -54,7 +54,8 @@ def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> No
     summary = json.loads((tmp_path / "job" / "summary.json").read_text())
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
     log_dir = claim / "checkpoints" / "minimal" / "logs"
-    assert all(record["train_tflops"] > 0 for record in read_history(log_dir))
+    for record in read_history(log_dir):  # rewards that are all equal leave nothing to compute
+        assert (record["train_tflops"] > 0) == (record["num_positions"] > 0)
     shown = offline_run(log_dir)
     assert (shown.project, shown.name) == ("demo", "minimal")
     assert {p["step"] for p in shown.history if "train_tflops" in p} == {1, 2}
