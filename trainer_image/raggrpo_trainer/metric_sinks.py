@@ -63,17 +63,16 @@ class TensorBoard:
     """Event files of one attempt; they hide what older attempts wrote beyond its first step."""
 
     def __init__(self, folder: Path, flush_seconds: int) -> None:
-        # Slow to import and needed by the reporting thread alone.
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._class: Any = SummaryWriter
         self.place, self._flush_seconds = str(folder), flush_seconds
         self._board: Any = None
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add the scalars' points at a step."""
         if self._board is None:
-            self._board = self._class(self.place, purge_step=step, flush_secs=self._flush_seconds)
+            # Slow to import: an attempt that fails before its first step must not wait for it.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(self.place, purge_step=step, flush_secs=self._flush_seconds)
         for name, value in scalars.items():
             self._board.add_scalar(name, value, step)
 

@@ -87,6 +87,8 @@ class ReportingThread(threading.Thread):
             log.error("%s does not answer: newest records are lost", self._log_dir)
         else:
             self.join(CLOSE_SECONDS)
+        if self.is_alive():
+            self._show()  # why the attempt ended must not wait for a slow disk
         self._raise_bug()
 
     def run(self) -> None:
@@ -98,7 +100,7 @@ class ReportingThread(threading.Thread):
 
     def _serve(self) -> None:
         monitoring = self._config.monitoring
-        self._show()  # before the slow import of TensorBoard
+        self._show()
         if monitoring.mode is not MonitoringMode.OFF:
             folder = self._log_dir / "tensorboard"
             self._boards.append(TensorBoard(folder, monitoring.tensorboard_flush_seconds))
