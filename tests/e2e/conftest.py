@@ -10,11 +10,10 @@ import pytest
 from cluster import kind_cluster
 from cluster.images import Images, images
 from cluster.kubernetes import Kubernetes
-from cluster.tools import tool_folder
+from cluster.operator_release import install_operator
 
 REPOSITORY = Path(__file__).parents[2]
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
-RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
 
 
 @pytest.fixture(scope="session")
@@ -32,16 +31,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
 def operator(cluster: Kubernetes) -> Images:
     """The operator from its chart, with images of the present sources."""
     made = images(own_base=kind_cluster.builds_own_images())
-    tags = [f"image.tag={made.operator.rpartition(':')[2]}"]
-    tags.append(f"trainerImage.tag={made.trainer.rpartition(':')[2]}")
-    kind_cluster.run(
-        [
-            str(tool_folder("helm") / "helm"), "upgrade", "--install", RELEASE,
-            str(REPOSITORY / "helm" / "raggrpo-operator"), "--namespace", SYSTEM,
-            "--create-namespace", "--kubeconfig", str(cluster.kubeconfig), "--wait",
-            "--timeout", "180s", "--set", ",".join(tags),
-        ]
-    )  # fmt: skip
+    install_operator(cluster, made)
     return made
 
 
