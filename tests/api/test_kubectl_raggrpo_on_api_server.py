@@ -32,7 +32,13 @@ A_STATUS: dict[str, Any] = {
     },
     "restarts": {"total": 1, "byCause": {"WorkerLost": 1}},
     "attempts": [
-        {"number": 2, "tier": "NewCluster", "fromStep": 100, "toStep": 120},
+        {
+            "number": 2,
+            "tier": "NewCluster",
+            "fromStep": 100,
+            "toStep": 120,
+            "started": "2026-11-21T12:00:00Z",
+        },
         {
             "number": 1,
             "cause": "WorkerLost",
@@ -146,7 +152,7 @@ def test_a_job_that_has_not_begun_has_no_log_and_says_why(
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
 
     assert ended.returncode == 1
-    assert "no attempt of job small has begun: it is Pending." in ended.stderr
+    assert "attempt 1 of job small has not begun, the job is Pending" in ended.stderr
 
 
 def test_an_attempt_that_never_was_is_answered_with_those_that_were(

@@ -73,14 +73,21 @@ def logs(
 
 
 def _number(job: RagGrpoJob, asked: int) -> int:
+    """Return the attempt that is meant; one that has not been submitted has no log yet."""
     newest, name = job.status.attempt, job.metadata.name
-    if not newest:
-        waiting = [c for c in (get_condition(job.status, kind) for kind in WAITING) if c.message]
-        why = f" {waiting[0].message}" if waiting else ""
-        refuse(f"no attempt of job {name} has begun: it is {job.status.phase}.{why}", TROUBLE)
-    if not 0 <= asked <= newest:
+    if not 0 <= asked <= max(1, newest):
         refuse(f"--attempt {asked}: job {name} has attempts 1 to {newest}")
-    return asked or newest
+    waits = {record.number for record in job.status.attempts if not record.started}
+    number = asked or newest
+    if not newest or number in waits:
+        told = (get_condition(job.status, kind).message for kind in WAITING)
+        why = next(filter(None, told), "")
+        refuse(
+            f"attempt {number or 1} of job {name} has not begun, the job is {job.status.phase}"
+            f"{f': {why}' if why else ''}",
+            TROUBLE,
+        )
+    return number
 
 
 def _command(job: RagGrpoJob, number: int, follow: bool) -> list[str]:
@@ -88,7 +95,9 @@ def _command(job: RagGrpoJob, number: int, follow: bool) -> list[str]:
     log_dir = resolve(job, job.status.preflight.known_facts).spec.monitoring.log_dir
     live = f"/tmp/ray/{names.ray_driver_log(submission)}"
     kept = f"{log_dir}/{names.ATTEMPTS_DIR}"
-    return ["sh", "-c", READ, "logs", live, kept, str(number), "follow" if follow else ""]
+    is_newest = number == job.status.attempt  # only its driver can still write
+    mode = "follow" if follow and is_newest else ""
+    return ["sh", "-c", READ, "logs", live, kept, str(number), mode]
 
 
 async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> Ended:

@@ -87,7 +87,8 @@ class UserClient(ApiServer):
                             code = WsApiClient.parse_error_data(data)
                             return Ended(code, errors.decode(errors="replace"))
             except aiohttp.WSServerHandshakeError as error:
-                raise judged(error.status, f"exec in pod {pod}", error.message.encode()) from error
+                call = f"create on pods/exec for pod {pod} in {namespace}"
+                raise judged(error.status, call, error.message.encode()) from error
             except (aiohttp.ClientError, OSError) as error:
                 raise RuntimeTrouble(f"exec in pod {pod}: {error!r}") from error
         raise RuntimeTrouble(f"exec in pod {pod}: the connection ended, as when a pod is deleted")
