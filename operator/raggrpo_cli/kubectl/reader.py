@@ -52,8 +52,8 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
         if is_final or loop.time() > deadline:
             words = problem.message if problem is not None else await _newest_event(client, pod)
             raise RuntimeTrouble(
-                f"the job's volumes cannot be read: pod {name} does not start: {words}; mend that, "
-                "or mount the claims in a pod of your own",
+                f"the job's volumes cannot be read: {words}; mend that, or mount the claims in a "
+                "pod of your own",
                 retryable=False,
             )
         await asyncio.sleep(LOOK_SECONDS)
@@ -67,6 +67,6 @@ async def _newest_event(client: UserClient, pod: Manifest) -> str:
             CORE_EVENTS, about["namespace"], fields=f"involvedObject.uid={about['uid']}"
         )
     except AccessRefused:
-        return "its events may not be read"
+        return f"pod {about['name']} does not start, and its events may not be read"
     warnings = [event.get("message", "") for event in events if event.get("type") == "Warning"]
-    return warnings[-1] if warnings else "no reason is known"
+    return f"pod {about['name']} does not start: {[*warnings, 'no reason is known'][0]}"

@@ -89,7 +89,7 @@ class UserClient(ApiServer):
             except aiohttp.WSServerHandshakeError as error:
                 call = f"create on pods/exec for pod {pod} in {namespace}"
                 raise judged(error.status, call, error.message.encode()) from error
-            except (aiohttp.ClientError, OSError) as error:
+            except aiohttp.ClientError as error:
                 raise RuntimeTrouble(f"exec in pod {pod}: {error!r}") from error
         raise RuntimeTrouble(f"exec in pod {pod}: the connection ended, as when a pod is deleted")
 
