@@ -50,7 +50,7 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
         problem = start_problem(pod)
         is_final = phase == "Failed" or (problem is not None and problem.is_final)
         if is_final or loop.time() > deadline:
-            words = problem.message if problem is not None else await _newest_event(client, pod)
+            words = problem.message if problem is not None else await _warning_about(client, pod)
             raise RuntimeTrouble(
                 f"the job's volumes cannot be read: {words}; mend that, or mount the claims in a "
                 "pod of your own",
@@ -59,7 +59,7 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _newest_event(client: UserClient, pod: Manifest) -> str:
+async def _warning_about(client: UserClient, pod: Manifest) -> str:
     """Return what was last told of a pod; a volume that cannot be mounted stands only there."""
     about = pod["metadata"]
     try:
