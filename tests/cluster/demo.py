@@ -13,14 +13,13 @@ from typing import Any
 import yaml
 
 from cluster import kind_cluster
-from cluster.images import images
+from cluster.images import REPOSITORY, images
 from cluster.kind_cluster import CannotStart
 from cluster.kubernetes import Kubernetes
 from cluster.objects import a_claim, a_pod, mounting
-from cluster.operator_release import install_operator
+from cluster.operator_release import install
 from cluster.tools import CannotBuild, tool_folder
 
-REPOSITORY = Path(__file__).parents[2]
 SAMPLE = REPOSITORY / "crds" / "samples" / "cluster-cpu.yaml"
 NAMESPACE = "raggrpo-demo"
 PREPARE = "prepare"
@@ -39,8 +38,8 @@ def demo() -> bool:
     cluster = kind_cluster.up()
     try:
         log.info("2/4 images and operator")
-        made = images(own_base=kind_cluster.builds_own_images())
-        install_operator(cluster, made)
+        made = images()
+        install(cluster, made, REPOSITORY)
         job = yaml.safe_load(SAMPLE.read_text())
         name, status = job["metadata"]["name"], _status(cluster, job)
         if status is None:

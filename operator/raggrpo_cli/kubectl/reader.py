@@ -60,7 +60,7 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
 
 
 async def _warning_about(client: UserClient, pod: Manifest) -> str:
-    """Return what was last told of a pod; a volume that cannot be mounted stands only there."""
+    """Return what the cluster warned of; a volume that cannot be mounted stands only there."""
     about = pod["metadata"]
     try:
         events = await client.find(
