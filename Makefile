@@ -32,7 +32,6 @@ quickstart: setup ## train the small retrieval job for real on this machine
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
 
 demo: setup ## a cluster, the operator and a small CPU job on this machine, followed to its end
-	$(BIN)/python tests/cluster/tools.py helm
 	PYTHONPATH=tests $(BIN)/python tests/cluster/demo.py
 
 test: setup ## all tests that need neither a GPU nor a cluster
