@@ -24,7 +24,7 @@ SAMPLE = REPOSITORY / "crds" / "samples" / "cluster-cpu.yaml"
 NAMESPACE = "raggrpo-demo"
 PREPARE = "prepare"
 LOOK_SECONDS = 2.0
-PREPARE_SECONDS = 300
+PREPARE_SECONDS = 900
 ENDED = ("Succeeded", "Failed", "Invalid")
 INTERRUPTED = 130
 

@@ -104,7 +104,7 @@ async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient
     there = _files(kubeconfig)
     configuration = Configuration()
     try:
-        # Never persisted: the library would write the file anew.
+        # Not persisted: looking at a job changes no file of the user.
         loader = await load_kube_config(
             os.pathsep.join(there),
             context=context or None,
