@@ -12,7 +12,7 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart test chart-test api-test kind-up kind-down e2e test-fast verify fmt lint types generate golden drill bench lock wheel images clean
+.PHONY: help setup quickstart demo test chart-test api-test kind-up kind-down e2e test-fast verify fmt lint types generate golden drill bench lock wheel images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ $(SETUP): pyproject.toml requirements/dev.txt
 quickstart: setup ## train the small retrieval job for real on this machine
 	$(BIN)/python -m raggrpo_quickstart --dir $(DIR)/input
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
+
+demo: setup ## a cluster, the operator and a small CPU job on this machine, followed to its end
+	PYTHONPATH=tests $(BIN)/python tests/cluster/demo.py
 
 test: setup ## all tests that need neither a GPU nor a cluster
 	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.

@@ -73,6 +73,7 @@ MAX_PREFLIGHT_BYTES: Final = 4096
 ATTEMPTS_DIR: Final = "attempts"
 CONFIG_FILE: Final = "config.json"
 SUMMARY_FILE: Final = "summary.json"
+DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
 
 MAX_LABEL: Final = 63
@@ -87,6 +88,11 @@ def secret_env(name: str, key: str) -> str:
 def submission_id(job: str, attempt: int) -> str:
     """Return the Ray Jobs submission id of an attempt."""
     return f"{job}-a{attempt}"
+
+
+def ray_driver_log(submission: str) -> str:
+    """Return the file below Ray's folder that receives a driver's output."""
+    return f"session_latest/logs/job-driver-{submission}.log"
 
 
 def cluster_name(job: str, number: int) -> str:

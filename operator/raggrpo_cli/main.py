@@ -1,5 +1,8 @@
 """The `raggrpo` command: registers one function per verb."""
 
+import sys
+from pathlib import Path
+
 import typer
 
 from .commands.check import check
@@ -12,6 +15,8 @@ from .commands.run import run
 from .commands.status import status
 from .commands.validate import validate
 
+PLUGIN = "kubectl-raggrpo"
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for _verb in (run, validate, plan, check, status, logs, report, compare, crd):
     app.command()(_verb)
@@ -23,8 +28,16 @@ def _main() -> None:
 
 
 def main() -> None:
-    """Entry point."""
-    app()
+    """Entry point of `raggrpo` and of `kubectl raggrpo`, which are told apart by their name."""
+    if not Path(sys.argv[0]).name.startswith(PLUGIN):
+        app()
+    try:
+        from .kubectl.app import app as plugin
+    except ModuleNotFoundError as missing:
+        raise SystemExit(
+            f"kubectl raggrpo needs {missing.name}: pip install 'raggrpo-operator[operator]'"
+        ) from missing
+    plugin(prog_name="kubectl raggrpo")
 
 
 if __name__ == "__main__":

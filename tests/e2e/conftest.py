@@ -1,5 +1,6 @@
 """The kind cluster that all tests of this tier share, and what is kept when one fails."""
 
+import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -8,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from cluster import kind_cluster
-from cluster.images import Images, images
+from cluster.images import REPOSITORY, Images, images
 from cluster.kubernetes import Kubernetes
-from cluster.tools import tool_folder
+from cluster.operator_release import install
+from cluster.training_job import seed
+from word_model import write_word_model
 
-REPOSITORY = Path(__file__).parents[2]
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
-RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
+PROMPTS = 64
 
 
 @pytest.fixture(scope="session")
@@ -31,24 +33,30 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
 @pytest.fixture(scope="session")
 def operator(cluster: Kubernetes) -> Images:
     """The operator from its chart, with images of the present sources."""
-    made = images(own_base=kind_cluster.builds_own_images())
-    tags = [f"image.tag={made.operator.rpartition(':')[2]}"]
-    tags.append(f"trainerImage.tag={made.trainer.rpartition(':')[2]}")
-    kind_cluster.run(
-        [
-            str(tool_folder("helm") / "helm"), "upgrade", "--install", RELEASE,
-            str(REPOSITORY / "helm" / "raggrpo-operator"), "--namespace", SYSTEM,
-            "--create-namespace", "--kubeconfig", str(cluster.kubeconfig), "--wait",
-            "--timeout", "180s", "--set", ",".join(tags),
-        ]
-    )  # fmt: skip
+    made = images()
+    install(cluster, made, REPOSITORY)
     return made
 
 
 @pytest.fixture
 def namespace(cluster: Kubernetes) -> Iterator[str]:
     """A namespace that admits restricted pods only, as a careful platform has it."""
-    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}") as name:
-        level = "pod-security.kubernetes.io/enforce=restricted"
-        cluster.kubectl("label", "namespace", name, level)
+    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}", restricted=True) as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model and its prompts, few enough bytes for a ConfigMap."""
+    words = [str(number) for number in range(PROMPTS + 1)]
+    folder = write_word_model(tmp_path_factory.mktemp("model"), ["+", "=", *words])
+    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(PROMPTS)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def seeded(cluster: Kubernetes, namespace: str, model: Path) -> str:
+    """The namespace with a claim that holds model and prompts."""
+    seed(cluster, namespace, model)
+    return namespace

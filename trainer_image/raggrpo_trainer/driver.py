@@ -29,6 +29,7 @@ from .checkpoint import CheckpointStore
 from .checkpoint_compatibility import check_compatible
 from .collect import Collector
 from .drill import Drill
+from .driver_log import kept_output
 from .errors import TrainerError
 from .faults import Faults
 from .fence import Fence
@@ -87,6 +88,13 @@ class _Attempt:
         except TrainerError as error:
             print(error, file=sys.stderr)
             return error.exit_code
+        # Not before the claim: another job may own the folder.
+        with kept_output(attempt_folder(config) / names.DRIVER_LOG):
+            return await self._run(fence)
+
+    async def _run(self, fence: Fence) -> int:
+        """Train as the holder of the checkpoint folder and say how it ended."""
+        config = self._config
         ray.init(
             address="auto",
             namespace=names.ray_namespace(config.attempt.job_uid),

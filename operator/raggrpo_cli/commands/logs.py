@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.names import ATTEMPTS_DIR, submission_id
+from raggrpo_api.names import ATTEMPTS_DIR, DRIVER_LOG, submission_id
 from raggrpo_cli.job_file import refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, recorded_job, the_folder
 
@@ -28,11 +28,11 @@ def logs(
 
 
 def _logs(recorded: RecordedJob) -> dict[int, Path]:
-    """Return attempt → log: those kept, and the one that Ray is writing now."""
-    kept = (recorded.log_dir / ATTEMPTS_DIR).glob("*/driver.log")
+    """Return attempt → log: those kept, and the one that Ray is writing, which is newer."""
+    kept = (recorded.log_dir / ATTEMPTS_DIR).glob(f"*/{DRIVER_LOG}")
     found = {int(path.parent.name): path for path in kept}
     number = recorded.status.attempt
-    if number not in found and recorded.temp_dir is not None:
+    if recorded.temp_dir is not None:
         from raggrpo_operator.local_runtime.ray_head import driver_log
 
         live = driver_log(recorded.temp_dir, submission_id(recorded.job.metadata.name, number))

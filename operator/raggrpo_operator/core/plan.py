@@ -11,26 +11,14 @@ from typing import Any
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.resources import Device
-from raggrpo_api.status import Sizing, SizingTerm
+from raggrpo_api.status import Sizing
 
-from .quantity import readable
 from .resolve import Resolved
+from .sizing_text import INDENT, sizing_lines
 from .violation import Reason, Severity, Violation
 from .world import world
 
 ORIGIN_WIDTH = 7
-AMOUNT_WIDTH = 10
-INDENT = "  "
-_UNITS = {
-    "gpu": "per GPU",
-    "shm": "/dev/shm per pod",
-    "memory": "memory per pod",
-    "headShm": "/dev/shm of the head",
-    "headMemory": "memory of the head",
-    "rolloutShm": "/dev/shm per engine's pod",
-    "rolloutMemory": "memory per engine's pod",
-    "preflightMemory": "memory of the preflight",
-}
 
 
 def render_plan(
@@ -48,7 +36,7 @@ def render_plan(
             "Values (origin: user, coupled, preset, default or sized)",
             *_values(resolved, sizing, _secrets(violations), width),
         ],
-        ["Sizing", *_sizing(sizing, width)],
+        ["Sizing", *sizing_lines(sizing, width)],
     ]
     for title, severity in (("Errors", Severity.ERROR), ("Warnings", Severity.WARNING)):
         found = [violation for violation in violations if violation.severity is severity]
@@ -100,40 +88,6 @@ def _values(
         yield f"{INDENT}{path:<{path_width}}  {origin:<{ORIGIN_WIDTH}}  {first}".rstrip()
         margin = " " * (len(INDENT) + path_width + ORIGIN_WIDTH + 4)
         yield from (margin + line for line in rest)
-
-
-def _sizing(sizing: Sizing, width: int) -> Iterator[str]:
-    totals = {
-        "GPUs of the job": str(sizing.gpus),
-        "CPUs per pod": sizing.cpu,
-        "memory per pod": sizing.memory,
-        "/dev/shm per pod": sizing.shm,
-    }
-    yield from (f"{INDENT}{name:<18}{amount}" for name, amount in totals.items())
-    yield f"{INDENT}pods in a cluster"
-    for pod in sizing.pods:
-        name = f"{pod.role} {pod.name}".rstrip()
-        shm = f", /dev/shm {pod.shm}" if pod.shm else ""
-        gpus = f", {pod.gpus} GPU(s)" if pod.gpus else ""
-        size = f"{pod.cpu} CPU, {pod.memory}{shm}{gpus}"
-        yield from textwrap.wrap(
-            f"{pod.replicas} × {name}: {size}",
-            width,
-            initial_indent=INDENT * 2,
-            subsequent_indent=INDENT * 3,
-        )
-    for resource in dict.fromkeys(term.resource for term in sizing.terms):
-        terms = [term for term in sizing.terms if term.resource == resource]
-        yield f"{INDENT}terms: {_UNITS.get(resource, resource)}"
-        for term in terms:
-            yield from _term(term, max(len(each.name) for each in terms), width)
-
-
-def _term(term: SizingTerm, name_width: int, width: int) -> Iterator[str]:
-    start = f"{INDENT * 2}{term.name:<{name_width}}  {readable(term.bytes):>{AMOUNT_WIDTH}}  "
-    first, *rest = _wrapped(term.reason, width - len(start))
-    yield start + first
-    yield from (" " * len(start) + line for line in rest)
 
 
 def _findings(found: Sequence[Violation], width: int) -> Iterator[str]:

@@ -187,7 +187,8 @@ class ApiServer:
             answer = await self._api.call_api(*prepared, _request_timeout=TIMEOUT_SECONDS)
             status, text = answer.status, await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise RuntimeTrouble(f"{method} {path}: the API server: {error!r}") from error
+            host = self._api.configuration.host
+            raise RuntimeTrouble(f"{method} {path}: {host} does not answer: {error!r}") from error
         finally:
             self._told(method, status, time.monotonic() - begun)
         if status >= 400:

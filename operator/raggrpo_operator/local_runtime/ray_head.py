@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raggrpo_api import names
 from raggrpo_api.trainer_config import World
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
@@ -92,7 +93,7 @@ def start_ray_head(
 
 def driver_log(temp_dir: Path, submission_id: str) -> Path:
     """Return the file that receives a driver's output; readable without the head."""
-    return temp_dir / "session_latest" / "logs" / f"job-driver-{submission_id}.log"
+    return temp_dir / names.ray_driver_log(submission_id)
 
 
 def ray_start(

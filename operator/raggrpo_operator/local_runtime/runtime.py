@@ -231,14 +231,19 @@ def keep_driver_log(job: RagGrpoJob, status: JobStatus, temp_dir: Path) -> None:
     number = status.attempts[0].number
     source = driver_log(temp_dir, _submission(job, number))
     log_dir = Path(resolve(job).spec.monitoring.log_dir)
-    target = _attempt_folder(log_dir, number) / "driver.log"
-    if not source.exists() or target.exists():
+    target = _attempt_folder(log_dir, number) / names.DRIVER_LOG
+    if not source.exists() or _same_size(source, target):
         return
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     except OSError as error:
         raise RuntimeTrouble(f"{target} cannot be written: {error.strerror}") from error
+
+
+def _same_size(source: Path, target: Path) -> bool:
+    """Tell whether the copy is whole: a driver that was killed has not copied its last lines."""
+    return target.exists() and target.stat().st_size == source.stat().st_size
 
 
 def _abandoned_cluster(state: State) -> ClusterObserved | None:

@@ -164,6 +164,20 @@ def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
     assert "path: /mnt/runs/model" in (folder.path / "job.yaml").read_text()
 
 
+def test_what_a_killed_driver_has_not_copied_of_its_log_is_completed(tmp_path: Path) -> None:
+    job = a_job({"checkpoint.path": str(tmp_path / "checkpoints")})
+    live = tmp_path / "ray" / "session_latest" / "logs" / "job-driver-small-a2.log"
+    kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
+    for path, text in ((live, "first lines, last lines"), (kept, "first lines")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.HEAD_LOST)])
+
+    keep_driver_log(job, ended, tmp_path / "ray")
+
+    assert kept.read_text() == "first lines, last lines"
+
+
 def test_drivers_log_is_kept_once_the_attempt_has_ended(tmp_path: Path) -> None:
     job = a_job({"checkpoint.path": str(tmp_path / "checkpoints")})
     live = tmp_path / "ray" / "session_latest" / "logs" / "job-driver-small-a2.log"

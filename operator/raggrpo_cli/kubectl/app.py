@@ -1,0 +1,16 @@
+"""The command when it is called as a kubectl plugin: registers one function per verb."""
+
+import typer
+
+from .logs import logs
+from .plan import plan
+from .status import status
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for _verb in (status, logs, plan):
+    app.command()(_verb)
+
+
+@app.callback()
+def _main() -> None:
+    """Look at retrieval-augmented GRPO jobs in a cluster, with your own rights."""

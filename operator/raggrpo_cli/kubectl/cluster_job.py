@@ -1,0 +1,120 @@
+"""Reaches a cluster for a command and reads a job there; every trouble becomes one line."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Annotated, NoReturn, TypeVar
+
+import typer
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_cli.job_file import refuse
+from raggrpo_operator.core.parse import parse_job
+from raggrpo_operator.errors import AccessRefused, NotThere, RuntimeTrouble
+from raggrpo_operator.kubernetes_runtime.client import DEPLOYMENTS, JOBS, Manifest
+from raggrpo_operator.kubernetes_runtime.user_client import (
+    NoCluster,
+    UserClient,
+    connect_as_user,
+)
+
+TROUBLE = 1
+"""Exit code when the cluster cannot answer; what the caller can mend is CONFIG_ERROR."""
+INTERRUPTED = 130
+OPERATOR_LABELS = "app.kubernetes.io/name=raggrpo-operator"
+IMAGE_VARIABLE = "RAGGRPO_TRAINER_IMAGE"
+
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")
+]
+Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig.")]
+Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="File; default as for kubectl.")]
+Result = TypeVar("Result")
+
+
+def in_cluster(
+    kubeconfig: str, context: str, work: Callable[[UserClient], Awaitable[Result]]
+) -> Result:
+    """Return what `work` does with the cluster, or end the command with what went wrong."""
+    try:
+        return asyncio.run(_connected(kubeconfig, context, work))
+    except NoCluster as reason:
+        refuse(str(reason))
+    except AccessRefused as trouble:
+        refuse(f"no rights: {trouble}; ask for them where the cluster is administered", TROUBLE)
+    except RuntimeTrouble as trouble:
+        refuse(str(trouble), TROUBLE)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def the_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
+    """Return a job of the cluster, or end the command with what to do."""
+    namespace = namespace or client.namespace
+    try:
+        return parsed(await client.get(JOBS, namespace, name))
+    except NotThere:
+        await require_crd(client)
+        refuse(
+            f"there is no job {name} in namespace {namespace}: `kubectl raggrpo status -n "
+            f"{namespace}` lists those that are, `kubectl get rgj -A` all"
+        )
+
+
+def parsed(raw: Manifest) -> RagGrpoJob:
+    """Return a job as the cluster holds it."""
+    job = parse_job(raw)
+    if isinstance(job, RagGrpoJob):
+        return job
+    name = raw["metadata"]["name"]
+    refuse(
+        f"job {name} in the cluster is of another version than this command: {job[0].line()}; "
+        "install the version of the operator"
+    )
+
+
+async def require_crd(client: UserClient) -> None:
+    """End the command when the cluster does not know our kind."""
+    try:
+        await client.document(f"/apis/{names.API_VERSION}")
+    except NotThere:
+        refuse_unknown_kind(client)
+
+
+def refuse_unknown_kind(client: UserClient) -> NoReturn:
+    """End the command: the operator's chart is not installed."""
+    refuse(
+        f"the cluster at {client.host} knows no {names.KIND}: install the operator "
+        "(helm upgrade --install raggrpo-operator helm/raggrpo-operator) or choose another "
+        "--context"
+    )
+
+
+async def default_image(client: UserClient) -> str:
+    """Return the trainer image that the operator gives jobs without one.
+
+    Raises:
+        RuntimeTrouble: It cannot be read with the caller's rights, or there is no operator.
+
+    """
+    found = await client.find(DEPLOYMENTS, "", labels=OPERATOR_LABELS)
+    for deployment in found:
+        for variable in deployment["spec"]["template"]["spec"]["containers"][0].get("env", []):
+            if variable["name"] == IMAGE_VARIABLE and variable.get("value"):
+                return str(variable["value"])
+    raise NotThere(f"no Deployment with the label {OPERATOR_LABELS}")
+
+
+async def _connected(
+    kubeconfig: str, context: str, work: Callable[[UserClient], Awaitable[Result]]
+) -> Result:
+    task = asyncio.current_task()
+    assert task is not None
+    # As Ctrl-C does: what was begun in the cluster is taken back before the process ends.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    client = await connect_as_user(kubeconfig, context)
+    try:
+        return await work(client)
+    finally:
+        await client.close()

@@ -1,0 +1,144 @@
+"""`kubectl raggrpo logs NAME`: the driver's output of an attempt, from the head or the volume."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import ConditionType, PodRole
+from raggrpo_cli.job_file import refuse
+from raggrpo_operator.core.conditions import get_condition
+from raggrpo_operator.core.manifests.reader_pod import READER
+from raggrpo_operator.core.resolve import resolve
+from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.kubernetes_runtime.client import PODS
+from raggrpo_operator.kubernetes_runtime.cluster_objects import is_going
+from raggrpo_operator.kubernetes_runtime.runtime import ENTRYPOINT
+from raggrpo_operator.kubernetes_runtime.user_client import Ended, UserClient
+
+from .cluster_job import (
+    TROUBLE,
+    Context,
+    Kubeconfig,
+    Namespace,
+    default_image,
+    in_cluster,
+    the_job,
+)
+from .reader import reader
+
+HEAD = "ray-head"
+WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
+"""Conditions that say why nothing has begun, the plainest first."""
+DRIVER = ENTRYPOINT.removeprefix("exec ")
+NO_LOG = 3
+# $1: Ray's own file on a head, $2: the copies on the volume, $3: attempt, $4: follow or not.
+# A driver that has ended writes no more, so tail ends with it.
+READ = f"""
+for log in "$1" "$2/$3/{names.DRIVER_LOG}"; do
+    [ -r "$log" ] || continue
+    driver=$(test "$4" = follow && pgrep -n -f "^{DRIVER}") || exec cat "$log"
+    exec tail -n +1 -f --pid="$driver" "$log"
+done
+ls "$2" >&2
+exit {NO_LOG}
+"""
+
+
+def logs(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The job.")],
+    attempt: Annotated[int, typer.Option("--attempt", help="Which one; 0: the newest.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the driver ends.")] = False,
+    image: Annotated[
+        str, typer.Option("--image", help="Of the pod that reads the volume of an ended job.")
+    ] = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Print the driver's log of an attempt, running or ended."""
+
+    async def show(client: UserClient) -> None:
+        job = await the_job(client, namespace, name)
+        number = _number(job, attempt)
+        ended = await _read(client, job, _command(job, number, follow), image)
+        if ended.exit_code == NO_LOG:
+            refuse(f"there is no log of attempt {number}{_others(ended)}", TROUBLE)
+        if ended.exit_code:
+            refuse(f"the log cannot be read: {ended.errors.strip()}", TROUBLE)
+
+    in_cluster(kubeconfig, context, show)
+
+
+def _number(job: RagGrpoJob, asked: int) -> int:
+    """Return the attempt that is meant; one that has not been submitted has no log yet."""
+    newest, name = job.status.attempt, job.metadata.name
+    if not 0 <= asked <= max(1, newest):
+        refuse(f"--attempt {asked}: job {name} has attempts 1 to {newest}")
+    waits = {record.number for record in job.status.attempts if not record.started}
+    number = asked or newest
+    if not newest or number in waits:
+        told = (get_condition(job.status, kind).message for kind in WAITING)
+        why = next(filter(None, told), "")
+        refuse(
+            f"attempt {number or 1} of job {name} has not begun, the job is {job.status.phase}"
+            f"{f': {why}' if why else ''}",
+            TROUBLE,
+        )
+    return number
+
+
+def _command(job: RagGrpoJob, number: int, follow: bool) -> list[str]:
+    submission = names.submission_id(job.metadata.name, number)
+    log_dir = resolve(job, job.status.preflight.known_facts).spec.monitoring.log_dir
+    live = f"/tmp/ray/{names.ray_driver_log(submission)}"
+    kept = f"{log_dir}/{names.ATTEMPTS_DIR}"
+    is_newest = number == job.status.attempt  # only its driver can still write
+    mode = "follow" if follow and is_newest else ""
+    return ["sh", "-c", READ, "logs", live, kept, str(number), mode]
+
+
+async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> Ended:
+    """Run it in the head, which has everything, or in a pod made for it."""
+    namespace = job.metadata.namespace
+    head = await _running_head(client, job)
+    if head:
+        return await client.run_in(namespace, head, HEAD, command, _print)
+    async with reader(client, job, await _image(client, job, image)) as pod:
+        return await client.run_in(namespace, pod, READER, command, _print)
+
+
+async def _running_head(client: UserClient, job: RagGrpoJob) -> str:
+    labels = f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_ROLE}={PodRole.HEAD}"
+    for pod in await client.find(PODS, job.metadata.namespace, labels=labels):
+        if pod.get("status", {}).get("phase") == "Running" and not is_going(pod):
+            return str(pod["metadata"]["name"])
+    return ""
+
+
+async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
+    if given or job.spec.image:
+        return given or job.spec.image
+    try:
+        return await default_image(client)
+    except RuntimeTrouble as trouble:
+        refuse(
+            f"the job names no image, and the operator's cannot be read ({trouble}): name one that "
+            "has a shell with --image",
+            TROUBLE,
+        )
+
+
+def _print(output: bytes) -> None:
+    sys.stdout.buffer.write(output)
+    sys.stdout.buffer.flush()
+
+
+def _others(ended: Ended) -> str:
+    """Return which attempts left something, or why that cannot be told."""
+    left = ended.errors.split("\n")
+    if left[0].startswith("ls:"):
+        return f": {left[0].removeprefix('ls: ')}"
+    return f" on the volume; there are records of attempts {', '.join(filter(None, left))}"

@@ -1,0 +1,56 @@
+"""`kubectl raggrpo plan`: what a job of the cluster, or a file for it, amounts to there."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_cli.job_file import given_job, refuse
+from raggrpo_operator.core.plan import render_plan
+from raggrpo_operator.core.resolve import resolve
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.sizing import size
+from raggrpo_operator.core.violation import errors
+from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+
+from .cluster_job import Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
+
+
+def plan(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A job in the cluster.")] = "",
+    file: Annotated[
+        Path | None, typer.Option("--filename", "-f", metavar="JOB.yaml", help="A job file.")
+    ] = None,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show what a job amounts to: values with origin, sizing terms, warnings, image."""
+    if bool(name) == (file is not None):
+        refuse("name one job: NAME of one in the cluster, or -f JOB.yaml")
+    of_file = given_job(file) if file is not None else None
+
+    async def read(client: UserClient) -> tuple[RagGrpoJob, str]:
+        job = of_file or await the_job(client, namespace, name)
+        return job, await _image(client, job)
+
+    job, image = in_cluster(kubeconfig, context, read)
+    facts = job.status.preflight.known_facts
+    resolved = resolve(job, facts)
+    found = violations(job, resolved, facts)
+    typer.echo(render_plan(job, resolved, size(resolved.spec, facts), found, facts), nl=False)
+    typer.echo(f"\nImage: {image}")
+    if errors(found):
+        raise typer.Exit(ExitCode.CONFIG_ERROR)
+
+
+async def _image(client: UserClient, job: RagGrpoJob) -> str:
+    if job.spec.image:
+        return job.spec.image
+    try:
+        return f"{await default_image(client)} (the operator's)"
+    except RuntimeTrouble as trouble:
+        return f"the operator's, which cannot be read here ({trouble})"

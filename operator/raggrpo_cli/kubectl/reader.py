@@ -1,0 +1,72 @@
+"""A short-lived pod that reads a job's volumes: made, waited for, and deleted in every case."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
+from raggrpo_operator.errors import AccessRefused, Conflict, NotThere, RuntimeTrouble
+from raggrpo_operator.kubernetes_runtime.client import PODS, Manifest, Resource
+from raggrpo_operator.kubernetes_runtime.pod_evidence import start_problem
+from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+
+START_SECONDS = 60.0
+LOOK_SECONDS = 0.5
+CORE_EVENTS = Resource("v1", "events")
+
+
+@asynccontextmanager
+async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterator[str]:
+    """Yield the name of a running pod with the job's volumes; it is gone afterwards.
+
+    Raises:
+        RuntimeTrouble: It may not be made or does not start; the message says why.
+
+    """
+    about = job.metadata
+    name = f"{about.name}-reader-{uuid.uuid4().hex[:5]}"
+    creating = asyncio.ensure_future(client.create(render_reader_pod(job, name, image)))
+    try:
+        # Shielded: when Ctrl-C comes now, the pod must be known to be deleted.
+        await asyncio.shield(creating)
+        await _until_running(client, about.namespace, name)
+        yield name
+    finally:
+        pod = await creating
+        with suppress(NotThere, Conflict):
+            await client.delete(PODS, about.namespace, name, pod["metadata"]["uid"])
+
+
+async def _until_running(client: UserClient, namespace: str, name: str) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + START_SECONDS
+    while True:
+        pod = await client.get(PODS, namespace, name)
+        phase = pod.get("status", {}).get("phase")
+        if phase == "Running":
+            return
+        problem = start_problem(pod)
+        is_final = phase == "Failed" or (problem is not None and problem.is_final)
+        if is_final or loop.time() > deadline:
+            words = problem.message if problem is not None else await _warning_about(client, pod)
+            raise RuntimeTrouble(
+                f"the job's volumes cannot be read: {words}; mend that, or mount the claims in a "
+                "pod of your own",
+                retryable=False,
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _warning_about(client: UserClient, pod: Manifest) -> str:
+    """Return what the cluster warned of; a volume that cannot be mounted stands only there."""
+    about = pod["metadata"]
+    try:
+        events = await client.find(
+            CORE_EVENTS, about["namespace"], fields=f"involvedObject.uid={about['uid']}"
+        )
+    except AccessRefused:
+        return f"pod {about['name']} does not start, and its events may not be read"
+    warnings = [event.get("message", "") for event in events if event.get("type") == "Warning"]
+    return f"pod {about['name']} does not start: {[*warnings, 'no reason is known'][0]}"

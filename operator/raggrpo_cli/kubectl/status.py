@@ -1,0 +1,90 @@
+"""`kubectl raggrpo status [NAME]`: a list of jobs, or one with attempts, conditions and sizing."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.conditions import parse_timestamp
+from raggrpo_operator.core.status_text import labelled, render_status, reward
+from raggrpo_operator.errors import NotThere
+from raggrpo_operator.kubernetes_runtime.client import JOBS
+from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+
+from .cluster_job import (
+    Context,
+    Kubeconfig,
+    Namespace,
+    in_cluster,
+    parsed,
+    refuse_unknown_kind,
+    the_job,
+)
+
+WIDTH = 100
+WIDTHS = (44, 12, 13, 5, 8, 8, 4)
+HEADINGS = ("NAME", "PHASE", "STEP", "%", "REWARD", "RESTARTS", "AGE")
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+def status(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Without one: all jobs.")] = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show phase, step, attempts with causes, conditions and sizing of a job, or list all jobs."""
+
+    async def text(client: UserClient) -> str:
+        if name:
+            return one(await the_job(client, namespace, name))
+        where = namespace or client.namespace
+        jobs = await _jobs(client, where)
+        return table(jobs, datetime.now(UTC)) if jobs else f"no jobs in namespace {where}"
+
+    typer.echo(in_cluster(kubeconfig, context, text))
+
+
+def one(job: RagGrpoJob) -> str:
+    """Return the lines of one job."""
+    about = job.metadata
+    heading = labelled("job", f"{about.namespace}/{about.name}, preset {job.spec.preset}", WIDTH)
+    return "\n".join([*heading, render_status(job.status, WIDTH).rstrip()])
+
+
+def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
+    """Return one line for each job, at most 100 columns wide."""
+    return "\n".join(_row(cells) for cells in (HEADINGS, *(_cells(job, now) for job in jobs)))
+
+
+async def _jobs(client: UserClient, namespace: str) -> list[RagGrpoJob]:
+    try:
+        return [parsed(raw) for raw in await client.list_all(JOBS, namespace)]
+    except NotThere:
+        refuse_unknown_kind(client)
+
+
+def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:
+    found = job.status
+    yield job.metadata.name
+    yield found.phase
+    yield found.progress.step_of_total or "-"
+    yield str(found.progress.progress_percentage)
+    yield reward(found) or "-"
+    yield str(found.restarts.total)
+    yield _age((now - parse_timestamp(job.metadata.creation_timestamp)).total_seconds())
+
+
+def _row(cells: Iterable[str]) -> str:
+    """Return the cells in columns; only a name or a step count may be longer than its column."""
+    return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip()
+
+
+def _age(seconds: float) -> str:
+    """Return a time as kubectl shows it: its largest unit."""
+    for unit, length in (("d", DAY), ("h", HOUR), ("m", MINUTE)):
+        if seconds >= length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"

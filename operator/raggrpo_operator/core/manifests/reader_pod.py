@@ -1,0 +1,42 @@
+"""A pod that mounts a job's volumes read-only for a person who wants to read them, and no more."""
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import PodRole, PodSizing
+
+from .cluster_settings import ClusterSettings
+from .metadata import Manifest, child_metadata
+from .pods import container, plain_env, pod_spec
+
+READER = "reader"
+"""Name of its container."""
+LIFE_SECONDS = 600
+"""After this the pod ends by itself, even if nobody is left to delete it."""
+SIZING = PodSizing(role=PodRole.PREFLIGHT, cpu="50m", memory="64Mi")
+
+
+def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
+    """Return the pod; `image` serves a job that names none.
+
+    It carries no job label: the operator must not take its end for a loss.
+    """
+    settings = ClusterSettings(trainer_image=image, operator_namespace="", token_key_id="")
+    reading = container(
+        job, settings, READER, sizing=SIZING, env=plain_env({}), read_only_claims=True
+    ) | {"command": ["sleep", str(LIFE_SECONDS)]}
+    metadata = child_metadata(job, name)
+    metadata["labels"] = {
+        "app.kubernetes.io/part-of": "raggrpo",
+        "app.kubernetes.io/component": READER,
+        "app.kubernetes.io/instance": metadata["labels"]["app.kubernetes.io/instance"],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": pod_spec(job, settings, reading, sizing=SIZING)
+        | {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "activeDeadlineSeconds": LIFE_SECONDS,
+        },
+    }

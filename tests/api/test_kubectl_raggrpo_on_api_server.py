@@ -1,0 +1,255 @@
+"""`kubectl raggrpo` against a real API server: what it shows and how it refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.api_server import ApiServer
+from cluster.kubernetes import kubeconfig_with
+from job_builders import a_raw_job
+from kubectl_plugin import kubectl_raggrpo
+
+IMAGE = "trainer:test"
+
+
+def a_cluster_job(name: str = "small", **changes: Any) -> dict[str, Any]:
+    raw = a_raw_job({"spec.resources": {"device": "CPU"}, **changes})
+    return {**raw, "metadata": {"name": name}}
+
+
+A_STATUS: dict[str, Any] = {
+    "phase": "Running",
+    "attempt": 2,
+    "progress": {
+        "step": 120,
+        "totalSteps": 400,
+        "stepOfTotal": "120/400",
+        "progressPercentage": 30,
+        "secondsPerStep": 14.6,
+        "stage": "Training",
+        "metrics": [{"name": "reward_mean", "value": "0.61"}],
+    },
+    "restarts": {"total": 1, "byCause": {"WorkerLost": 1}},
+    "attempts": [
+        {
+            "number": 2,
+            "tier": "NewCluster",
+            "fromStep": 100,
+            "toStep": 120,
+            "started": "2026-11-21T12:00:00Z",
+        },
+        {
+            "number": 1,
+            "cause": "WorkerLost",
+            "message": "trainer pod small-c1-trainer-worker-x on node n1: " + "gone " * 30,
+            "fromStep": 0,
+            "toStep": 104,
+            "lostSteps": 4,
+        },
+    ],
+    "conditions": [
+        {
+            "type": "Accepted",
+            "status": "True",
+            "reason": "Valid",
+            "message": "every rule holds",
+            "lastTransitionTime": "2026-11-21T12:00:00Z",
+        }
+    ],
+    "sizing": {
+        "gpus": 0,
+        "cpu": "2",
+        "memory": "9Gi",
+        "shm": "2Gi",
+        "pods": [{"role": "trainer", "cpu": "2", "memory": "9Gi", "shm": "2Gi"}],
+        "terms": [
+            {"resource": "memory", "name": "driver", "bytes": 1 << 30, "reason": "driver and Ray"}
+        ],
+    },
+    "preflight": {"facts": {"parameters": 560_000, "layers": 3, "rows": 8000}},
+}
+
+
+def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, namespace: str) -> None:
+    api_server.apply(a_cluster_job("small"), a_cluster_job("n" * 44), namespace=namespace)
+    api_server.write_status("rgj", "small", A_STATUS, namespace)
+
+    shown = kubectl_raggrpo("status", "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+    assert shown.returncode == 0, shown.stderr
+    heading, *rows = shown.stdout.splitlines()
+    assert heading.split() == ["NAME", "PHASE", "STEP", "%", "REWARD", "RESTARTS", "AGE"]
+    cells = {row.split()[0]: row.split()[1:-1] for row in rows}
+    assert cells["small"] == ["Running", "120/400", "30", "0.61", "1"]
+    assert cells["n" * 44] == ["Pending", "-", "0", "-", "0"]
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+
+
+def test_one_job_is_shown_with_causes_conditions_and_sizing(
+    api_server: ApiServer, namespace: str
+) -> None:
+    api_server.apply(a_cluster_job(), namespace=namespace)
+    api_server.write_status("rgj", "small", A_STATUS, namespace)
+
+    shown = kubectl_raggrpo("status", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+    lines = shown.stdout.splitlines()
+    assert lines[0] == f"job       {namespace}/small, preset Fast"
+    assert lines[1] == "phase     Running"
+    assert lines[2].startswith("progress  step 120/400 (30 %), 14.6 s/step, stage Training")
+    assert lines[2].endswith("reward 0.61")
+    assert "restarts  1: WorkerLost 1" in lines
+    assert "attempt   1 (First): WorkerLost, steps 0 to 104, lost 4" in lines
+    assert "condition Accepted=True Valid: every rule holds" in lines
+    assert any(line.split()[:3] == ["driver", "1.0", "GiB"] for line in lines), shown.stdout
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image(
+    api_server: ApiServer, namespace: str
+) -> None:
+    api_server.apply(a_cluster_job(), an_operator_deployment(), namespace=namespace)
+    api_server.write_status("rgj", "small", A_STATUS, namespace)
+
+    shown = kubectl_raggrpo("plan", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "Model: 560,000 parameters" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == f"Image: {IMAGE} (the operator's)"
+
+
+def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    nobody = a_user(api_server, namespace, "planner")
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(a_cluster_job()))
+
+    shown = kubectl_raggrpo("plan", "-f", file, "-n", namespace, kubeconfig=nobody)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "Model and data: not read yet" in shown.stdout
+    assert "Image: the operator's, which cannot be read here" in shown.stdout
+
+
+def test_a_job_that_is_not_there_is_answered_with_where_to_look(
+    api_server: ApiServer, namespace: str
+) -> None:
+    for verb in ("status", "logs", "plan"):
+        ended = kubectl_raggrpo(verb, "gone", "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+        assert ended.returncode == 2, ended.stderr
+        assert f"there is no job gone in namespace {namespace}" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_job_that_has_not_begun_has_no_log_and_says_why(
+    api_server: ApiServer, namespace: str
+) -> None:
+    api_server.apply(a_cluster_job(), namespace=namespace)
+
+    ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+    assert ended.returncode == 1
+    assert "attempt 1 of job small has not begun, the job is Pending" in ended.stderr
+
+
+def test_an_attempt_that_never_was_is_answered_with_those_that_were(
+    api_server: ApiServer, namespace: str
+) -> None:
+    api_server.apply(a_cluster_job(), namespace=namespace)
+    api_server.write_status("rgj", "small", A_STATUS, namespace)
+
+    ended = kubectl_raggrpo(
+        "logs", "small", "--attempt", 3, "-n", namespace, kubeconfig=api_server.kubeconfig
+    )
+
+    assert ended.returncode == 2
+    assert "job small has attempts 1 to 2" in ended.stderr
+
+
+def test_a_user_without_rights_is_told_which_are_missing(
+    api_server: ApiServer, namespace: str
+) -> None:
+    nobody = a_user(api_server, namespace, "nobody")
+
+    ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
+
+    assert ended.returncode == 1
+    assert 'cannot list resource "raggrpojobs"' in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_reader_pod_that_cannot_start_is_deleted_and_says_why(
+    api_server: ApiServer, namespace: str
+) -> None:
+    # Nobody plays the kubelet here: the pod stays as it is.
+    api_server.apply(a_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
+    api_server.write_status("rgj", "small", A_STATUS, namespace)
+    api_server.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
+
+    ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+    assert ended.returncode == 1
+    assert "the job's volumes cannot be read: pod small-reader-" in ended.stderr
+    assert "no reason is known" in ended.stderr
+    assert api_server.read("pods", "-n", namespace)["items"] == []
+
+
+def test_a_cluster_that_does_not_know_the_kind_is_told_what_to_install(
+    api_server: ApiServer, tmp_path: Path
+) -> None:
+    crd = "customresourcedefinition/raggrpojobs.raggrpo.io"
+    kept = api_server.read("crd", "raggrpojobs.raggrpo.io")
+    api_server.kubectl("delete", crd)
+    try:
+        listed = kubectl_raggrpo("status", kubeconfig=api_server.kubeconfig)
+        named = kubectl_raggrpo("status", "small", kubeconfig=api_server.kubeconfig)
+    finally:
+        kept["metadata"] = {"name": kept["metadata"]["name"]}
+        del kept["status"]
+        api_server.apply(kept)
+        api_server.kubectl("wait", crd, "--for=condition=Established", "--timeout=60s")
+
+    for ended in (listed, named):
+        assert ended.returncode == 2
+        assert "knows no RagGrpoJob: install the operator" in ended.stderr
+
+
+def test_a_server_that_does_not_answer_and_a_wrong_token_are_told_apart(
+    api_server: ApiServer, tmp_path: Path
+) -> None:
+    silent, stranger = tmp_path / "silent", tmp_path / "stranger"
+    authority = api_server.authority
+    silent.write_text(yaml.safe_dump(kubeconfig_with("https://127.0.0.1:9", authority, "t")))
+    stranger.write_text(yaml.safe_dump(kubeconfig_with(api_server.url, authority, "wrong")))
+
+    unanswered = kubectl_raggrpo("status", kubeconfig=silent)
+    refused = kubectl_raggrpo("status", kubeconfig=stranger)
+
+    assert (unanswered.returncode, refused.returncode) == (1, 1)
+    assert "https://127.0.0.1:9 does not answer" in unanswered.stderr
+    assert "HTTP 401" in refused.stderr
+    assert len(unanswered.stderr.splitlines()) == len(refused.stderr.splitlines()) == 1
+
+
+def an_operator_deployment() -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "raggrpo-operator"}
+    env = [{"name": "RAGGRPO_TRAINER_IMAGE", "value": IMAGE}]
+    container = {"name": "operator", "image": "operator:test", "env": env}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "raggrpo-operator", "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def a_user(api_server: ApiServer, namespace: str, name: str) -> Path:
+    """Return the kubeconfig of somebody who may do nothing."""
+    api_server.kubectl("create", "serviceaccount", name, "-n", namespace)
+    return api_server.service_account_kubeconfig(namespace, name)

@@ -1,0 +1,87 @@
+"""`kubectl raggrpo logs` where kubelet, KubeRay and the trainer are real: head, volume, nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cluster.images import Images
+from cluster.kind_cluster import BASE_IMAGE
+from cluster.kubernetes import Kubernetes
+from cluster.training_job import CLAIM, MINUTES, TrainingJob, a_job
+from kubectl_plugin import command, kubectl_raggrpo
+
+READERS = "app.kubernetes.io/component=reader"
+STEPS = 6
+LAST = "exported the model to"
+
+
+@pytest.mark.timeout(1800)
+def test_the_drivers_log_is_read_from_the_head_while_it_runs_and_from_the_volume_afterwards(
+    cluster: Kubernetes, operator: Images, seeded: str
+) -> None:
+    job = TrainingJob(cluster, seeded, "logged")
+    cluster.apply(a_job("logged", operator.trainer, STEPS), namespace=seeded)
+    job.until_done(1, attempt=1)
+
+    followed = logs(job, "--follow")  # ends with the driver
+
+    assert followed.returncode == 0, followed.stderr
+    assert LAST in followed.stdout
+    job.until_complete()
+    job.kubectl("wait", "rayclusters", "--all", "--for=delete", "--timeout=90s")
+    kept = logs(job)
+    assert kept.returncode == 0, kept.stderr
+    assert kept.stdout.startswith(followed.stdout[:1000])
+    assert LAST in kept.stdout
+    assert readers(job) == []
+    interrupted_while_reading(job)
+    assert readers(job) == []
+
+
+@pytest.mark.timeout(600)
+def test_what_cannot_be_read_is_told_and_leaves_no_pod(
+    cluster: Kubernetes, operator: Images, seeded: str
+) -> None:
+    job = TrainingJob(cluster, seeded, "silent")
+    cluster.apply(a_job("silent", BASE_IMAGE, STEPS, suspend=True), namespace=seeded)
+    job.until(lambda status: status.get("phase") == "Suspended", "suspension")
+    # As if an attempt had been lost before it wrote anything.
+    record = {"number": 1, "cause": "HeadLost", "started": "2026-11-21T12:00:00Z"}
+    cluster.write_status("rgj", "silent", {"attempt": 1, "attempts": [record]}, seeded)
+
+    unwritten = logs(job)
+    job.kubectl("delete", "pod/seed", f"pvc/{CLAIM}")
+    unreadable = logs(job)
+
+    assert unwritten.returncode == unreadable.returncode == 1
+    assert "there is no log of attempt 1: cannot access" in unwritten.stderr
+    assert f'persistentvolumeclaim "{CLAIM}" not found' in unreadable.stderr
+    assert len(unwritten.stderr.splitlines()) == len(unreadable.stderr.splitlines()) == 1
+    assert readers(job) == []
+
+
+def interrupted_while_reading(job: TrainingJob) -> None:
+    """Ctrl-C as soon as the reader pod is there."""
+    reading = subprocess.Popen(
+        command("logs", job.name, "-n", job.namespace, kubeconfig=job.cluster.kubeconfig),
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        stdout=subprocess.DEVNULL,
+    )
+    job.kubectl("wait", "pod", "-l", READERS, "--for=create", "--timeout=60s")
+    reading.send_signal(signal.SIGINT)
+    assert reading.wait(60) == 130
+
+
+def logs(job: TrainingJob, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return kubectl_raggrpo(
+        "logs", job.name, "-n", job.namespace, *arguments, kubeconfig=job.cluster.kubeconfig,
+        seconds=60 * MINUTES,
+    )  # fmt: skip
+
+
+def readers(job: TrainingJob) -> list[str]:
+    """Return the reader pods; without a grace period a deleted one is gone at once."""
+    return job.kubectl("get", "pods", "-l", READERS, "-o=name").split()

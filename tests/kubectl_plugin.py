@@ -1,0 +1,29 @@
+"""`kubectl raggrpo` as kubectl starts it: the same executable under the plugin's name."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PLUGIN = "kubectl-raggrpo"
+START = f"import sys; sys.argv[0] = {PLUGIN!r}; from raggrpo_cli.main import main; main()"
+SECONDS = 120
+
+
+def kubectl_raggrpo(
+    *arguments: object, kubeconfig: Path | None = None, seconds: float = SECONDS
+) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end, as whom the kubeconfig names and without any other environment."""
+    return subprocess.run(
+        command(*arguments, kubeconfig=kubeconfig),
+        env={"HOME": "/nonexistent", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+
+
+def command(*arguments: object, kubeconfig: Path | None = None) -> list[str]:
+    """Return what starts it."""
+    where = ["--kubeconfig", str(kubeconfig)] if kubeconfig is not None else []
+    return [sys.executable, "-c", START, *map(str, arguments), *where]
