@@ -88,6 +88,8 @@ def trainer_config(
     mitigations: Sequence[str] = (),
     pinned: Mapping[str, str] | None = None,
     facts: Facts | None = None,
+    skipped_steps: Sequence[int] = (),
+    rejected_checkpoints: Sequence[str] = (),
 ) -> TrainerConfig:
     """Render the configuration of attempt `number`.
 
@@ -112,7 +114,12 @@ def trainer_config(
         if name in TrainerConfig.model_fields
     }
     config = TrainerConfig(
-        schema_digest=schema_digest(), attempt=identity, world=world(spec), **blocks
+        schema_digest=schema_digest(),
+        attempt=identity,
+        world=world(spec),
+        skipped_steps=list(skipped_steps),
+        rejected_checkpoints=list(rejected_checkpoints),
+        **blocks,
     )
     rendered = config.model_dump(mode="json", by_alias=True, exclude={"attempt"})
     identity = identity.model_copy(update={"config_hash": content_hash(rendered)})
