@@ -105,6 +105,7 @@ class SimulatedRuntime:
     is_blind: bool = False
     """/progress cannot be read."""
     dashboard_is_down: bool = False
+    cluster_seconds: float = CLUSTER_SECONDS
     stage: Stage | None = None
     """What /progress tells instead of the truth."""
     attempt: Attempt | None = None
@@ -226,7 +227,7 @@ class SimulatedRuntime:
         if self._lost is not None:
             cause, message = self._lost
             return ClusterObserved(number, is_lost=True, cause=cause, message=message)
-        ready = (self.now - created).total_seconds() >= CLUSTER_SECONDS
+        ready = (self.now - created).total_seconds() >= self.cluster_seconds
         return ClusterObserved(number, is_ready=ready and not self.dashboard_is_down)
 
     def _observed_preflight(self) -> PreflightObserved | None:
