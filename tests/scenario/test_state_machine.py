@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -47,10 +48,11 @@ class Life(RuleBasedStateMachine):
         max_restarts=st.sampled_from([0, 1, 3]),
         deadline=st.sampled_from([0, 0, 900]),
         retrieval=st.booleans(),
+        rounds=st.integers(0, 60),
     )
-    def begin(self, max_restarts: int, deadline: int, retrieval: bool) -> None:
+    def begin(self, max_restarts: int, deadline: int, retrieval: bool, rounds: int) -> None:
         self.changes: dict[str, Any] = {
-            "training.totalSteps": 30,
+            "training.totalSteps": 80,
             "checkpoint.everySteps": 5,
             "recovery.maxRestarts": max_restarts,
             "activeDeadlineSeconds": deadline,
@@ -59,10 +61,11 @@ class Life(RuleBasedStateMachine):
         }
         self.retries = 0
         self.world = HostileRuntime(job=a_story_job(self.changes))
+        self.world.work(rounds)
 
     # The operator
 
-    @rule(rounds=st.integers(1, 25))
+    @rule(rounds=st.integers(1, 80))
     def operator_works(self, rounds: int) -> None:
         self.world.work(rounds)
 
@@ -126,9 +129,9 @@ class Life(RuleBasedStateMachine):
         self.world.forgive()
 
     @precondition(lambda self: not self.world.is_deleted)
-    @rule(sure=st.integers(0, 9))
+    @rule(sure=st.integers(0, 50))
     def user_deletes_the_job(self, sure: int) -> None:
-        if sure == 9:
+        if sure == 33:  # rarely, since nothing can follow
             self.world.delete()
 
     # The driver
@@ -223,6 +226,7 @@ class Life(RuleBasedStateMachine):
         note(f"in peace since {world.now - T0}")
         asks_again = world.work(PATIENCE)
         TOLD["rounds"] += world.rounds_begun
+        TOLD.update(str(record.cause) for record in world.job.status.attempts)
         if world.is_deleted:
             return
         status = world.job.status
@@ -233,7 +237,8 @@ class Life(RuleBasedStateMachine):
         assert is_true(status, ConditionType.COMPLETE) != is_true(status, ConditionType.FAILED)
 
 
-TOLD = {"rounds": 0}
+TOLD: Counter[str] = Counter()
+"""Rounds of the operator, and by which causes attempts ended."""
 STEPS = 50
 
 
@@ -250,4 +255,4 @@ def test_no_life_breaks_what_must_hold(capsys: pytest.CaptureFixture[str]) -> No
         ),
     )
     with capsys.disabled():
-        print(f"{TOLD['rounds']} rounds of the operator", end=" ")
+        print(dict(TOLD.most_common()), end=" ")
