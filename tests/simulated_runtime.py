@@ -16,6 +16,7 @@ from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus
+from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.actions import (
     Action,
     CreateCluster,
@@ -65,7 +66,13 @@ class Attempt:
     failure: str = ""
     step: int = 0
     hangs: bool = False
+    ignores_stop: bool = False
     stopping: datetime | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether the driver still runs."""
+        return not self.status.is_terminal
 
 
 Fault = Callable[["SimulatedRuntime", Attempt], None]
@@ -99,6 +106,9 @@ class SimulatedRuntime:
     """/progress cannot be read."""
     dashboard_is_down: bool = False
     default_image: str = ""
+    cluster_seconds: float = CLUSTER_SECONDS
+    stage: Stage | None = None
+    """What /progress tells instead of the truth."""
     attempt: Attempt | None = None
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
@@ -134,14 +144,16 @@ class SimulatedRuntime:
             case StopRetrievers():
                 self.retrievers.clear()
             case CreateCluster(number):
-                assert self._cluster is None, "a second cluster beside the first"
-                self._cluster, self._lost = (number, self.now), None
-            case DeleteCluster():
-                self._cluster = self._lost = self.attempt = None
-            case SubmitAttempt(config):
                 if self._cluster is None:
-                    raise RuntimeTrouble("no cluster")
-                self._submit(config.attempt.number, config.training.total_steps)
+                    self._cluster, self._lost = (number, self.now), None
+                assert self._cluster[0] == number, "a second cluster beside the first"
+            case DeleteCluster(number):
+                if self._cluster is not None and self._cluster[0] == number:
+                    self._cluster = self._lost = self.attempt = None
+            case SubmitAttempt(config, number):
+                if self._cluster is None or self._cluster[0] != number:
+                    raise RuntimeTrouble(f"there is no cluster {number}")
+                self._submit(config)
             case StopAttempt():
                 if self.attempt is not None and self.attempt.stopping is None:
                     self.attempt.stopping = self.now
@@ -159,10 +171,16 @@ class SimulatedRuntime:
         """Let the cluster die with everything on it."""
         self._lost, self.attempt = (cause, message), None
 
-    def _submit(self, number: int, total_steps: int) -> None:
+    def _submit(self, config: TrainerConfig) -> None:
+        number, total_steps = config.attempt.number, config.training.total_steps
         if self.attempt is not None and self.attempt.number == number:
             return
-        if self.torn:
+        alive = self.attempt is not None and self.attempt.is_alive
+        assert not alive, "a second attempt beside a living one"
+        for step in [s for s in self.saved if f"/{s}" in config.rejected_checkpoints]:
+            self.saved.remove(step)
+            self.skipped = [SkippedCheckpoint(path=f"/{step}", reason="rejected")]
+        if self.torn and self.saved:
             self.skipped = [SkippedCheckpoint(path=f"step_{self.saved.pop()}", reason="truncated")]
             self.torn = False
         newest = max(self.saved, default=0)
@@ -191,7 +209,7 @@ class SimulatedRuntime:
         self._stop_if_due(attempt)
 
     def _stop_if_due(self, attempt: Attempt) -> None:
-        if attempt.stopping is None or attempt.status.is_terminal:
+        if attempt.stopping is None or attempt.ignores_stop or not attempt.is_alive:
             return
         if (self.now - attempt.stopping).total_seconds() >= STOP_SECONDS:
             attempt.status = SubmissionStatus.STOPPED
@@ -211,8 +229,8 @@ class SimulatedRuntime:
         if self._lost is not None:
             cause, message = self._lost
             return ClusterObserved(number, is_lost=True, cause=cause, message=message)
-        ready = (self.now - created).total_seconds() >= CLUSTER_SECONDS
-        return ClusterObserved(number, is_ready=ready)
+        ready = (self.now - created).total_seconds() >= self.cluster_seconds
+        return ClusterObserved(number, is_ready=ready and not self.dashboard_is_down)
 
     def _observed_preflight(self) -> PreflightObserved | None:
         if self._preflight is None:
@@ -230,7 +248,7 @@ class SimulatedRuntime:
             return None
         loading = (self.now - attempt.started).total_seconds() < LOAD_SECONDS
         done = attempt.step >= attempt.total_steps
-        stage = Stage.FINISHED if done else Stage.TRAINING
+        stage = self.stage or (Stage.FINISHED if done else Stage.TRAINING)
         code = attempt.exit_code or 0
         failure = Failure(exit_code=code, message=attempt.failure) if code else None
         newest = max((s for s in self.saved if s <= max(attempt.step, 0)), default=None)

@@ -159,18 +159,34 @@ class RestartState(ApiModel):
     warm_failures_in_a_row: int = 0
     preflight_losses: int = 0
     """Preflights in a row that ended without a result."""
+    ends_in_a_row: int = 0
+    """Attempts in a row that ended without a new checkpoint, counted or not; sets the delay."""
+    saved_step: int = 0
+    """Highest checkpoint that attempts which have ended left; one beyond it is progress."""
     mitigations: Annotated[list[str], Field(max_length=16)] = []
+    skipped_steps: Annotated[list[int], Field(max_length=64)] = []
+    """Steps whose prompts are left out: their loss was not finite twice."""
+    rejected_checkpoints: Annotated[list[str], Field(max_length=64)] = []
+    """Folders that no attempt resumes from again."""
     active_seconds: int = 0
     cluster_since: str = ""
     """When the newest attempt was recorded; bounds provisioning and submission."""
-    read_since: str = ""
-    """Last successful read of /progress, or the submission before the first one."""
+    tries: int = 0
+    """How often its cluster or its submission was asked for: every time is written down first."""
+    waiting_since: str = ""
+    """When the preflight or the managed retrievers were last started."""
+    looked: str = ""
+    """Last look at the job while it was under way, to the half minute."""
+    watched_since: str = ""
+    """Since when no look was missed; deadlines count from here at the earliest."""
+    unread_since: str = ""
+    """First failed read of /progress since the last one that succeeded."""
     stage: str = ""
-    stage_entered: str = ""
     step_seen: int = 0
-    step_seen_time: str = ""
+    still_since: str = ""
+    """Since when neither stage nor step has moved, as far as /progress was read."""
     reads_since_step: int = 0
-    """Successful reads of /progress since the step last moved; time nobody looked kills nothing."""
+    """Successful reads of /progress since the step last moved, counted to 2."""
 
 
 class PodRole(StrEnum):

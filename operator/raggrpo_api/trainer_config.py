@@ -70,6 +70,10 @@ class TrainerConfig(ApiModel):
     monitoring: MonitoringSpec
     resources: ResourcesSpec
     world: World
+    skipped_steps: list[int] = []
+    """Steps that train on the batch behind their own, whose loss was not finite twice."""
+    rejected_checkpoints: list[str] = []
+    """Checkpoint folders that are not to be resumed from."""
     grace_seconds: int = 30
     """Time between SIGTERM and SIGKILL, for the emergency save."""
 

@@ -8,6 +8,8 @@ from pydantic import ValidationError
 from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import Progress
 
+from .errors import AccessRefused
+
 TIMEOUT_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
@@ -26,9 +28,14 @@ class ProgressClient:
         await self._http.aclose()
 
     async def read(self) -> Progress | None:
-        """Return the newest progress; None when there is none to read, with the reason logged."""
+        """Return the newest progress; None when there is none to read, with the reason logged.
+
+        Raises AccessRefused for a token that is not accepted: the attempt is not to blame.
+        """
         try:
             async with self._http.stream("GET", "/progress") as answer:
+                if answer.status_code in (401, 403):
+                    raise AccessRefused(f"{answer.url}: HTTP {answer.status_code}")
                 if answer.status_code != 200:
                     return None
                 body = b""

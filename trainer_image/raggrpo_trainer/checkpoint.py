@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -119,6 +119,12 @@ class CheckpointStore:
         with self._lock, _naming(checkpoint.folder):
             write_atomically(checkpoint.folder / REJECTED, reason)
             self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
+
+    def reject_all(self, folders: Collection[str], reason: str) -> None:
+        """Mark the checkpoints in these folders, but never the last one that can be used."""
+        for checkpoint in self.checkpoints:
+            if str(checkpoint.folder) in folders and len(self.checkpoints) > 1:
+                self.reject(checkpoint, reason)
 
     def clean_up(self) -> None:
         """Remove what killed attempts left half-written. Call it when their ranks are dead."""

@@ -184,6 +184,7 @@ class _Attempt:
         store.clean_up()
         if store.newest is None:
             store.restore()
+        store.reject_all(config.rejected_checkpoints, "attempts from it lost the same step twice")
         return store
 
     async def _resume(

@@ -128,8 +128,10 @@ class _Next:
 async def _next(parts: Parts, position: Position, generate: bool) -> _Next:
     config = parts.config
     sampling = Sampling(config.rollout.n, config.rollout.temperature, config.rollout.top_p)
-    prompts, cursor = await parts.prompts.next_batch(position.cursor, config.data.train_batch_size)
-    batch = await parts.collector.prepare(position.step + 1, prompts, sampling)
+    step, size = position.step + 1, config.data.train_batch_size
+    start = parts.prompts.start_of(step, position.cursor, size)
+    prompts, cursor = await parts.prompts.next_batch(start, size)
+    batch = await parts.collector.prepare(step, prompts, sampling)
     return _Next(batch, cursor, await parts.collector.collect(batch) if generate else None)
 
 

@@ -208,6 +208,11 @@ class PromptSource:
         self._prompts, self._composer = prompts, composer
         self._sampler = Sampler(len(prompts), config.training.seed)
         self._prefetch_factor = config.data.prefetch_factor
+        self._skipped_steps = frozenset(config.skipped_steps)
+
+    def start_of(self, step: int, cursor: Cursor, size: int) -> Cursor:
+        """Return where a step's batch begins: behind its own prompts if those are left out."""
+        return self._take(cursor, size)[1] if step in self._skipped_steps else cursor
 
     async def next_batch(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:
         """Return the prompts that follow the cursor, and the cursor behind them."""

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
 """Progress is published at least this often, so that the time in a stage is seen to grow."""
-CLOSE_SECONDS = 10.0
+CLOSE_SECONDS = 30.0
 """How long the end waits for a log folder that does not answer."""
 QUEUED_RECORDS = 1024
 MAX_METRICS = 64

@@ -39,13 +39,15 @@ PROOF_SECONDS = 60.0
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     """Return what is to be done for this job, seen like this, at this moment."""
+    if job.metadata.deletion_timestamp:  # what it owns goes with it
+        return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
     status = job.status.model_copy(update={"observed_generation": job.metadata.generation})
     if not status.start_time:
         status = status.model_copy(update={"start_time": timestamp(now)})
     this = Round(job, observed, now, status, resolved)
 
-    if found := _errors(violations(job, resolved, None)):  # 1. a bad spec takes nothing
+    if found := _errors(violations(job, resolved, None)):  # 1. a bad spec begins nothing
         return _invalid(this, found)
     this.condition(ConditionType.ACCEPTED, True, "Valid")
     if _has_ended(this):  # 2. nothing happens after the end, unless the user reopens it
@@ -55,6 +57,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if job.spec.suspend:  # 4. nothing runs: waiting is all there is to do
         return _suspended(this)
     this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
+    this.look()
     if (decision := readiness.preflight(this)) is not None:  # 5. checks and facts, before any GPU
         return decision
     if (decision := readiness.retrievers(this)) is not None:  # 6. managed retrievers
@@ -69,6 +72,14 @@ def _errors(found: Sequence[Violation]) -> list[Violation]:
 def _invalid(this: Round, found: list[Violation]) -> Decision:
     lines = "\n".join(v.line() for v in found)
     this.condition(ConditionType.ACCEPTED, False, str(found[0].reason), lines)
+    record = _running(this)
+    if record is not None and record.started:  # it runs by the configuration it was given
+        return _attend(this, record)
+    if record is not None:
+        message = "the spec became invalid before it was submitted"
+        return recovery.settle(this, record, Cause.SUSPENDED, message)
+    this.condition(ConditionType.PROGRESSING, False, "Invalid")
+    this.condition(ConditionType.CLUSTER_READY, False, "Invalid")
     _release(this)
     return this.end(requeue_after=None)
 
@@ -99,7 +110,12 @@ def _has_ended(this: Round) -> bool:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
         this.update(preflight=status.preflight.model_copy(update={"spec_hash": ""}))
     restarts = status.restarts.model_copy(update={"since_progress": 0})
-    kept = RestartState(mitigations=status.restart_state.mitigations)
+    state = status.restart_state
+    kept = RestartState(
+        mitigations=state.mitigations,
+        skipped_steps=state.skipped_steps,
+        rejected_checkpoints=state.rejected_checkpoints,
+    )
     this.update(restarts=restarts, restart_state=kept, retry=retry, completion_time="")
     return False
 
@@ -129,6 +145,10 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
     """Submit the recorded attempt, follow it, or settle its end."""
     observed, state = this.observed, this.status.restart_state
     cluster = observed.cluster
+    this.look()
+    if cluster is not None and cluster.number < record.cluster:  # it shows up late: gone first
+        this.actions.append(DeleteCluster(cluster.number))
+        return this.end(RELEASE_SECONDS)
     readiness.keep_retrievers(this)
     if cluster is not None and cluster.number == record.cluster and not cluster.is_lost:
         if not record.started and not cluster.is_ready:
@@ -141,7 +161,9 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
                 )
             return _submit(this, record)
     elif cluster is None and not record.started and state.intent is None:
-        this.actions.append(CreateCluster(record.cluster))
+        if this.job.spec.suspend:
+            return recovery.settle(this, record, Cause.SUSPENDED, "suspended before it began")
+        this.begin(CreateCluster(record.cluster))
         return this.end(requeue_after=1.0)
     progress = following.own_progress(this, record)
     attempt = observed.attempt
@@ -193,7 +215,7 @@ def _submit(this: Round, record: AttemptRecord) -> Decision:
     config = this.attempt_config()
     this.condition(ConditionType.CLUSTER_READY, True, "Ready")
     this.update(config_hash=config.attempt.config_hash, resume_hash=config.attempt.resume_hash)
-    this.actions.append(SubmitAttempt(config, record.cluster))
+    this.begin(SubmitAttempt(config, record.cluster))
     return this.end(requeue_after=0.5)
 
 
@@ -218,8 +240,7 @@ def _provisioning_overdue(this: Round) -> int:
     """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
     since = this.status.restart_state.cluster_since
     limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
-    late = since and (this.now - parse_timestamp(since)).total_seconds() > limit
-    return limit if late else 0
+    return limit if this.elapsed(since) > limit else 0
 
 
 def _suspended(this: Round) -> Decision:
@@ -230,12 +251,21 @@ def _suspended(this: Round) -> Decision:
     return this.end(requeue_after=None if not this.actions else RELEASE_SECONDS)
 
 
+def _wait(this: Round) -> float:
+    """Return the seconds until the next attempt; a clock set back does not prolong them."""
+    due = this.status.restart_state.next_retry_time
+    if not due:
+        return 0.0
+    wait = (parse_timestamp(due) - this.now).total_seconds()
+    return wait if wait <= recovery.longest_delay(this.resolved.spec.recovery) else 0.0
+
+
 def _next_attempt(this: Round) -> Decision:
     """Record the next attempt; it is submitted in the next round."""
     state, status = this.status.restart_state, this.status
-    wait = state.next_retry_time
-    if wait and this.now < parse_timestamp(wait):
-        return this.end((parse_timestamp(wait) - this.now).total_seconds() + 0.1)
+    wait = _wait(this)
+    if wait > 0:
+        return this.end(wait + 0.1)
     if why := this.upgrade_required():
         this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
         return this.end()
@@ -266,9 +296,10 @@ def _next_attempt(this: Round) -> Decision:
         next_retry_time="",
         cluster_since=timestamp(this.now),
         warm_failures_in_a_row=state.warm_failures_in_a_row if keep else 0,
-        read_since="",
+        tries=0,
+        unread_since="",
         stage="",
-        stage_entered="",
+        still_since="",
         reads_since_step=0,
     )
     config = this.attempt_config()

@@ -137,8 +137,12 @@ def classify(
 
 
 def _verified_success(progress: Progress | None, total_steps: int) -> Ended:
-    """Return success only when the target was reached (B9)."""
+    """Return success only when the target was reached (B9): the one the attempt was given.
+
+    The job's own may have been raised since, which is no failure of the attempt.
+    """
     step = progress.step if progress else 0
+    total_steps = min(total_steps, (progress and progress.total_steps) or total_steps)
     if step >= total_steps:
         return Ended(Cause.SUCCEEDED, f"reached step {step}")
     return Ended(

@@ -5,12 +5,14 @@ from datetime import timedelta
 from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, ProgressStatus
 
-from .actions import DumpStacks, StopAttempt
-from .conditions import STARTING, is_true, parse_timestamp, timestamp
+from .actions import DeleteCluster, DumpStacks, StopAttempt
+from .conditions import STARTING, get_condition, is_true, parse_timestamp, timestamp
 from .round import Decision, Round
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
+STOP_SECONDS = 60.0
+"""How much longer than its grace a driver may take to end after it was told to."""
 
 
 def own_progress(this: Round, record: AttemptRecord) -> Progress | None:
@@ -25,7 +27,6 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
     changes: dict[str, object] = {}
     if not record.started and attempt is not None and attempt.number == record.number:
         changes["started"] = timestamp(this.now)
-        this.update_restart_state(read_since=timestamp(this.now))
     if progress is not None:
         changes["to_step"] = progress.step
         changes["skipped_checkpoints"] = [
@@ -55,8 +56,7 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
     """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
     state = this.status.restart_state
     if state.intent is not None:  # recorded in an earlier round: now it may be done
-        this.actions.append(StopAttempt(record.number))
-        return this.end(FOLLOW_SECONDS)
+        return _stop(this, record)
     if this.job.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
     if _deadline_passed(this, record):
@@ -68,8 +68,8 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
         this.status, ConditionType.RESUME_VERIFIED
     ):
         return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
-    state = watch(state, progress, this.now)
-    this.update_restart_state(**{**state.model_dump(), "read_since": timestamp(this.now)})
+    state = watch(state, progress, this.now).model_copy(update={"unread_since": ""})
+    this.update(restart_state=state)
     late = overdue(state, progress, this.resolved.spec.recovery.deadlines, this.now)
     if late is not None:
         this.condition(ConditionType.STALLED, True, "Stalled", late)
@@ -78,6 +78,17 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
     this.condition(ConditionType.STALLED, False, "Moving")
     stage = "Starting" if progress.stage in STARTING else "Training"
     this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {record.number}")
+    return this.end(FOLLOW_SECONDS)
+
+
+def _stop(this: Round, record: AttemptRecord) -> Decision:
+    """Stop the attempt; a driver that outlives even SIGKILL goes with its cluster."""
+    limit = this.attempt_config().grace_seconds + STOP_SECONDS
+    lasted = this.elapsed(
+        get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
+    )
+    is_stuck = lasted > limit
+    this.actions.append(DeleteCluster(record.cluster) if is_stuck else StopAttempt(record.number))
     return this.end(FOLLOW_SECONDS)
 
 
@@ -90,9 +101,10 @@ def _intend(this: Round, cause: Cause, message: str) -> Decision:
 
 def _unreachable(this: Round) -> Decision:
     """Give an unreadable /progress its own long deadline; nothing is killed for one bad read."""
-    since = this.status.restart_state.read_since
+    since = this.status.restart_state.unread_since or timestamp(this.now)
+    this.update_restart_state(unread_since=since)
     limit = this.resolved.spec.recovery.deadlines.progress_unreachable_seconds
-    if since and (this.now - parse_timestamp(since)).total_seconds() > limit:
+    if this.elapsed(since) > limit:
         return _intend(this, Cause.PROGRESS_UNREACHABLE, f"no /progress for {limit} s")
     return this.end(FOLLOW_SECONDS)
 

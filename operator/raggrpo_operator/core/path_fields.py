@@ -1,6 +1,7 @@
 """Every file-system path of a specification with its place. Looks at no file system."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args
 
 from raggrpo_api.base import ApiModel, PathMarker
@@ -8,6 +9,7 @@ from raggrpo_api.base import ApiModel, PathMarker
 
 def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, str]]:
     """Yield (place, path) for every field that is marked as a path and not empty."""
+    marked = _marked_fields(type(model))
     for name, field in type(model).model_fields.items():
         place = f"{prefix}.{field.alias}"
         value = getattr(model, name)
@@ -16,12 +18,17 @@ def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, st
             if isinstance(value, list)
             else [(place, value)]
         )
-        marked = is_path(field.annotation, field.metadata)
         for where, item in items:
             if isinstance(item, ApiModel):
                 yield from path_fields(item, where)
-            elif marked and item:
+            elif name in marked and item:
                 yield where, item
+
+
+@cache
+def _marked_fields(model: type[ApiModel]) -> frozenset[str]:
+    fields = model.model_fields.items()
+    return frozenset(name for name, field in fields if is_path(field.annotation, field.metadata))
 
 
 def is_path(annotation: Any, metadata: list[Any]) -> bool:

@@ -38,13 +38,13 @@ def preflight(this: Round) -> Decision | None:
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, wanted, seen.problem)
     if seen is None or seen.spec_hash != wanted:
-        _restart_clock(this, ConditionType.PREFLIGHT_PASSED)
+        this.start_waiting()
     problem = seen.problem if seen is not None else ""
     waiting_for = seen.waiting_for if seen is not None else ""
     reason = PODS_WAITING if waiting_for else "Running"
     this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.resolved.spec.recovery.deadlines.preflight_seconds
-    is_late = this.seconds_in(ConditionType.PREFLIGHT_PASSED) > limit
+    is_late = this.elapsed(this.status.restart_state.waiting_since) > limit
     if is_late and (seen is None or seen.result is None):
         message = (
             f"the checks did not finish within {limit} s: {problem or waiting_for or 'no result'}"
@@ -83,13 +83,13 @@ def retrievers(this: Round) -> Decision | None:
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
     if not seen:
-        _restart_clock(this, ConditionType.RETRIEVER_READY)
+        this.start_waiting()
     this.condition(ConditionType.RETRIEVER_READY, False, "Loading", problems)
     for retriever in this.observed.retrievers:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
     limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
-    if this.seconds_in(ConditionType.RETRIEVER_READY) > limit:
+    if this.elapsed(this.status.restart_state.waiting_since) > limit:
         message = f"the managed retriever was not ready after {limit} s: {problems}"
         return recovery.fail(this, Cause.START_FAILED, message)
     return this.end(requeue_after=0.5)
@@ -101,9 +101,3 @@ def keep_retrievers(this: Round) -> list[str]:
     alive = {r.name for r in this.observed.retrievers if not r.has_ended}
     this.actions.extend(StartRetriever(name) for name in managed if name not in alive)
     return managed
-
-
-def _restart_clock(this: Round, kind: ConditionType) -> None:
-    """Let a condition's transition time begin anew: what it waits for was just started."""
-    ready = not is_true(this.status, kind)
-    this.condition(kind, ready, "Starting")

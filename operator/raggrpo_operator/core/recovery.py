@@ -6,25 +6,35 @@ from datetime import timedelta
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.recovery import OnOutOfMemory, RecoverySpec
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, PreflightStatus
 
 from .actions import DeletePreflight, StopRetrievers
 from .conditions import parse_timestamp, timestamp
 from .failures import CAUSE_OF_EXIT, POLICIES, Restart
 from .mitigations import next_mitigation
+from .repeated import is_hopeless, leaves_out_step, times_there, told
 from .resolve import resolve
 from .round import Decision, Round
 from .rules import violations
 from .violation import Severity
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
+OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
+MOST_LEFT_OUT = 64
+"""As many steps and checkpoints as status can hold."""
+JITTER = 0.1
+"""Share by which a delay may be longer or shorter, so that jobs do not restart in step."""
 
 
 def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> Decision:
     """Record why the attempt ended and decide what follows."""
     record = _close(this, record, cause, message)
-    if cause is Cause.SUCCEEDED:
+    if cause is Cause.SUCCEEDED and record.to_step >= this.total_steps:
         return _complete(this, message)
+    if cause is Cause.SUCCEEDED:  # of the target it was given, which has been raised since
+        this.condition(ConditionType.PROGRESSING, False, "TargetRaised", message)
+        return this.end(requeue_after=0.0)
     if cause is Cause.SUSPENDED:
         this.update_restart_state(intent=None)
         this.condition(ConditionType.PROGRESSING, False, "Suspended")
@@ -38,13 +48,21 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
     this.update(
         restarts=restarts.model_copy(update={"since_progress": since, "by_cause": by_cause})
     )
-    if policy.restart is Restart.NEVER:
-        return fail(this, cause, message)
+    if progressed and this.status.checkpoint is not None:
+        this.update_restart_state(saved_step=this.status.checkpoint.step)
+    times = times_there(record, this.status.attempts[1:])
+    message += told(record, times)
     recovery = this.resolved.spec.recovery
+    if cause in OUT_OF_MEMORY and recovery.on_out_of_memory is OnOutOfMemory.FAIL:
+        return fail(this, cause, message)
+    if policy.restart is Restart.NEVER or is_hopeless(cause, times):
+        return fail(this, cause, message)
     if since > recovery.max_restarts:
         text = f"{since - 1} restarts without a new checkpoint, last {cause}: {message}"
         return fail(this, Cause.RESTART_BUDGET_EXHAUSTED, text)
-    _plan_restart(this, cause, since, progressed)
+    if leaves_out_step(cause, times):
+        _leave_out(this, record.to_step + 1)
+    _plan_restart(this, cause, progressed)
     this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
     return this.end(requeue_after=0.0)
 
@@ -102,7 +120,7 @@ def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decisi
 def _close(this: Round, record: AttemptRecord, cause: Cause, message: str) -> AttemptRecord:
     seconds = 0
     if record.started:
-        seconds = round((this.now - parse_timestamp(record.started)).total_seconds())
+        seconds = max(0, round((this.now - parse_timestamp(record.started)).total_seconds()))
     saved = this.status.checkpoint.step if this.status.checkpoint else 0
     lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
     record = record.model_copy(
@@ -125,20 +143,25 @@ def _complete(this: Round, message: str) -> Decision:
 
 
 def _has_progressed(status: JobStatus, record: AttemptRecord) -> bool:
-    """Tell whether the attempt left a checkpoint beyond all that existed before it (B11)."""
-    saved = status.checkpoint.step if status.checkpoint else 0
-    return saved > (record.from_step or 0) and record.from_step is not None
+    """Tell whether the attempt left a checkpoint beyond all that existed before it (B11).
+
+    One that is torn each time and written anew each time is no progress.
+    """
+    if record.from_step is None or status.checkpoint is None:
+        return False
+    return status.checkpoint.step > max(record.from_step, status.restart_state.saved_step)
 
 
-def _plan_restart(this: Round, cause: Cause, since: int, progressed: bool) -> None:
+def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
     spec, state = this.resolved.spec, this.status.restart_state
     warm = POLICIES[cause].restart is Restart.WARM
     in_a_row = 0 if progressed or not warm else state.warm_failures_in_a_row
     mitigations = list(state.mitigations)
     if (found := next_mitigation(cause, mitigations, spec)) is not None:
         mitigations.append(str(found))
+    ends = 1 if progressed else state.ends_in_a_row + 1
     delay = backoff(
-        since,
+        ends,
         spec.recovery.backoff_seconds,
         spec.recovery.max_backoff_seconds,
         f"{this.job.metadata.uid}/{this.status.attempt}",
@@ -146,6 +169,7 @@ def _plan_restart(this: Round, cause: Cause, since: int, progressed: bool) -> No
     this.update_restart_state(
         intent=None,
         next_retry_time=timestamp(this.now + timedelta(seconds=delay)) if delay else "",
+        ends_in_a_row=ends,
         warm_failures_in_a_row=in_a_row + (1 if warm else 0),
         mitigations=mitigations,
     )
@@ -153,14 +177,31 @@ def _plan_restart(this: Round, cause: Cause, since: int, progressed: bool) -> No
     this.update(restarts=this.status.restarts.model_copy(update={"total": total}))
 
 
+def _leave_out(this: Round, step: int) -> None:
+    """Let the next attempt do without this step's prompts and begin before the newest checkpoint.
+
+    Its weights may have been broken already. What was saved before it has to exist.
+    """
+    state, newest = this.status.restart_state, this.status.checkpoint
+    this.update_restart_state(skipped_steps=[*state.skipped_steps, step][-MOST_LEFT_OUT:])
+    if newest is not None:
+        rejected = [*state.rejected_checkpoints, newest.path]
+        this.update_restart_state(rejected_checkpoints=rejected[-MOST_LEFT_OUT:])
+
+
+def longest_delay(recovery: RecoverySpec) -> float:
+    """Return the longest delay in seconds that `backoff` can give."""
+    return recovery.max_backoff_seconds * (1 + JITTER) + 1
+
+
 def backoff(failures: int, first: int, largest: int, key: str) -> float:
     """Return the delay in seconds before the next attempt.
 
     The first failure after progress restarts at once; from the second in a row the delay
-    doubles. Jitter of ±10 % is keyed, so that a repeated round decides the same.
+    doubles. The jitter is keyed, so that a repeated round decides the same.
     """
     if failures <= 1:
         return 0.0
     delay = min(float(largest), first * 2.0 ** (failures - 2))
     jitter = int.from_bytes(hashlib.sha256(key.encode()).digest()[:2], "big") / 65535
-    return delay * (0.9 + 0.2 * jitter)
+    return delay * (1 + JITTER * (2 * jitter - 1))

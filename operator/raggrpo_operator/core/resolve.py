@@ -90,6 +90,8 @@ def trainer_config(
     pinned: Mapping[str, str] | None = None,
     facts: Facts | None = None,
     schema: str = "",
+    skipped_steps: Sequence[int] = (),
+    rejected_checkpoints: Sequence[str] = (),
 ) -> TrainerConfig:
     """Render the configuration of attempt `number`.
 
@@ -115,7 +117,12 @@ def trainer_config(
         if name in TrainerConfig.model_fields
     }
     config = TrainerConfig(
-        schema_digest=schema or schema_digest(), attempt=identity, world=world(spec), **blocks
+        schema_digest=schema or schema_digest(),
+        attempt=identity,
+        world=world(spec),
+        skipped_steps=list(skipped_steps),
+        rejected_checkpoints=list(rejected_checkpoints),
+        **blocks,
     )
     rendered = {k: v for k, v in json.loads(config.to_json()).items() if k != "attempt"}
     identity = identity.model_copy(update={"config_hash": content_hash(rendered)})

@@ -11,7 +11,15 @@ from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas
 
 from .actions import Action
-from .conditions import get_condition, is_true, parse_timestamp, phase_from, set_condition
+from .clocks import elapsed, looked
+from .conditions import (
+    get_condition,
+    is_true,
+    parse_timestamp,
+    phase_from,
+    set_condition,
+    timestamp,
+)
 from .observed import Observed
 from .resolve import Resolved, trainer_config
 
@@ -58,6 +66,26 @@ class Round:
         """Change what `decide` remembers between rounds."""
         self.update(restart_state=self.status.restart_state.model_copy(update=changes))
 
+    def begin(self, action: Action) -> None:
+        """Ask for something that must exist only once.
+
+        It is counted in the status, whose write is refused if somebody else has decided since.
+        """
+        self.update_restart_state(tries=self.status.restart_state.tries + 1)
+        self.actions.append(action)
+
+    def look(self) -> None:
+        """Note that somebody looks: deadlines run."""
+        self.update(restart_state=looked(self.status.restart_state, self.now))
+
+    def elapsed(self, since: str) -> float:
+        """Return for how long this has lasted, as far as somebody looked (seconds)."""
+        return elapsed(since, self.status.restart_state, self.now)
+
+    def start_waiting(self) -> None:
+        """Start the clock of what is waited for before an attempt."""
+        self.update_restart_state(waiting_since=timestamp(self.now))
+
     @property
     def total_steps(self) -> int:
         """Target step of the job."""
@@ -76,14 +104,17 @@ class Round:
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""
+        state = self.status.restart_state
         return trainer_config(
             self.job,
             self.resolved,
             number=self.status.attempt,
-            mitigations=self.status.restart_state.mitigations,
+            mitigations=state.mitigations,
             pinned=self.status.pinned,
             facts=self.status.preflight.known_facts,
             schema=self._schema(),
+            skipped_steps=state.skipped_steps,
+            rejected_checkpoints=state.rejected_checkpoints,
         )
 
     def upgrade_required(self) -> str:

@@ -6,23 +6,30 @@ from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.recovery import Deadlines
 from raggrpo_api.status import RestartState
 
-from .conditions import parse_timestamp, timestamp
+from .clocks import elapsed
+from .conditions import timestamp
 
 MIN_STEP_LIMIT_SECONDS = 60.0
 """Below this a slow disk or a garbage collection would look like a hang."""
 
+ENOUGH_READS = 2
+"""One read tells where the driver is, another that it is still there."""
+
 
 def watch(state: RestartState, progress: Progress, now: datetime) -> RestartState:
-    """Return the clocks after one successful read of /progress."""
-    same_stage = state.stage == progress.stage and bool(state.stage_entered)
-    same_step = state.step_seen == progress.step and same_stage
+    """Return the clock after one successful read of /progress.
+
+    A step that was finished between two reads restarts it too: two saves in a row may each be
+    seen while they last, and nothing else.
+    """
+    is_still = (state.stage, state.step_seen) == (str(progress.stage), progress.step)
+    is_still = is_still and bool(state.still_since)
     return state.model_copy(
         update={
             "stage": str(progress.stage),
-            "stage_entered": state.stage_entered if same_stage else timestamp(now),
             "step_seen": progress.step,
-            "step_seen_time": state.step_seen_time if same_step else timestamp(now),
-            "reads_since_step": state.reads_since_step + 1 if same_step else 1,
+            "still_since": state.still_since if is_still else timestamp(now),
+            "reads_since_step": min(ENOUGH_READS, state.reads_since_step + 1) if is_still else 1,
         }
     )
 
@@ -34,18 +41,15 @@ def overdue(
 
     `state` is the result of `watch` on the same reading.
     """
-    since = state.step_seen_time if progress.stage is Stage.TRAINING else state.stage_entered
     limit = stage_limit(progress, deadlines)
-    if limit is None or not since or state.reads_since_step < 2:
-        return None
-    lasted = (now - parse_timestamp(since)).total_seconds()
-    if lasted <= limit:
+    lasted = elapsed(state.still_since, state, now)
+    if state.reads_since_step < ENOUGH_READS or lasted <= limit:
         return None
     return f"stage {progress.stage} at step {progress.step} for {lasted:.0f} s, limit {limit:.0f} s"
 
 
-def stage_limit(progress: Progress, deadlines: Deadlines) -> float | None:
-    """Return how long the present stage may last (seconds), None for no limit."""
+def stage_limit(progress: Progress, deadlines: Deadlines) -> float:
+    """Return how long the present stage may last without a step (seconds)."""
     match progress.stage:
         case Stage.CONNECTING | Stage.LOADING_MODEL:
             return deadlines.loading_model_seconds
@@ -58,9 +62,7 @@ def stage_limit(progress: Progress, deadlines: Deadlines) -> float | None:
         case Stage.TRAINING:
             usual = progress.seconds_per_step
             return max(MIN_STEP_LIMIT_SECONDS, deadlines.step_timeout_factor * usual)
-        case Stage.CHECKPOINTING | Stage.EXPORTING:
+        case Stage.CHECKPOINTING | Stage.EXPORTING | Stage.FINISHED:
             return deadlines.checkpoint_seconds
         case Stage.VALIDATING:
             return deadlines.validation_seconds
-        case Stage.FINISHED:
-            return None

@@ -94,7 +94,7 @@ class Metrics(QueueObserver):
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,
         }
-        if moved := status.restart_state.step_seen_time:
+        if moved := status.restart_state.still_since:
             values["last_step_timestamp_seconds"] = parse_timestamp(moved).timestamp()
         for name, value in values.items():
             self._gauges[name].labels(*of_job).set(value)

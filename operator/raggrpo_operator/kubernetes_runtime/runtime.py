@@ -156,12 +156,13 @@ class KubernetesRuntime:
         """Return the job's Ray cluster; what the cache lacks is asked for before it counts.
 
         Several can exist for a moment while an old one is being deleted; that one comes first,
-        since nothing new begins before it is gone.
+        since nothing new begins before it is gone. One that is gone from the cache between two
+        attempts may live on as well.
         """
         cached = owned_by(self._uid, self._reach.objects.ray_clusters.get(self._key, ()))
         if cached:
             return min(cached, key=cluster_number)
-        if not job.status.attempts or job.status.attempts[0].cause is not None:
+        if not job.status.attempts or job.status.completion_time:
             return None
         return await self._live_cluster(job.status.cluster.name)
 

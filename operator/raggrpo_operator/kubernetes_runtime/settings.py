@@ -77,7 +77,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         leader_election=found.switch("LEADER_ELECTION", default.leader_election),
         lease_name=found.text("LEASE_NAME", default.lease_name),
         resync_seconds=found.number("RESYNC_SECONDS", default.resync_seconds, 1, 86_400),
-        poll_seconds=found.number("POLL_SECONDS", default.poll_seconds, 0.05, 300),
+        poll_seconds=found.number("POLL_SECONDS", default.poll_seconds, 0.05, 60),
         status_seconds=found.number("STATUS_SECONDS", default.status_seconds, 0, 3600),
         start_grace_seconds=found.number(
             "START_GRACE_SECONDS", default.start_grace_seconds, 0, 3600

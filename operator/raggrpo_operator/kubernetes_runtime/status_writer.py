@@ -104,10 +104,9 @@ def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
 def _without_progress(status: JobStatus) -> JobStatus:
     state = status.restart_state.model_copy(
         update={
-            "read_since": "",
-            "stage_entered": "",
+            "looked": "",
             "step_seen": 0,
-            "step_seen_time": "",
+            "still_since": "",
             "reads_since_step": 0,
         }
     )

@@ -183,6 +183,15 @@ async def test_progress_that_cannot_be_read_is_none(answer: Answer) -> None:
     assert found is None
 
 
+@pytest.mark.parametrize("code", [401, 403])
+async def test_a_refused_token_of_progress_is_no_unreadable_progress(code: int) -> None:
+    async with a_head(lambda method, path: (code, {})) as head:
+        client = ProgressClient(head.url, token="old")
+        with pytest.raises(AccessRefused, match=f"/progress: HTTP {code}"):
+            await client.read()
+        await client.close()
+
+
 async def test_progress_is_read_whatever_newer_fields_it_has() -> None:
     body = {"attempt": 2, "stage": "Training", "step": 7, "fromTheFuture": 1}
     async with a_head(lambda method, path: (200, body)) as head:

@@ -337,6 +337,16 @@ def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Pat
     assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]
 
 
+def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+    saved = [store.save(a_meta(step), shards(step)) for step in (10, 20)]
+
+    store.reject_all([str(each.folder) for each in saved], "NaN")
+
+    assert [each.meta.step for each in store.checkpoints] == [10]
+    assert [each.reason for each in store.skipped] == ["rejected: NaN"]
+
+
 def test_a_rejected_checkpoint_stays_until_newer_ones_exist(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path), keep_last=1)
     store.save(a_meta(10), shards(10))

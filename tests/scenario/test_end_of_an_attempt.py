@@ -1,0 +1,144 @@
+"""Every combination of what Ray's Jobs API answers, how the driver ended and what the head does."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.progress import Failure, Progress, Stage
+from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_operator.core.actions import SubmitAttempt
+from raggrpo_operator.core.decide import decide
+from raggrpo_operator.core.observed import (
+    AttemptObserved,
+    ClusterObserved,
+    Observed,
+    SubmissionStatus,
+)
+from simulated_runtime import T0, a_story
+
+HTTP = ["200", "404", "silent"]
+"""Silent: no connection, a time-out or 5xx; 401 and 403 end the round (test_time_and_trust)."""
+STATUS = [status.value for status in SubmissionStatus]
+EXITS: list[int | None] = [None, *map(int, ExitCode), 99, -9]
+HEAD = ["ready", "not ready", "lost", "gone"]
+CELLS = list(itertools.product(HTTP, STATUS, EXITS, HEAD))
+
+ANY = "*"
+# The first row that fits says what the attempt's end is called; "-": it may still run.
+TABLE: list[tuple[str, str, object, str, str]] = [
+    (ANY, ANY, ANY, "gone", "HeadLost"),
+    (ANY, ANY, ANY, "lost", "NodeLost"),  # as its pods tell
+    ("silent", ANY, ANY, ANY, "-"),
+    ("404", ANY, ANY, ANY, "HeadLost"),  # it restarted in place
+    ("200", "PENDING", ANY, ANY, "-"),
+    ("200", "RUNNING", ANY, ANY, "-"),
+    ("200", "SUCCEEDED", ANY, ANY, "FalseSuccess"),  # at step 30 of 60
+    ("200", "STOPPED", ANY, ANY, "Stopped"),
+    ("200", "FAILED", 2, ANY, "ConfigError"),
+    ("200", "FAILED", 3, ANY, "DataError"),
+    ("200", "FAILED", 4, ANY, "PreflightFailed"),
+    ("200", "FAILED", 5, ANY, "RewardCodeError"),
+    ("200", "FAILED", 10, ANY, "CudaOutOfMemory"),
+    ("200", "FAILED", 11, ANY, "RolloutEngineLost"),
+    ("200", "FAILED", 12, ANY, "TrainerRankLost"),
+    ("200", "FAILED", 13, ANY, "CollectiveTimeout"),
+    ("200", "FAILED", 14, ANY, "NonFinite"),
+    ("200", "FAILED", 15, ANY, "RetrievalUnavailable"),
+    ("200", "FAILED", 16, ANY, "CheckpointWriteFailed"),
+    ("200", "FAILED", 17, ANY, "VolumeFull"),
+    ("200", "FAILED", 18, ANY, "CheckpointIncompatible"),
+    ("200", "FAILED", 19, ANY, "CheckpointPathInUse"),
+    ("200", "FAILED", 20, ANY, "RanksStuck"),
+    ("200", "FAILED", 75, ANY, "Preempted"),
+    ("200", "FAILED", 76, ANY, "Superseded"),
+    ("200", "FAILED", ANY, ANY, "ProgramError"),  # 0, 1, unknown codes, signals, none
+]
+
+
+def expected(cell: tuple[str, str, int | None, str]) -> str:
+    for *pattern, cause in TABLE:
+        if all(wanted in (ANY, found) for wanted, found in zip(pattern, cell, strict=True)):
+            return str(cause)
+    raise AssertionError(f"no row covers {cell}")
+
+
+def seen(http: str, status: str, code: int | None, head: str, **progress: Any) -> Observed:
+    cluster: ClusterObserved | None = ClusterObserved(
+        1,
+        is_ready=head == "ready",
+        is_lost=head == "lost",
+        cause=Cause.NODE_LOST if head == "lost" else None,
+    )
+    attempt = AttemptObserved(1, SubmissionStatus(status), code) if http == "200" else None
+    return Observed(
+        cluster=None if head == "gone" else cluster,
+        attempt=attempt,
+        progress=Progress(
+            attempt=1,
+            stage=Stage.TRAINING,
+            step=30,
+            total_steps=60,
+            started_from_step=0,
+            seconds_per_step=1.0,
+            **progress,
+        ),
+        dashboard_reachable=http != "silent",
+    )
+
+
+def ended(observed: Observed, **record: Any) -> AttemptRecord:
+    running = AttemptRecord(number=1, started="2026-11-21T11:59:00Z", **record)
+    status = JobStatus(attempt=1, attempts=[running], cluster=ClusterStatus(number=1))
+    job = a_story().job.model_copy(update={"status": status})
+    decision = decide(job, observed, T0)
+    assert not any(isinstance(action, SubmitAttempt) for action in decision.actions)
+    return decision.status.attempts[0]
+
+
+@pytest.mark.parametrize("head", HEAD)
+@pytest.mark.parametrize("http", HTTP)
+def test_every_cell_of_the_table_has_its_cause(http: str, head: str) -> None:
+    wrong = []
+    for cell in [each for each in CELLS if (each[0], each[3]) == (http, head)]:
+        record = ended(seen(*cell))
+        if (found := str(record.cause or "-")) != expected(cell):
+            wrong.append((*cell, found, expected(cell)))
+
+    assert wrong == []
+
+
+def test_every_row_of_the_table_is_needed() -> None:
+    used = {next(r for r in TABLE if expected(cell) == r[4] and _fits(r, cell)) for cell in CELLS}
+
+    assert used == set(TABLE)
+
+
+def _fits(row: tuple[str, str, object, str, str], cell: tuple[str, str, int | None, str]) -> bool:
+    return all(wanted in (ANY, found) for wanted, found in zip(row, cell, strict=False))
+
+
+def test_the_drivers_own_words_name_its_end_where_ray_knows_no_code() -> None:
+    failure = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan")
+
+    record = ended(seen("200", "FAILED", None, "ready", failure=failure))
+
+    assert (record.cause, record.message) == (Cause.NON_FINITE, "loss nan")
+
+
+def test_words_that_belong_to_another_code_are_not_believed() -> None:
+    failure = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan")
+
+    record = ended(seen("200", "FAILED", -9, "ready", failure=failure))
+
+    assert (record.cause, "signal 9" in record.message) == (Cause.PROGRAM_ERROR, True)
+
+
+def test_pods_explain_a_driver_that_failed_better_than_its_exit_code() -> None:
+    observed = seen("200", "FAILED", 12, "ready")
+    told = ClusterObserved(1, is_ready=True, cause=Cause.HOST_OUT_OF_MEMORY, message="OOMKilled")
+
+    record = ended(Observed(cluster=told, attempt=observed.attempt, progress=observed.progress))
+
+    assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "OOMKilled")

@@ -1,0 +1,190 @@
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.status import Cause
+from raggrpo_operator.core.observed import Observed
+from simulated_runtime import T0, SimulatedRuntime, Story, a_story, a_story_job
+
+MANY_LOOKS = 250
+Part = tuple[Stage, int, float]
+"""Stage, finished steps and how long that lasts (seconds)."""
+
+
+def poll(timeline: list[Part]) -> float:
+    """Seconds between two looks: 5 as in a cluster, more where that would be very many."""
+    return max(5.0, sum(lasts for _, _, lasts in timeline if lasts < 1e5) / MANY_LOOKS)
+
+
+def steps(first: int, seconds: list[float]) -> list[Part]:
+    return [(Stage.TRAINING, first + i, lasts) for i, lasts in enumerate(seconds)]
+
+
+STARTED: list[Part] = [
+    (Stage.CONNECTING, 0, 5),
+    (Stage.LOADING_MODEL, 0, 60),
+    (Stage.STARTING_ROLLOUT, 0, 90),
+    (Stage.WARMING_RETRIEVAL, 0, 10),
+    (Stage.FIRST_STEP, 0, 30),
+]
+SLOW_START: list[Part] = [
+    (Stage.CONNECTING, 0, 30),
+    (Stage.LOADING_MODEL, 0, 1700),
+    (Stage.STARTING_ROLLOUT, 0, 1700),
+    (Stage.WARMING_RETRIEVAL, 0, 1700),
+    (Stage.FIRST_STEP, 0, 1100),
+]
+LONG_SAVES = [part for step in range(10, 80, 10) for part in [(Stage.CHECKPOINTING, step, 600.0)]]
+HEALTHY: dict[str, list[Part]] = {
+    "even steps": STARTED + steps(1, [15.0] * 40),
+    "a slow start": SLOW_START + steps(1, [20.0] * 10),
+    "a long save": [*STARTED, *steps(1, [15.0] * 9), (Stage.CHECKPOINTING, 10, 1700)],
+    "saves in a row with nothing seen between them": STARTED + LONG_SAVES,
+    "a long validation": [*STARTED, *steps(1, [15.0] * 9), (Stage.VALIDATING, 10, 3500)],
+    "validation and save at each step": STARTED
+    + [
+        part
+        for step in range(1, 8)
+        for part in [
+            (Stage.TRAINING, step, 15.0),
+            (Stage.VALIDATING, step, 1500.0),
+            (Stage.CHECKPOINTING, step, 900.0),
+        ]
+    ],
+    "bursts of steps": STARTED + steps(1, [1.0, 1.0, 1.0, 1.0, 50.0] * 8),
+    "growing steps": STARTED + steps(1, [10.0 * 1.25**i for i in range(18)]),
+    "steps of a minute after quick ones": STARTED + steps(1, [2.0] * 9 + [58.0] * 6),
+    "a long export": [*STARTED, *steps(1, [15.0] * 9), (Stage.EXPORTING, 10, 1700)],
+    "a slow retrieval service": STARTED + steps(1, [30.0, 30.0, 290.0] * 6),
+    "a slow start after a resume": [
+        *STARTED[:2],
+        (Stage.STARTING_ROLLOUT, 40, 1700),
+        (Stage.FIRST_STEP, 40, 1100),
+        *steps(41, [15.0] * 10),
+    ],
+}
+
+
+@dataclass
+class PlayedRuntime(SimulatedRuntime):
+    """/progress tells a timeline, from the attempt's submission on."""
+
+    timeline: list[Part] = field(default_factory=list)
+
+    async def observe(self, job: RagGrpoJob) -> Observed:
+        if self.attempt is not None:
+            self.attempt.hangs = True  # it does nothing by itself
+        return await super().observe(job)
+
+    @property
+    def played(self) -> float:
+        """Seconds since the submission."""
+        return (self.now - self.attempt.started).total_seconds() if self.attempt else 0.0
+
+    def _progress(self) -> Progress | None:
+        if self.attempt is None:
+            return None
+        left, recent = self.played, []
+        for stage, step, lasts in self.timeline:  # noqa: B007
+            if left < lasts:
+                break
+            left -= lasts
+            recent += [lasts] if stage is Stage.TRAINING else []
+        usual = sorted(recent[-8:])[len(recent[-8:]) // 2] if recent else 0.0
+        return Progress(
+            attempt=self.attempt.number,
+            stage=stage,
+            step=step,
+            total_steps=10_000,
+            started_from_step=self.timeline[0][1],
+            seconds_per_step=usual,
+        )
+
+
+def a_played_story(timeline: list[Part], changes: dict[str, Any] | None = None) -> Story:
+    return Story(a_story_job(changes), PlayedRuntime(timeline=timeline))
+
+
+async def looks(story: Story, until: float) -> None:
+    """Look every few seconds until so many seconds after the submission."""
+    await story.until(lambda status: bool(status.attempts and status.attempts[0].started))
+    runtime = story.runtime
+    assert isinstance(runtime, PlayedRuntime)
+    while runtime.played < until and story.status.restart_state.intent is None:
+        now = runtime.now
+        await story.round()
+        runtime.now = max(runtime.now, now + timedelta(seconds=poll(runtime.timeline)))
+
+
+@pytest.mark.parametrize("timeline", HEALTHY.values(), ids=HEALTHY.keys())
+async def test_a_healthy_run_is_no_hang(timeline: list[Part]) -> None:
+    story = a_played_story(timeline)
+
+    await looks(story, sum(lasts for _, _, lasts in timeline) - poll(timeline))
+
+    assert story.status.restart_state.intent is None
+    assert len(story.attempts) == 1
+
+
+def hangs_of() -> Iterator[tuple[str, list[Part], float]]:
+    trained = STARTED + steps(1, [15.0] * 10)
+    yield "a step", [*trained, (Stage.TRAINING, 11, 1e6)], 150.0
+    yield "a short step", [*STARTED, *steps(1, [1.0] * 10), (Stage.TRAINING, 11, 1e6)], 60.0
+    yield "loading", [(Stage.CONNECTING, 0, 5), (Stage.LOADING_MODEL, 0, 1e6)], 1800.0
+    yield "starting rollout", [*STARTED[:2], (Stage.STARTING_ROLLOUT, 0, 1e6)], 1800.0
+    yield "warming retrieval", [*STARTED[:3], (Stage.WARMING_RETRIEVAL, 0, 1e6)], 1800.0
+    yield "first step", [*STARTED[:4], (Stage.FIRST_STEP, 0, 1e6)], 1200.0
+    yield "a save", [*trained, (Stage.CHECKPOINTING, 11, 1e6)], 1800.0
+    yield "a validation", [*trained, (Stage.VALIDATING, 11, 1e6)], 3600.0
+    yield "the export", [*trained, (Stage.EXPORTING, 11, 1e6)], 1800.0
+    yield "the end", [*trained, (Stage.FINISHED, 11, 1e6)], 1800.0
+
+
+HANGS = {name: (timeline, limit) for name, timeline, limit in hangs_of()}
+
+
+@pytest.mark.parametrize("name", HANGS)
+async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> None:
+    timeline, limit = HANGS[name]
+    begun = sum(lasts for _, _, lasts in timeline[:-1])
+    story = a_played_story(timeline)
+
+    await looks(story, begun + limit + 100)
+
+    assert story.status.restart_state.intent is Cause.STALLED
+    runtime = story.runtime
+    assert isinstance(runtime, PlayedRuntime)
+    # One poll until the hang is seen to begin, one until its deadline is seen to be over.
+    found = runtime.played - poll(timeline) - begun
+    assert limit - 1 < found <= limit + 2 * poll(timeline)
+
+
+async def test_a_suspended_night_is_no_hang() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step == 25)
+    story.edit({"suspend": True})
+    await story.until_quiet()
+
+    story.runtime.now += timedelta(hours=9)
+    story.edit({})
+    await story.until_quiet()
+
+    assert [record.cause for record in story.attempts] == [Cause.SUSPENDED, Cause.SUCCEEDED]
+
+
+async def test_a_day_in_the_queue_is_no_hang() -> None:
+    story = a_story(changes={"recovery.deadlines": {"provisioningSeconds": 90_000}})
+    story.runtime.cluster_seconds = 86_400.0
+    await story.until(lambda status: status.attempt == 1)
+
+    while story.runtime.now - T0 < timedelta(days=1):
+        await story.round()
+        story.runtime.now += timedelta(minutes=2)
+    await story.until_quiet()
+
+    assert [record.cause for record in story.attempts] == [Cause.SUCCEEDED]
