@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -46,6 +47,14 @@ class Api:
         """Return all objects of a collection; none when there is no such kind."""
         found = await self.get(path)
         return found["items"] if found is not None else []
+
+    async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
+        """Yield (type of event, object): all that exist, then every change; never ends."""
+        query = {"watch": "1"}
+        async with self._http.stream("GET", path, params=query, timeout=None) as answer:
+            async for line in answer.aiter_lines():
+                event = json.loads(line)
+                yield event["type"], event["object"]
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> Manifest:
         """Create an object."""

@@ -28,6 +28,7 @@ class Script:
     exit_code: int = 12
     waits_at: int | None = None
     """It stays at this step until it is stopped or `PlayedRay.go_on` is set."""
+    step_seconds: float = STEP_SECONDS
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Driver:
         if self.status != "RUNNING":
             return
         total, script = self.config.training.total_steps, self.script
-        due = self.first_step + int((time.monotonic() - self.began) / STEP_SECONDS)
+        due = self.first_step + int((time.monotonic() - self.began) / script.step_seconds)
         limit = script.waits_at if script.waits_at is not None and not may_go_on else total
         self.step = min(due, total, limit)
         if script.fails_at is not None and self.step >= script.fails_at:
@@ -73,7 +74,7 @@ class Driver:
             step=self.step,
             total_steps=self.config.training.total_steps,
             started_from_step=self.first_step,
-            seconds_per_step=STEP_SECONDS,
+            seconds_per_step=self.script.step_seconds,
             checkpoint=CheckpointRef(step=self.saved, path=f"/{self.saved}")
             if self.saved
             else None,
@@ -110,6 +111,12 @@ class PlayedRay:
         for driver in self._drivers[cluster].values():
             if driver.status == "RUNNING":
                 driver.status, driver.exit_code = "FAILED", exit_code
+
+    def finish_all(self) -> None:
+        """Let every running driver have done its last step."""
+        for known in self._drivers.values():
+            for driver in known.values():
+                driver.began -= driver.config.training.total_steps * driver.script.step_seconds
 
     def tokens(self) -> list[str]:
         """Return all tokens, for a search of what must not hold them."""
