@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import httpx
+
 from played_kuberay import Api, PlayedKubeRay, path_of
 from played_ray import PlayedRay
 

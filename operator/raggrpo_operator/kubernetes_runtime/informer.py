@@ -29,6 +29,7 @@ NOISE = ("managedFields", "selfLink")
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     """Return settings with which kopf writes nothing and notices a watch that has died."""
     made = kopf.OperatorSettings()
+    made.persistence.diffbase_storage = _NoComparison()
     made.persistence.finalizer = "raggrpo.io/finalizer"  # never used: nothing here needs one
     made.watching.inactivity_timeout = 70
     made.watching.server_timeout = 300
@@ -47,6 +48,22 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     # Without rights on the whole cluster new kinds and namespaces cannot be noticed.
     made.scanning.disabled = bool(settings.namespaces)
     return made
+
+
+class _NoComparison(kopf.DiffBaseStorage):
+    """No version of an object is compared with the one before.
+
+    kopf compares for handlers that we do not have, and would copy every object several times.
+    """
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        raise NotImplementedError("nothing is written into objects")
 
 
 def registry(
