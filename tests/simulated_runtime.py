@@ -98,6 +98,8 @@ class SimulatedRuntime:
     is_blind: bool = False
     """/progress cannot be read."""
     dashboard_is_down: bool = False
+    queue: str = ""
+    """Why a queueing system holds the pods back; empty: it does not."""
     attempt: Attempt | None = None
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
@@ -157,6 +159,18 @@ class SimulatedRuntime:
         """Let the cluster die with everything on it."""
         self._lost, self.attempt = (cause, message), None
 
+    def preempt(self) -> None:
+        """Let the queue take the pods away; the driver saves before it ends."""
+        self.queue = "waits in queue research"
+        if self.attempt is not None:
+            self.saved.append(self.attempt.step)
+        self.attempt = None
+
+    def admit(self) -> None:
+        """Let the queue start all pods anew."""
+        assert self._cluster is not None
+        self.queue, self._cluster = "", (self._cluster[0], self.now)
+
     def _submit(self, number: int, total_steps: int) -> None:
         if self.attempt is not None and self.attempt.number == number:
             return
@@ -209,6 +223,8 @@ class SimulatedRuntime:
         if self._lost is not None:
             cause, message = self._lost
             return ClusterObserved(number, is_lost=True, cause=cause, message=message)
+        if self.queue:
+            return ClusterObserved(number, is_queued=True, message=self.queue)
         ready = (self.now - created).total_seconds() >= CLUSTER_SECONDS
         return ClusterObserved(number, is_ready=ready)
 
