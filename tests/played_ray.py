@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_CONFIG
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, Stage
 from raggrpo_api.trainer_config import TrainerConfig
@@ -62,7 +63,7 @@ class Driver:
     def saved(self) -> int:
         """Step of the newest checkpoint."""
         every = self.config.checkpoint.every_steps
-        is_done = self.status in ("SUCCEEDED", "STOPPED")
+        is_done = self.status in ("SUCCEEDED", "STOPPED") or self.exit_code == ExitCode.PREEMPTED
         return max(self.first_step, self.step if is_done else self.step // every * every)
 
     def progress(self) -> Progress:
@@ -108,7 +109,7 @@ class PlayedRay:
 
     def fail(self, cluster: str, exit_code: int) -> None:
         """Let the running driver of a head end with this code."""
-        for driver in self._drivers[cluster].values():
+        for driver in self._drivers.get(cluster, {}).values():
             if driver.status == "RUNNING":
                 driver.status, driver.exit_code = "FAILED", exit_code
 
