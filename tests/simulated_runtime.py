@@ -98,6 +98,8 @@ class SimulatedRuntime:
     is_blind: bool = False
     """/progress cannot be read."""
     dashboard_is_down: bool = False
+    save_seconds: float = 0.0
+    """Duration of the last save, as the trainer tells it."""
     queue: str = ""
     """Why a queueing system holds the pods back; empty: it does not."""
     attempt: Attempt | None = None
@@ -257,6 +259,7 @@ class SimulatedRuntime:
             seconds_per_step=STEP_SECONDS,
             checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
             skipped_checkpoints=self.skipped,
+            save_seconds=self.save_seconds,
             failure=failure,
         )
 

@@ -94,7 +94,7 @@ class Progress(ApiModel):
     pinned: dict[str, str] = {}
     """What Auto chose in this attempt: precision, attention."""
     save_seconds: float = 0.0
-    """Duration of the last save; sizes the grace period."""
+    """Duration of the last save; sizes the grace of the next cluster's pods."""
     failure: Failure | None = None
     """Set before the driver exits with a code other than 0."""
     time: str = ""

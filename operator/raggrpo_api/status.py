@@ -171,6 +171,8 @@ class RestartState(ApiModel):
     step_seen_time: str = ""
     reads_since_step: int = 0
     """Successful reads of /progress since the step last moved; time nobody looked kills nothing."""
+    slowest_save_seconds: float = 0.0
+    """Of all attempts; sizes the grace of the next cluster's pods."""
 
 
 class PodRole(StrEnum):

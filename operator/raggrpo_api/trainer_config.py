@@ -69,8 +69,6 @@ class TrainerConfig(ApiModel):
     monitoring: MonitoringSpec
     resources: ResourcesSpec
     world: World
-    grace_seconds: int = 30
-    """Time between SIGTERM and SIGKILL, for the emergency save."""
 
     def to_json(self) -> str:
         """Return the canonical JSON that travels with the attempt."""

@@ -102,7 +102,10 @@ def _has_ended(this: Round) -> bool:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
         this.update(preflight=status.preflight.model_copy(update={"spec_hash": ""}))
     restarts = status.restarts.model_copy(update={"since_progress": 0})
-    kept = RestartState(mitigations=status.restart_state.mitigations)
+    kept = RestartState(
+        mitigations=status.restart_state.mitigations,
+        slowest_save_seconds=status.restart_state.slowest_save_seconds,
+    )
     this.update(restarts=restarts, restart_state=kept, retry=retry, completion_time="")
     return False
 

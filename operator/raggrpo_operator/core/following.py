@@ -38,6 +38,8 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
         record = record.model_copy(update=changes)
         this.update(attempts=[record, *this.status.attempts[1:]])
     if progress is not None:
+        if progress.save_seconds > this.status.restart_state.slowest_save_seconds:
+            this.update_restart_state(slowest_save_seconds=round(progress.save_seconds, 1))
         _verify_resume(this, progress)
         this.update(progress=_progress_status(this, progress))
         if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
