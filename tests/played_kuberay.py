@@ -50,12 +50,18 @@ class Api:
         return found["items"] if found is not None else []
 
     async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
-        """Yield (type of event, object): all that exist, then every change; never ends."""
+        """Yield (type of event, object): all that exist, then every change; never ends.
+
+        A server under load drops watches: then all that exist are told again.
+        """
         query = {"watch": "1"}
-        async with self._http.stream("GET", path, params=query, timeout=None) as answer:
-            async for line in answer.aiter_lines():
-                event = json.loads(line)
-                yield event["type"], event["object"]
+        while True:
+            with suppress(httpx.TransportError):
+                async with self._http.stream("GET", path, params=query, timeout=None) as answer:
+                    async for line in answer.aiter_lines():
+                        event = json.loads(line)
+                        if event["type"] != "ERROR":
+                            yield event["type"], event["object"]
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> Manifest:
         """Create an object."""

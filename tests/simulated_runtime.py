@@ -98,6 +98,8 @@ class SimulatedRuntime:
     is_blind: bool = False
     """/progress cannot be read."""
     dashboard_is_down: bool = False
+    seconds_per_step: float = STEP_SECONDS
+    """As the trainer tells it."""
     save_seconds: float = 0.0
     """Duration of the last save, as the trainer tells it."""
     queue: str = ""
@@ -256,7 +258,7 @@ class SimulatedRuntime:
             step=attempt.step,
             total_steps=attempt.total_steps,
             started_from_step=None if loading else attempt.from_step,
-            seconds_per_step=STEP_SECONDS,
+            seconds_per_step=self.seconds_per_step,
             checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
             skipped_checkpoints=self.skipped,
             save_seconds=self.save_seconds,

@@ -81,6 +81,8 @@ class Progress(ApiModel):
     """Step of the checkpoint it resumed from, 0 for a fresh start; none before it is known."""
     seconds_per_step: float = 0.0
     """Median of the recent steps."""
+    seconds_by_stage: dict[str, float] = {}
+    """Medians of the recent steps' parts: what each step waited for, and the rest as `other`."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
     """Newest values such as reward_mean."""
     checkpoint: CheckpointRef | None = None

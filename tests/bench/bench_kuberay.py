@@ -18,10 +18,8 @@ class WatchedKubeRay(PlayedKubeRay):
 
     def __init__(self, api: Api, namespace: str, ray: PlayedRay) -> None:
         super().__init__(api, namespace, ray)
-        self.clusters: set[str] = set()
-        """Names of those that exist."""
         self._free = asyncio.Semaphore(AT_ONCE)
-        self._pods_seen: set[str] = set()
+        self._begun: set[str] = set()
 
     async def run(self) -> None:
         """Play until cancelled; a mistake of the player ends it."""
@@ -32,18 +30,16 @@ class WatchedKubeRay(PlayedKubeRay):
     async def _clusters(self, group: asyncio.TaskGroup) -> None:
         path = path_of("ray.io/v1", "rayclusters", self._namespace)
         async for kind, cluster in self._api.watch(path):
-            name = cluster["metadata"]["name"]
-            if kind == "DELETED":
-                self.clusters.discard(name)
-            elif name not in self.clusters:
-                self.clusters.add(name)
+            uid = cluster["metadata"]["uid"]
+            if kind == "ADDED" and uid not in self._begun:
+                self._begun.add(uid)
                 group.create_task(self._limited(self._begin(cluster)))
 
     async def _pods(self, group: asyncio.TaskGroup) -> None:
         async for kind, pod in self._api.watch(path_of("v1", "pods", self._namespace)):
             uid, role = pod["metadata"]["uid"], pod["metadata"]["labels"]["raggrpo.io/role"]
-            if kind == "ADDED" and uid not in self._pods_seen:
-                self._pods_seen.add(uid)
+            if kind == "ADDED" and uid not in self._begun:
+                self._begun.add(uid)
                 group.create_task(self._limited(self._start(pod, role == "preflight")))
 
     async def _limited(self, work: Coroutine[Any, Any, None]) -> None:

@@ -223,7 +223,9 @@ async def life_of_all(bench: Bench, watch_seconds: float) -> Operator:
         async with bench.stage("end", operator):
             bench.ray.finish_all()
             await bench.until("all succeeded", lambda: bench.all_are("Succeeded"))
-            await bench.until("all are freed", lambda: not bench.kuberay.clusters)
+            clusters = path_of("ray.io/v1", "rayclusters", NAMESPACE)
+            while await bench.api.items(clusters):  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
         return operator
 
 

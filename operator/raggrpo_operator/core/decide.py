@@ -10,7 +10,7 @@ from datetime import datetime
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY, cluster_name
-from raggrpo_api.status import AttemptRecord, Cause, ConditionType, RestartState, Tier
+from raggrpo_api.status import AttemptRecord, Baseline, Cause, ConditionType, RestartState, Tier
 
 from . import following, readiness, recovery
 from .actions import (
@@ -279,6 +279,7 @@ def _next_attempt(this: Round) -> Decision:
         stage="",
         stage_entered="",
         reads_since_step=0,
+        baseline=Baseline(),
     )
     config = this.attempt_config()
     record = record.model_copy(update={"config_hash": config.attempt.config_hash})

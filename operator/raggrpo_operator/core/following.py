@@ -8,6 +8,7 @@ from raggrpo_api.status import AttemptRecord, Cause, ConditionType, ProgressStat
 from .actions import DumpStacks, StopAttempt
 from .conditions import STARTING, is_true, parse_timestamp, timestamp
 from .round import Decision, Round
+from .trends import note_trends
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
@@ -73,13 +74,14 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
     ):
         return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
     state = watch(state, progress, this.now)
-    this.update_restart_state(**{**state.model_dump(), "read_since": timestamp(this.now)})
+    this.update(restart_state=state.model_copy(update={"read_since": timestamp(this.now)}))
     late = overdue(state, progress, this.resolved.spec.recovery.deadlines, this.now)
     if late is not None:
         this.condition(ConditionType.STALLED, True, "Stalled", late)
         this.actions.append(DumpStacks(record.number))
         return _intend(this, Cause.STALLED, late)
     this.condition(ConditionType.STALLED, False, "Moving")
+    note_trends(this, progress)
     stage = "Starting" if progress.stage in STARTING else "Training"
     this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {record.number}")
     return this.end(FOLLOW_SECONDS)
