@@ -212,6 +212,10 @@ def train_save_train(
     return [(metrics.loss, metrics.grad_norm)], parameters(policy)
 
 
+def count_parameters(rank: int, world_size: int, model: str) -> int:
+    return a_policy(Path(model), rank=rank, world_size=world_size).num_parameters
+
+
 def export(rank: int, world_size: int, model: str, folder: str) -> None:
     a_policy(Path(model), rank=rank, world_size=world_size).export_hf(Path(folder))
     dist.barrier()

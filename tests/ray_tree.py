@@ -42,19 +42,18 @@ async def start_tree(processes: Processes, logs: Path) -> RayHead:
         log_file=logs / "ray.log",
         temp_dir=make_temp_dir(),
     )
-    while not await head.jobs.is_ready():
-        assert not head.death(), head.death()
-        await asyncio.sleep(0.1)
     entrypoint = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(DRIVER)}"
+    submitted = False
     while True:
+        assert not head.death(), head.death()
         try:
-            await head.jobs.submit("probe-a1", entrypoint, {}, {})
-            break
+            if not submitted:
+                await head.jobs.submit("probe-a1", entrypoint, {}, {})
+                submitted = True
+            elif "parts" in await head.jobs.logs("probe-a1"):
+                return head
         except RuntimeTrouble:
-            await asyncio.sleep(0.2)
-    while True:
-        if "parts" in await head.jobs.logs("probe-a1"):
-            return head
+            await asyncio.sleep(0.2)  # no answer yet
         await asyncio.sleep(0.1)
 
 

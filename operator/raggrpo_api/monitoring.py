@@ -30,10 +30,10 @@ class DebugSwitches(ApiModel):
 
 
 class WandbSpec(ApiModel):
-    """Weights & Biases; the key comes from env by reference."""
+    """Weights & Biases: one run for all attempts, its files in the log folder."""
 
     project: Annotated[str, StringConstraints(max_length=128)] = ""
-    """Project name; empty: off."""
+    """Project name; empty: off. The key is WANDB_API_KEY in env, by secretKeyRef."""
 
 
 class MonitoringSpec(ApiModel):
@@ -42,13 +42,13 @@ class MonitoringSpec(ApiModel):
     mode: MonitoringMode = MonitoringMode.LIGHT
     """Full: everything every step. Light: at the intervals below. Off: progress only."""
     log_every_steps: Every = 10
-    """Steps between log lines and TensorBoard points."""
+    """Steps between log lines and points in TensorBoard and W&B."""
     performance_every_steps: Every = 10
     """Steps between stage times."""
     gpu_every_steps: Every = 20
-    """Steps between device memory readings."""
+    """Steps between device memory readings: a step's peak on the fullest rank."""
     flops_every_steps: Every = 50
-    """Steps between MFU estimates."""
+    """Steps between estimates of TFLOP/s and, of known GPUs, MFU (of dense BF16)."""
     tensorboard_flush_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     """Seconds between flushes of event files."""
     log_dir: OptionalPath = ""

@@ -41,13 +41,6 @@ class RayJobs:
         """Close the connections."""
         await self._http.aclose()
 
-    async def is_ready(self) -> bool:
-        """Tell whether the API answers."""
-        try:
-            return (await self._http.get("/api/version")).status_code == 200
-        except httpx.HTTPError:
-            return False
-
     async def submit(
         self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str]
     ) -> None:

@@ -1,12 +1,15 @@
 """The minimal sample, unchanged, on a folder that stands in for its claim."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from raggrpo_api.history import read_history
+from wandb_files import offline_run
 from word_model import write_word_model
 
 SAMPLE = Path(__file__).parents[2] / "crds" / "samples" / "minimal.yaml"
@@ -19,6 +22,7 @@ def run(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "WANDB_MODE": "offline"},
     )
 
 
@@ -38,9 +42,20 @@ def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> No
     assert refused.returncode in (2, 3, 4)
     assert "--mount work=" in refused.stdout + refused.stderr
 
-    steps = ("--set", "training.totalSteps=2")
-    done = run(tmp_path, "--mount", f"work={claim}", *steps)
+    settings = (
+        "training.totalSteps=2",
+        "monitoring.mode=Full",
+        "monitoring.wandb.project=demo",
+    )
+    sets = [word for setting in settings for word in ("--set", setting)]
+    done = run(tmp_path, "--mount", f"work={claim}", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (claim / "checkpoints" / "minimal" / "export" / "model.safetensors").exists()
     summary = json.loads((tmp_path / "job" / "summary.json").read_text())
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
+    log_dir = claim / "checkpoints" / "minimal" / "logs"
+    for record in read_history(log_dir):  # rewards that are all equal leave nothing to compute
+        assert (record["train_tflops"] > 0) == (record["num_positions"] > 0)
+    shown = offline_run(log_dir)
+    assert (shown.project, shown.name) == ("demo", "minimal")
+    assert {p["step"] for p in shown.history if "train_tflops" in p} == {1, 2}

@@ -34,10 +34,12 @@ def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
         [sys.executable, ray_tree.__file__, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    said = json.loads(process.stdout.readline())
-    yield {**said, "run": process.pid}
-    process.kill()
-    process.communicate()
+    try:
+        said = json.loads(process.stdout.readline())
+        yield {**said, "run": process.pid}
+    finally:
+        process.kill()
+        process.communicate()
     shutil.rmtree(said["temp_dir"])
     assert warden.sweep(said["mark"]) == []
 

@@ -136,6 +136,7 @@ class _Attempt:
         pool = EnginePool(config, engine_options(config, precision), placement, fence.epoch)
         starting = asyncio.create_task(pool.start())
         await ranks.build(policy_arguments(config) | {"precision": precision})
+        reporter.measure(ranks.flops_probe(config.monitoring.flops_every_steps))
         reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
         position = await self._resume(store, ranks, reporter, identity)
         reporter.stage(Stage.STARTING_ROLLOUT)

@@ -13,7 +13,7 @@ import logging
 import statistics
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from raggrpo_api.exit_codes import ExitCode
@@ -22,7 +22,7 @@ from raggrpo_api.trainer_config import TrainerConfig
 
 from .checkpoint import CheckpointStore
 from .checkpoint_compatibility import meta_of
-from .collect import Batch, Collector, Rollouts, Sampling
+from .collect import Collector
 from .drill import Drill
 from .errors import TrainerError
 from .packing import Group
@@ -31,6 +31,7 @@ from .ranks import Ranks
 from .reporting import Reporter
 from .rollout import EnginePool
 from .sampler import Cursor
+from .samples import Batch, Rollouts, Sampling
 from .step_metrics import StepMetrics
 from .step_record import StepRecord
 from .validation import Validator
@@ -134,14 +135,16 @@ async def _next(parts: Parts, position: Position, generate: bool) -> _Next:
 
 async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
     await parts.pool.sleep()
-    metrics = (await parts.ranks.step(groups, step))[0]
+    of_ranks = await parts.ranks.step(groups, step)
+    metrics = of_ranks[0]
     if metrics.non_finite:
         raise TrainerError(
             ExitCode.NON_FINITE,
             f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}: look at "
             "the step's samples, or lower training.learningRate",
         )
-    return metrics
+    most = max(each.device_memory_bytes or 0 for each in of_ranks)
+    return replace(metrics, device_memory_bytes=most or None)
 
 
 async def _synchronise(parts: Parts, version: int) -> None:
@@ -287,6 +290,7 @@ def step_record(
         entropy=metrics.entropy,
         seconds=seconds,
         step_seconds=total,
+        device_memory_bytes=metrics.device_memory_bytes,
     )
 
 

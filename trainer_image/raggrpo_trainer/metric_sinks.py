@@ -22,7 +22,7 @@ from .step_record import StepRecord
 HISTORY_BYTES = 32 * 2**20
 """After so many bytes a history file gets every 10th step, after twice as many every 100th, …"""
 BOARD_POINTS = 20_000
-"""The same for TensorBoard, in steps written (about 2 KiB each)."""
+"""The same for TensorBoard and W&B, in steps written (about 2 KiB each)."""
 RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
 """Written whatever the size; the others come with every checkpoint."""
 
@@ -62,25 +62,19 @@ class JsonLines:
 class TensorBoard:
     """Event files of one attempt; they hide what older attempts wrote beyond its first step."""
 
-    def __init__(self, folder: Path, flush_seconds: int, limit: int = BOARD_POINTS) -> None:
-        # Slow to import and needed by the reporting thread alone.
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._class: Any = SummaryWriter
-        self._folder, self._flush_seconds = str(folder), flush_seconds
+    def __init__(self, folder: Path, flush_seconds: int) -> None:
+        self.place, self._flush_seconds = str(folder), flush_seconds
         self._board: Any = None
-        self._limit = limit
-        self._points = 0
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add the scalars' points at a step."""
-        if not is_kept(step, self._points, self._limit):
-            return
         if self._board is None:
-            self._board = self._class(self._folder, purge_step=step, flush_secs=self._flush_seconds)
+            # Slow to import: an attempt that fails before its first step must not wait for it.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(self.place, purge_step=step, flush_secs=self._flush_seconds)
         for name, value in scalars.items():
             self._board.add_scalar(name, value, step)
-        self._points += 1
 
     def close(self) -> None:
         """Flush and close the event file."""

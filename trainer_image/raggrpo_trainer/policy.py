@@ -36,6 +36,7 @@ from .export import full_parameters, write_folder
 from .loss import Objective, grpo_loss, token_weights
 from .model import TokenLogprobs, build_model
 from .packing import Group, Item, MicroBatch, balance, items, micro_batch, plan
+from .peak_memory import PeakMemory
 from .step_metrics import StepMetrics, Totals, UpdateSums, step_metrics
 from .stopwatch import Stopwatch
 
@@ -112,6 +113,16 @@ class Policy:
         """Transformers' name of the attention that runs."""
         return str(self._model.causal_lm.config._attn_implementation)
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model; a tied head counts once."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @property
+    def device_name(self) -> str:
+        """The driver's name of the GPU; empty on a CPU."""
+        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
+
     def step(self, groups: Sequence[Group], *, step: int) -> StepMetrics:
         """Train on one batch: one update, or one per `mini_batch_prompts` prompts.
 
@@ -119,7 +130,7 @@ class Policy:
         not finite is not made, nor are those after it, and `non_finite` says so. Without a group
         that has anything to teach nothing is computed.
         """
-        clock = Stopwatch(self._device)
+        clock, memory = Stopwatch(self._device), PeakMemory(self._device)
         rate = self._learning_rate * min(1.0, step / max(1, self._warmup_steps))
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
@@ -149,6 +160,7 @@ class Policy:
             non_finite=not finite,
             num_sampled_tokens=sum(part.num_sampled_tokens for part in work),
             seconds=clock.seconds(),
+            device_memory_bytes=memory.peak_bytes(),
         )
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:

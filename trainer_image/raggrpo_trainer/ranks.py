@@ -15,6 +15,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.model import Attention
 from raggrpo_api.trainer_config import TrainerConfig
 
+from .device_peaks import peak_tflops
 from .errors import TrainerError
 from .packing import Group
 from .placement import Placement
@@ -23,6 +24,7 @@ from .precision import MeasuredPrecision, measure_precision
 from .rollout import end_actor, node_id
 from .stacks import register
 from .step_metrics import StepMetrics
+from .step_probes import Probe, flops_probe
 
 T = TypeVar("T")
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
@@ -39,6 +41,10 @@ class RankInfo:
     node: str
     precision: str
     attention: str
+    parameters: int
+    """Of the whole model, not of this rank's shard."""
+    peak_tflops: float
+    """Of this rank's device; 0: not known."""
 
 
 class RankActor:
@@ -66,7 +72,14 @@ class RankActor:
         init_process_group(self._rank, self._world_size, host, port, arguments["device"])
         self._policy = Policy(rank=self._rank, world_size=self._world_size, **arguments)
         attention = ATTENTION_OF.get(self._policy.attention, Attention.SDPA)
-        return RankInfo(os.getpid(), node_id(), str(arguments["precision"]), str(attention))
+        return RankInfo(
+            pid=os.getpid(),
+            node=node_id(),
+            precision=str(arguments["precision"]),
+            attention=str(attention),
+            parameters=self._policy.num_parameters,
+            peak_tflops=peak_tflops(self._policy.device_name),
+        )
 
     def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
         """Train one step; `groups` is the whole batch, of which this rank takes its share."""
@@ -174,6 +187,11 @@ class Ranks:
         """Join the ranks into one group and load the model. `arguments` are Policy's."""
         [address] = await self._all(lambda a: a.address.remote(), self._actors[:1])
         self.infos = await self._all(lambda a: a.build.remote(address, arguments))
+
+    def flops_probe(self, every_steps: int) -> Probe:
+        """Return the measurement of what share of their devices' arithmetic the ranks use."""
+        peaks = [info.peak_tflops for info in self.infos]
+        return flops_probe(every_steps, self.infos[0].parameters, peaks)
 
     async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
         """Train one step; every rank takes its share of the batch by itself."""

@@ -12,7 +12,7 @@ from .packing import MicroBatch
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """What one step did: over all ranks, except `seconds`, which are this rank's own.
+    """What one step did: over all ranks, except the last two, which are this rank's own.
 
     Means are over the trained tokens.
     """
@@ -39,6 +39,8 @@ class StepMetrics:
     entropy: float
     """Estimated by the mean of -log-probability of the sampled tokens."""
     seconds: dict[str, float]
+    device_memory_bytes: int | None
+    """The most that tensors held at once during the step; None on a CPU."""
 
 
 class Totals:
@@ -88,6 +90,7 @@ def step_metrics(
     non_finite: bool,
     num_sampled_tokens: int,
     seconds: dict[str, float],
+    device_memory_bytes: int | None,
 ) -> StepMetrics:
     """Join the step's updates, each with its gradient norm."""
     sums = [update for update, _ in updates]
@@ -108,4 +111,5 @@ def step_metrics(
         kl=per_token * sum(update.kl for update in sums),
         entropy=per_token * sum(update.surprisal for update in sums),
         seconds=seconds,
+        device_memory_bytes=device_memory_bytes,
     )

@@ -1,7 +1,7 @@
 """Measurements that are too dear or too slow-moving for every step (A23, A29)."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,19 @@ def host_memory_probe(every_steps: int, cgroup: Path = CGROUP) -> Probe:
     return Probe(every_steps, lambda _: {"host_memory_bytes": host_memory_bytes(cgroup)})
 
 
-def flops_probe(every_steps: int, parameters: int, peak_tflops: float = 0.0) -> Probe:
-    """Measure `train_tflops` per second of all ranks, and `mfu` where their peak is known."""
+def device_memory_probe(every_steps: int) -> Probe:
+    """Show `device_memory_bytes`: the step's peak on the rank that held most; none on CPUs."""
+
+    def read(record: StepRecord) -> Mapping[str, float]:
+        held = record.device_memory_bytes
+        return {} if held is None else {"device_memory_bytes": held}
+
+    return Probe(every_steps, read)
+
+
+def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Probe:
+    """Measure `train_tflops` per second of all ranks, and `mfu` where all their peaks are known."""
+    peak_tflops = sum(peaks) if all(peaks) else 0.0
 
     def read(record: StepRecord) -> Mapping[str, float]:
         work = FLOPS_PER_PARAMETER * parameters * record.num_positions

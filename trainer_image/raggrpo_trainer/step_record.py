@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields
 
 from .http_json import CallSummary
 
-_NESTED = ("step", "reward_parts", "seconds", "step_seconds", "retrieval")
+_APART = ("step", "reward_parts", "seconds", "step_seconds", "retrieval", "device_memory_bytes")
+"""Not among the scalars of every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +43,15 @@ class StepRecord:
     seconds: Mapping[str, float]
     """By stage (retrieve, generate, reward, train, sync): only what the step waited for."""
     step_seconds: float
+    device_memory_bytes: int | None = None
+    """The most of all ranks; None on CPUs."""
     retrieval: Mapping[str, CallSummary] = field(default_factory=dict)
     """By endpoint, since the attempt began."""
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name, and the rates; means that do not exist are left out."""
         whole = max(self.step_seconds, 1e-9)
-        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NESTED}
+        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _APART}
         numbers["samples_per_second"] = self.num_samples / whole
         numbers["tokens_per_second"] = self.num_sampled_tokens / whole
         return {name: value for name, value in numbers.items() if value is not None}

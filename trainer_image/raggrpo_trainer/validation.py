@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from raggrpo_api.retrieval import RetrievalMode
 from raggrpo_api.trainer_config import TrainerConfig
 
-from .collect import Collector, Rollouts, Sampling
+from .collect import Collector
 from .prompt_files import Prompt
+from .samples import Rollouts, Sampling
 
 GREEDY = Sampling(n=1, temperature=0.0, top_p=1.0)
 

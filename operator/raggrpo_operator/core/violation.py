@@ -92,6 +92,10 @@ class Reason(StrEnum):
     NEEDS_READ_WRITE_MANY = "NeedsReadWriteMany"  # C11
     VALIDATION_NEEDS_FILES = "ValidationNeedsFiles"  # A8
 
+    # Monitoring (rules/monitoring.py)
+    WANDB_WITHOUT_KEY = "WandbWithoutKey"  # A23
+    WANDB_UNUSED = "WandbUnused"  # A23
+
     # Names and secrets (rules/names_and_secrets.py)
     NAME_NOT_UNIQUE = "NameNotUnique"  # C14
     SECRET_IN_PLAIN_TEXT = "SecretInPlainText"  # C15

@@ -155,12 +155,11 @@ async def test_answer_that_is_no_json_is_trouble() -> None:
         await jobs.close()
 
 
-async def test_head_that_is_not_there_is_trouble_and_not_ready() -> None:
+async def test_head_that_is_not_there_is_trouble() -> None:
     async with a_head(unknown) as head:
         pass
     jobs = RayJobs(head.url)
 
-    assert not await jobs.is_ready()
     with pytest.raises(RuntimeTrouble):
         await jobs.status("j-a1", 1)
     await jobs.close()

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from faulty_server import FaultyServer, Received, always, search_r1, serving
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer.collect import Collector, Rollouts, Sample, Sampling
+from raggrpo_trainer.collect import Collector
 from raggrpo_trainer.engine import Generation, GenerationRequest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http_json import ONE_TRY
@@ -25,6 +25,7 @@ from raggrpo_trainer.retrieval import RetrievalClient
 from raggrpo_trainer.rewards import Rewards
 from raggrpo_trainer.rollout import EnginePool
 from raggrpo_trainer.sample_failures import FailureCause
+from raggrpo_trainer.samples import Rollouts, Sample, Sampling
 from report_builders import a_config
 
 Write = Callable[[str], str]

@@ -383,6 +383,21 @@ def test_kl_needs_groups_without_variance_too(model: Path) -> None:
     assert metrics.num_trained_tokens == metrics.num_sampled_tokens == 21
 
 
+def test_every_rank_counts_the_whole_model(model: Path, two_ranks: Ranks) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(model)
+
+    found = two_ranks.run(policy_support.count_parameters, str(model))
+
+    assert found == [plain.num_parameters()] * 2
+
+
+def test_a_cpu_has_neither_device_memory_nor_a_device_name(model: Path) -> None:
+    policy = a_policy(model)
+
+    assert policy.step([a_group()], step=1).device_memory_bytes is None
+    assert policy.device_name == ""
+
+
 def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
     policy = a_policy(model, learning_rate=0.01, warmup_steps=4)
 

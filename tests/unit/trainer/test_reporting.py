@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from raggrpo_api.history import read_events, read_history
 from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_trainer.device_peaks import peak_tflops
 from raggrpo_trainer.http_json import CallSummary
 from raggrpo_trainer.metric_sinks import JsonLines, PrometheusText, is_kept
 from raggrpo_trainer.reporting import Reporter
@@ -54,6 +55,19 @@ def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
     reporter.close()
 
     assert published.progresses[-1].seconds_per_step == 2.0
+
+
+def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+
+    for step, seconds in enumerate((1.0, 9.0, 2.0), start=1):
+        parts = {"generate": seconds, "train": 1.0}
+        reporter.step(a_step(step, seconds=parts, step_seconds=seconds + 1.5))
+    reporter.close()
+
+    parts = {"generate": 2.0, "train": 1.0, "other": 0.5}
+    assert published.progresses[-1].seconds_by_stage == parts
 
 
 def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None:
@@ -216,17 +230,35 @@ def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
 
     def read(record: Any) -> dict[str, float]:
         measured.append(record.step)
-        return {"gpu_memory_bytes": 1e9}
+        return {"weighed": 1.0}
 
     config = a_config(tmp_path)
-    reporter = Reporter(config, 1, publish=Published(), probes=[Probe(5, read)])
+    reporter = Reporter(config, 1, publish=Published())
+    reporter.measure(Probe(5, read))
     for step in range(1, 13):
         reporter.step(a_step(step))
     reporter.close()
 
     history = read_history(Path(config.monitoring.log_dir))
     assert measured == [5, 10]
-    assert [r["step"] for r in history if "gpu_memory_bytes" in r] == [5, 10]
+    assert [r["step"] for r in history if "weighed" in r] == [5, 10]
+
+
+def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path: Path) -> None:
+    config = a_config(tmp_path, {"monitoring.gpuEverySteps": 2})
+    log_dir, published = Path(config.monitoring.log_dir), Published()
+    reporter = Reporter(config, 1, publish=published)
+
+    for step in range(1, 5):
+        reporter.step(a_step(step, device_memory_bytes=step * 1000))
+    for step in range(5, 7):
+        reporter.step(a_step(step))
+    reporter.close()
+
+    shown = [(r["step"], r.get("device_memory_bytes")) for r in read_history(log_dir)]
+    assert shown == [(1, None), (2, 2000), (3, None), (4, 4000), (5, None), (6, None)]
+    assert steps_of(log_dir, "device_memory_bytes") == [2, 4]
+    assert "raggrpo_device_memory_bytes" in published.metrics[-1]
 
 
 def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path: Path) -> None:
@@ -343,9 +375,36 @@ def test_prometheus_shows_stages_calls_and_numbers() -> None:
 def test_flops_are_counted_over_computed_positions_and_training_time() -> None:
     record = a_step(1, num_positions=1000, seconds={"train": 2.0})
 
-    found = flops_probe(50, parameters=2_000_000_000, peak_tflops=100.0).read(record)
+    found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
 
     assert found == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
+
+
+def test_utilization_is_not_told_when_a_peak_is_unknown() -> None:
+    record = a_step(1, num_positions=1000, seconds={"train": 2.0})
+
+    found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
+
+    assert found == pytest.approx({"train_tflops": 6.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.0),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H200", 989.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA GB200", 2500.0),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0.0),
+        ("NVIDIA GeForce GTX 1080", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_peaks_are_known_by_the_name_of_the_device(name: str, peak: float) -> None:
+    assert peak_tflops(name) == peak
 
 
 def test_memory_of_a_pod_leaves_idle_page_cache_out(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from . import (
     checkpoint,
     lengths,
     memory,
+    monitoring,
     names_and_secrets,
     numerics,
     paths,
@@ -73,6 +74,8 @@ RULES: tuple[Rule, ...] = (
     paths.checkpoint_lies_on_a_volume,  # C11
     paths.other_paths_lie_on_volumes,  # C11
     paths.volumes_reach_all_pods,  # C11
+    monitoring.wandb_has_a_key,  # A23: else the run goes on without it
+    monitoring.wandb_is_used,  # A23
     names_and_secrets.names_are_unique,  # C14
     names_and_secrets.env_is_not_reserved,  # C14
     names_and_secrets.mount_paths_are_free,  # C14

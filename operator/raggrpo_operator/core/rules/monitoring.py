@@ -1,0 +1,35 @@
+"""Rules about where metrics go (A23)."""
+
+from collections.abc import Iterator
+
+from raggrpo_api.monitoring import MonitoringMode
+from raggrpo_operator.core.violation import Reason, Violation
+
+from .rule_input import RuleInput, warning
+
+ENOUGH = {"WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"}
+"""One of them is enough: a key, a mode without a server, a token in the key's place."""
+
+
+def wandb_has_a_key(given: RuleInput) -> Iterator[Violation]:
+    """Advise where W&B would refuse the run; training goes on without it (A23)."""
+    given_names = {variable.name for variable in given.spec.env}
+    if given.spec.monitoring.wandb.project and not given_names & ENOUGH:
+        yield warning(
+            "spec.monitoring.wandb.project",
+            Reason.WANDB_WITHOUT_KEY,
+            "spec.env has no WANDB_API_KEY, without which W&B takes no metrics",
+            "spec.env: [{name: WANDB_API_KEY, secretKeyRef: {name, key}}]",
+        )
+
+
+def wandb_is_used(given: RuleInput) -> Iterator[Violation]:
+    """Advise where no metrics exist that W&B could show (A23)."""
+    monitoring = given.spec.monitoring
+    if monitoring.wandb.project and monitoring.mode is MonitoringMode.OFF:
+        yield warning(
+            "spec.monitoring.wandb.project",
+            Reason.WANDB_UNUSED,
+            "nothing is measured for W&B while spec.monitoring.mode is Off",
+            "monitoring.mode: Light, or remove the project",
+        )

@@ -1,0 +1,25 @@
+"""What GPUs can do at best, by the name that their driver gives; must not know torch."""
+
+import re
+
+PEAK_TFLOPS = (
+    ("MIG", 0.0),  # a slice of a GPU: the figure of the whole would be wrong
+    ("H100 PCIE", 756.0),
+    ("H100 NVL", 835.0),
+    ("H100", 989.0),
+    ("H200 NVL", 835.0),
+    ("H200", 989.0),
+    ("GH200", 989.0),
+    ("B200", 2250.0),
+    ("GB200", 2500.0),
+    ("A100", 312.0),
+    ("L40S", 362.0),
+    ("L4", 121.0),
+)
+"""Words of a name and dense BF16 TFLOP/s by the maker's data sheets; the first that fits counts."""
+
+
+def peak_tflops(device_name: str) -> float:
+    """Return dense BF16 TFLOP/s; 0: not known."""
+    words = set(re.split(r"[ -]", device_name.upper()))
+    return next((peak for name, peak in PEAK_TFLOPS if words.issuperset(name.split())), 0.0)
