@@ -3,7 +3,7 @@
 Only `on.event` and `index`: kopf's other handlers write annotations and finalizers into jobs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -114,8 +114,12 @@ def _show(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
     objects.deployments = indexes["deployments"]
 
 
-def _kept(body: kopf.Body) -> Manifest:
+def _kept(body: Mapping[str, Any]) -> Manifest:
     """Return the object without what only takes memory."""
-    kept: Manifest = dict(body)
+    kept: Manifest = {key: value for key, value in body.items() if key != "data"}
     kept["metadata"] = {k: v for k, v in dict(kept["metadata"]).items() if k not in NOISE}
+    if body.get("kind") == "Pod":
+        spec = body["spec"]
+        resources = [{"resources": each.get("resources", {})} for each in spec["containers"]]
+        kept["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
     return kept

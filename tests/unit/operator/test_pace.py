@@ -15,10 +15,10 @@ def test_few_jobs_are_asked_and_written_as_the_settings_say() -> None:
     assert (pace.poll_seconds, pace.status_seconds) == (5, 10)
 
 
-def test_many_jobs_share_fifty_polls_and_ten_writes_a_second() -> None:
+def test_many_jobs_share_twenty_polls_and_ten_writes_a_second() -> None:
     pace = with_busy_jobs(1000)
 
-    assert (pace.poll_seconds, pace.status_seconds) == (20, 100)
+    assert (pace.poll_seconds, pace.status_seconds) == (50, 100)
 
 
 def test_jobs_that_have_ended_leave_their_turns_to_the_others() -> None:
