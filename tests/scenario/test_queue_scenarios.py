@@ -118,6 +118,7 @@ async def test_a_driver_that_still_saves_is_left_alone() -> None:
         await story.round()
 
     assert story.status.phase is Phase.QUEUED
+    assert story.condition(ConditionType.READY)[0] == "False"
     assert story.attempts[0].cause is None
     assert story.count(StopAttempt) == 0
 

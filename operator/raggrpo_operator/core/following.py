@@ -66,7 +66,8 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
         limit = this.job.spec.active_deadline_seconds
         return _intend(this, Cause.DEADLINE_EXCEEDED, f"activeDeadlineSeconds {limit} is over")
     if this.observed.cluster is not None and this.observed.cluster.is_queued:
-        return this.end(FOLLOW_SECONDS)  # its pods are about to go, and it saves before
+        this.condition(ConditionType.PROGRESSING, False, str(Cause.PREEMPTED), "saves and ends")
+        return this.end(FOLLOW_SECONDS)
     if progress is None:
         return _unreachable(this)
     if this.status.attempts[0].from_step is not None and not is_true(
