@@ -457,6 +457,7 @@ async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_bu
         await kueue.preempt("small-c1")
         status = await world.until(is_phase("Queued"))
         assert condition(status, "Ready")["status"] == "False"
+        await world.until(lambda status: status["attempts"][0].get("cause") == "Preempted")
         await kueue.admit("small-c1")
         await world.until(lambda status: status.get("progress", {}).get("step") == 12)
         cluster = await world.api.get(path)

@@ -152,3 +152,16 @@ async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
     await story.until_quiet()
 
     assert story.status.phase is Phase.SUCCEEDED
+
+
+async def test_pods_that_go_only_after_the_next_admission_were_preempted() -> None:
+    story = a_story(changes={"recovery.maxRestarts": 0})
+    await until_step(story, 23)
+    story.runtime.queue = QUEUE
+    await story.round()
+    story.runtime.admit()
+    story.runtime.lose_head()
+
+    await story.until_quiet()
+
+    assert [record.cause for record in story.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]

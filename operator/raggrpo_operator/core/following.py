@@ -57,17 +57,18 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
 def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Decision:
     """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
     state = this.status.restart_state
+    is_queued = this.observed.cluster is not None and this.observed.cluster.is_queued
     if state.intent is not None:  # recorded in an earlier round: now it may be done
-        this.actions.append(StopAttempt(record.number))
+        if not is_queued:  # a queue ends the pods, and they have the driver save
+            this.actions.append(StopAttempt(record.number))
         return this.end(FOLLOW_SECONDS)
     if this.job.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
     if _deadline_passed(this, record):
         limit = this.job.spec.active_deadline_seconds
         return _intend(this, Cause.DEADLINE_EXCEEDED, f"activeDeadlineSeconds {limit} is over")
-    if this.observed.cluster is not None and this.observed.cluster.is_queued:
-        this.condition(ConditionType.PROGRESSING, False, str(Cause.PREEMPTED), "saves and ends")
-        return this.end(FOLLOW_SECONDS)
+    if is_queued:  # recorded: its pods may be gone only after the queue admits it again
+        return _intend(this, Cause.PREEMPTED, "saves and ends")
     if progress is None:
         return _unreachable(this)
     if this.status.attempts[0].from_step is not None and not is_true(
