@@ -9,6 +9,7 @@ import yaml
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import JobStatus, PreflightStatus, Sizing
+from raggrpo_operator.core.grace import grace_seconds
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
@@ -46,7 +47,11 @@ def all_manifests(job: RagGrpoJob, settings: ClusterSettings = SETTINGS) -> dict
     config = trainer_config(job, resolved, number=1, facts=job.status.preflight.facts)
     found = {
         "raycluster": render_ray_cluster(
-            job, settings, number=1, sizing=sizing, grace_seconds=config.grace_seconds
+            job,
+            settings,
+            number=1,
+            sizing=sizing,
+            grace_seconds=grace_seconds(resolved.spec, job.status),
         ),
         "preflight": render_preflight_pod(
             job, settings, config=config, spec_hash="00112233aabbccdd", sizing=sizing

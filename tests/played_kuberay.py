@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 
 from job_builders import KNOWN_TINY
 from played_ray import PlayedRay
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import PreflightResult
 
 LOOK_SECONDS = 0.1
@@ -47,6 +49,20 @@ class Api:
         found = await self.get(path)
         return found["items"] if found is not None else []
 
+    async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
+        """Yield (type of event, object): all that exist, then every change; never ends.
+
+        A server under load drops watches: then all that exist are told again.
+        """
+        query = {"watch": "1"}
+        while True:
+            with suppress(httpx.TransportError):
+                async with self._http.stream("GET", path, params=query, timeout=None) as answer:
+                    async for line in answer.aiter_lines():
+                        event = json.loads(line)
+                        if event["type"] != "ERROR":
+                            yield event["type"], event["object"]
+
     async def create(self, path: str, manifest: Mapping[str, Any]) -> Manifest:
         """Create an object."""
         return _read(await self._http.post(path, json=dict(manifest)))
@@ -72,6 +88,7 @@ class PlayedKubeRay:
         self.clusters_seen: set[str] = set()
         """uids of all RayClusters that ever existed."""
         self.most_at_once = 0
+        self._suspended: set[str] = set()
 
     async def run(self) -> None:
         """Look at everything again and again."""
@@ -85,8 +102,14 @@ class PlayedKubeRay:
         clusters = await self._api.items(self._path("ray.io/v1", "rayclusters"))
         self.most_at_once = max(self.most_at_once, len(clusters))
         for cluster in clusters:
-            if cluster["metadata"]["uid"] not in self.clusters_seen:
+            uid = cluster["metadata"]["uid"]
+            if cluster["spec"].get("suspend"):
+                if uid not in self._suspended:
+                    await self._suspend(cluster)
+                    self._suspended.add(uid)
+            elif uid not in self.clusters_seen or uid in self._suspended:
                 await self._begin(cluster)
+                self._suspended.discard(uid)
         for pod in await self._api.items(self._path("v1", "pods")):
             role = pod["metadata"]["labels"]["raggrpo.io/role"]
             if not pod["status"].get("containerStatuses"):
@@ -107,18 +130,28 @@ class PlayedKubeRay:
             await self.make_ready(about["name"])
         self.clusters_seen.add(about["uid"])
 
+    async def _suspend(self, cluster: Manifest) -> None:
+        """Delete the pods; before the head's ends, its hook lets the driver save."""
+        about = cluster["metadata"]
+        self._ray.fail(about["name"], ExitCode.PREEMPTED)
+        for pod in await self._api.items(self._path("v1", "pods")):
+            if pod["metadata"]["labels"].get("ray.io/cluster") == about["name"]:
+                await self._api.delete(self._path("v1", "pods", pod["metadata"]["name"]))
+        self._ray.lose(about["name"])
+        conditions = [
+            _condition("HeadPodReady", "False", "HeadPodNotFound"),
+            _condition("RayClusterSuspended", "True", "RayClusterSuspended"),
+        ]
+        status = {"conditions": conditions, "readyWorkerReplicas": 0, "desiredWorkerReplicas": 0}
+        path = self._path("ray.io/v1", "rayclusters", about["name"])
+        await self._api.patch(f"{path}/status", {"status": status})
+
     async def make_ready(self, name: str) -> None:
         """Let all pods of a RayCluster be ready."""
         cluster = await self._api.get(self._path("ray.io/v1", "rayclusters", name))
         assert cluster is not None
         workers = sum(each["replicas"] for each in cluster["spec"]["workerGroupSpecs"])
-        ready = {
-            "type": "HeadPodReady",
-            "status": "True",
-            "reason": "HeadPodRunningAndReady",
-            "message": "",
-            "lastTransitionTime": NOW,
-        }
+        ready = _condition("HeadPodReady", "True", "HeadPodRunningAndReady")
         status = {
             "conditions": [ready],
             "readyWorkerReplicas": workers,
@@ -179,6 +212,16 @@ class PlayedKubeRay:
 
     def _path(self, version: str, plural: str, name: str = "") -> str:
         return path_of(version, plural, self._namespace, name)
+
+
+def _condition(kind: str, value: str, reason: str) -> Manifest:
+    return {
+        "type": kind,
+        "status": value,
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": NOW,
+    }
 
 
 def path_of(version: str, plural: str, namespace: str, name: str = "") -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_CONFIG
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, Stage
 from raggrpo_api.trainer_config import TrainerConfig
@@ -28,6 +29,7 @@ class Script:
     exit_code: int = 12
     waits_at: int | None = None
     """It stays at this step until it is stopped or `PlayedRay.go_on` is set."""
+    step_seconds: float = STEP_SECONDS
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Driver:
         if self.status != "RUNNING":
             return
         total, script = self.config.training.total_steps, self.script
-        due = self.first_step + int((time.monotonic() - self.began) / STEP_SECONDS)
+        due = self.first_step + int((time.monotonic() - self.began) / script.step_seconds)
         limit = script.waits_at if script.waits_at is not None and not may_go_on else total
         self.step = min(due, total, limit)
         if script.fails_at is not None and self.step >= script.fails_at:
@@ -61,7 +63,7 @@ class Driver:
     def saved(self) -> int:
         """Step of the newest checkpoint."""
         every = self.config.checkpoint.every_steps
-        is_done = self.status in ("SUCCEEDED", "STOPPED")
+        is_done = self.status in ("SUCCEEDED", "STOPPED") or self.exit_code == ExitCode.PREEMPTED
         return max(self.first_step, self.step if is_done else self.step // every * every)
 
     def progress(self) -> Progress:
@@ -73,7 +75,7 @@ class Driver:
             step=self.step,
             total_steps=self.config.training.total_steps,
             started_from_step=self.first_step,
-            seconds_per_step=STEP_SECONDS,
+            seconds_per_step=self.script.step_seconds,
             checkpoint=CheckpointRef(step=self.saved, path=f"/{self.saved}")
             if self.saved
             else None,
@@ -107,9 +109,15 @@ class PlayedRay:
 
     def fail(self, cluster: str, exit_code: int) -> None:
         """Let the running driver of a head end with this code."""
-        for driver in self._drivers[cluster].values():
+        for driver in self._drivers.get(cluster, {}).values():
             if driver.status == "RUNNING":
                 driver.status, driver.exit_code = "FAILED", exit_code
+
+    def finish_all(self) -> None:
+        """Let every running driver have done its last step."""
+        for known in self._drivers.values():
+            for driver in known.values():
+                driver.began -= driver.config.training.total_steps * driver.script.step_seconds
 
     def tokens(self) -> list[str]:
         """Return all tokens, for a search of what must not hold them."""

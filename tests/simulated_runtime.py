@@ -109,6 +109,12 @@ class SimulatedRuntime:
     cluster_seconds: float = CLUSTER_SECONDS
     stage: Stage | None = None
     """What /progress tells instead of the truth."""
+    seconds_per_step: float = STEP_SECONDS
+    """As the trainer tells it."""
+    save_seconds: float = 0.0
+    """Duration of the last save, as the trainer tells it."""
+    queue: str = ""
+    """Why a queueing system holds the pods back; empty: it does not."""
     attempt: Attempt | None = None
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
@@ -171,6 +177,18 @@ class SimulatedRuntime:
         """Let the cluster die with everything on it."""
         self._lost, self.attempt = (cause, message), None
 
+    def preempt(self) -> None:
+        """Let the queue take the pods away; the driver saves before it ends."""
+        self.queue = "waits in queue research"
+        if self.attempt is not None:
+            self.saved.append(self.attempt.step)
+        self.attempt = None
+
+    def admit(self) -> None:
+        """Let the queue start all pods anew."""
+        assert self._cluster is not None
+        self.queue, self._cluster = "", (self._cluster[0], self.now)
+
     def _submit(self, config: TrainerConfig) -> None:
         number, total_steps = config.attempt.number, config.training.total_steps
         if self.attempt is not None and self.attempt.number == number:
@@ -229,6 +247,8 @@ class SimulatedRuntime:
         if self._lost is not None:
             cause, message = self._lost
             return ClusterObserved(number, is_lost=True, cause=cause, message=message)
+        if self.queue:
+            return ClusterObserved(number, is_queued=True, message=self.queue)
         ready = (self.now - created).total_seconds() >= self.cluster_seconds
         return ClusterObserved(number, is_ready=ready and not self.dashboard_is_down)
 
@@ -258,9 +278,10 @@ class SimulatedRuntime:
             step=attempt.step,
             total_steps=attempt.total_steps,
             started_from_step=None if loading else attempt.from_step,
-            seconds_per_step=STEP_SECONDS,
+            seconds_per_step=self.seconds_per_step,
             checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
             skipped_checkpoints=self.skipped,
+            save_seconds=self.save_seconds,
             failure=failure,
         )
 

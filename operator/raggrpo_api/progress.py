@@ -81,6 +81,8 @@ class Progress(ApiModel):
     """Step of the checkpoint it resumed from, 0 for a fresh start; none before it is known."""
     seconds_per_step: float = 0.0
     """Median of the recent steps."""
+    seconds_by_stage: dict[str, float] = {}
+    """Medians of the recent steps' parts: what each step waited for, and the rest as `other`."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
     """Newest values such as reward_mean."""
     checkpoint: CheckpointRef | None = None
@@ -94,7 +96,7 @@ class Progress(ApiModel):
     pinned: dict[str, str] = {}
     """What Auto chose in this attempt: precision, attention."""
     save_seconds: float = 0.0
-    """Duration of the last save; sizes the grace period."""
+    """Duration of the last save; sizes the grace of the next cluster's pods."""
     failure: Failure | None = None
     """Set before the driver exits with a code other than 0."""
     time: str = ""

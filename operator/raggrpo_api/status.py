@@ -150,6 +150,18 @@ class RestartCounts(ApiModel):
     by_cause: dict[str, int] = {}
 
 
+class Baseline(ApiModel):
+    """The beginning of an attempt, which its later steps are compared with (A25, A26)."""
+
+    step: int = 0
+    """When it was taken; 0: not yet."""
+    seconds: float = 0.0
+    """Median step."""
+    seconds_by_stage: dict[str, float] = {}
+    host_memory: int = 0
+    """Bytes of the head pod."""
+
+
 class RestartState(ApiModel):
     """What `decide` must remember between two rounds."""
 
@@ -187,6 +199,10 @@ class RestartState(ApiModel):
     """Since when neither stage nor step has moved, as far as /progress was read."""
     reads_since_step: int = 0
     """Successful reads of /progress since the step last moved, counted to 2."""
+    slowest_save_seconds: float = 0.0
+    """Of all attempts; sizes the grace of the next cluster's pods."""
+    baseline: Baseline = Baseline()
+    """Of the running attempt."""
 
 
 class PodRole(StrEnum):

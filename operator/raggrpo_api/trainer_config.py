@@ -74,8 +74,6 @@ class TrainerConfig(ApiModel):
     """Steps that train on the batch behind their own, whose loss was not finite twice."""
     rejected_checkpoints: list[str] = []
     """Checkpoint folders that are not to be resumed from."""
-    grace_seconds: int = 30
-    """Time between SIGTERM and SIGKILL, for the emergency save."""
 
     def to_json(self) -> str:
         """Return the canonical JSON that travels with the attempt, in the schema it names."""

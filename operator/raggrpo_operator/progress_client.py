@@ -17,10 +17,16 @@ log = logging.getLogger(__name__)
 class ProgressClient:
     """The progress server of one Ray cluster."""
 
-    def __init__(self, address: str, token: str = "") -> None:
+    def __init__(
+        self, address: str, token: str = "", transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(
-            base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+            base_url=address,
+            headers=headers,
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            transport=transport,
         )
 
     async def close(self) -> None:

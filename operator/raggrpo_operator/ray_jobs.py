@@ -25,10 +25,16 @@ SUBMIT_SECONDS = 60.0
 class RayJobs:
     """The Jobs API of one Ray head."""
 
-    def __init__(self, address: str, token: str = "") -> None:
+    def __init__(
+        self, address: str, token: str = "", transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(
-            base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+            base_url=address,
+            headers=headers,
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            transport=transport,
         )
 
     async def close(self) -> None:

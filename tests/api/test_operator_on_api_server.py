@@ -17,6 +17,7 @@ from cluster.api_server import ApiServer
 from cluster.program import Program
 from job_builders import a_raw_job
 from played_kuberay import Api, Manifest, PlayedKubeRay, path_of, played_kuberay
+from played_kueue import NODE_SELECTOR, played_kueue
 from played_ray import PlayedRay, Script, played_ray
 from raggrpo_api.names import KIND
 
@@ -437,6 +438,59 @@ async def test_when_the_leader_is_killed_the_other_replica_goes_on(
 
     assert played.ray.submitted == ["small-a1"]
     assert len(played.kuberay.clusters_seen) == 1
+
+
+async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_budget(
+    api_server: ApiServer, world: World
+) -> None:
+    world.ray.scripts |= {"small-a1": Script(waits_at=7), "small-a2": Script(waits_at=12)}
+    path = path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1")
+    async with played_kueue(world.api, world.namespace) as kueue:
+        queue = {"scheduling": {"queueName": "research"}, "recovery": {"maxRestarts": 0}}
+        await world.apply({f"spec.{block}": value for block, value in queue.items()})
+        status = await world.until(is_phase("Queued"))
+        assert "queue research" in condition(status, "Suspended")["message"]
+        assert not [pod for pod in await world.all_of("v1", "pods") if is_of_ray(pod)]
+
+        await kueue.admit("small-c1")
+        await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+        await kueue.preempt("small-c1")
+        status = await world.until(is_phase("Queued"))
+        assert condition(status, "Ready")["status"] == "False"
+        await world.until(lambda status: status["attempts"][0].get("cause") == "Preempted")
+        await kueue.admit("small-c1")
+        await world.until(lambda status: status.get("progress", {}).get("step") == 12)
+        cluster = await world.api.get(path)
+        world.ray.go_on = True
+        status = await world.until(is_phase("Succeeded"))
+        await world.until_true(lambda: is_gone(world.api, path))
+
+    second, first = status["attempts"]
+    assert first["cause"] == "Preempted"
+    assert (second["tier"], second["cluster"], second["fromStep"]) == ("NewCluster", 1, 7)
+    assert status["restarts"]["sinceProgress"] == 0
+    assert len(world.kuberay.clusters_seen) == 1
+    assert cluster is not None
+    assert cluster["spec"]["headGroupSpec"]["template"]["spec"]["nodeSelector"] == NODE_SELECTOR
+    assert writes_of_operator(api_server, "rayclusters", world.namespace) == ["create", "delete"]
+
+
+def is_of_ray(pod: Manifest) -> bool:
+    """Tell whether it is a pod of a RayCluster."""
+    return "ray.io/cluster" in pod["metadata"]["labels"]
+
+
+def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list[str]:
+    """Return the verbs that changed objects of a kind, except the players'."""
+    events = [each for each in server.audit_events() if "objectRef" in each]
+    return [
+        each["verb"]
+        for each in events
+        if each["objectRef"].get("resource") == resource
+        and each["objectRef"].get("namespace") == namespace
+        and each["verb"] not in ("get", "list", "watch")
+        and not each["userAgent"].startswith("python-httpx")
+    ]
 
 
 async def is_gone(api: Api, path: str) -> bool:

@@ -50,8 +50,10 @@ class ApiServer(Kubernetes):
 
     def audit_events(self) -> Iterator[dict[str, Any]]:
         """Yield the finished requests, oldest first: user, verb, objectRef, responseStatus."""
-        for line in self.audit_log.read_text().splitlines():
-            yield json.loads(line)
+        # A file of 100 MB is put aside as audit-<time>.log, which sorts before audit.log.
+        for file in sorted(self.audit_log.parent.glob("audit*.log")):
+            with file.open() as lines:
+                yield from map(json.loads, lines)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Reporter:
         self._clock = clock
         self._stage_since = clock()
         self._replacements = 0
-        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
         self._progress = Progress(
             attempt=config.attempt.number,
             epoch=epoch,
@@ -101,8 +101,11 @@ class Reporter:
 
     def step(self, record: StepRecord) -> None:
         """Report a finished step."""
-        self._recent.append(record.step_seconds)
-        self._update(step=record.step, seconds_per_step=statistics.median(self._recent))
+        self._recent.append(record)
+        self._update(
+            step=record.step,
+            seconds_per_step=statistics.median(each.step_seconds for each in self._recent),
+        )
         self._thread.put(record)
 
     def saved(self, checkpoint: CheckpointRef, seconds: float, best_step: int | None) -> None:
@@ -130,5 +133,14 @@ class Reporter:
 
     def _current(self) -> Progress:
         """Return the progress as of now (called by the thread)."""
-        now = {"stage_seconds": self._clock() - self._stage_since, "time": utc_now()}
+        recent = [each.stage_seconds() for each in tuple(self._recent)]
+        medians = {
+            name: statistics.median(each.get(name, 0.0) for each in recent)
+            for name in (recent[-1] if recent else {})
+        }
+        now: dict[str, object] = {
+            "stage_seconds": self._clock() - self._stage_since,
+            "seconds_by_stage": medians,
+            "time": utc_now(),
+        }
         return self._progress.model_copy(update=now)

@@ -6,6 +6,8 @@ from raggrpo_api.progress import Stage
 from raggrpo_api.status import Condition, ConditionType, JobStatus, Phase
 
 MAX_MESSAGE = 1024
+QUEUED = "Queued"
+"""Reason of Suspended=True when a queueing system, not the user, holds the job back."""
 
 
 def timestamp(now: datetime) -> str:
@@ -81,7 +83,7 @@ def phase_from(status: JobStatus) -> Phase:
         return Phase.FAILED
     if ConditionType.SUSPENDED in true:
         reason = get_condition(status, ConditionType.SUSPENDED).reason
-        return Phase.QUEUED if reason == "Queued" else Phase.SUSPENDED
+        return Phase.QUEUED if reason == QUEUED else Phase.SUSPENDED
     if ConditionType.ACCEPTED not in true:
         return Phase.PENDING
     if ConditionType.PREFLIGHT_PASSED not in true:

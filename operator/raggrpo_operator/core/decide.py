@@ -10,7 +10,7 @@ from datetime import datetime
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY, cluster_name
-from raggrpo_api.status import AttemptRecord, Cause, ConditionType, RestartState, Tier
+from raggrpo_api.status import AttemptRecord, Baseline, Cause, ConditionType, RestartState, Tier
 
 from . import following, readiness, recovery
 from .actions import (
@@ -23,6 +23,7 @@ from .actions import (
 from .conditions import is_true, parse_timestamp, timestamp
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
+from .queueing import note_queue, tier_on_same_cluster, wait_in_queue
 from .resolve import resolve
 from .round import PODS_WAITING, RELEASE_SECONDS, Decision, Round
 from .rules import violations
@@ -52,11 +53,13 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     this.condition(ConditionType.ACCEPTED, True, "Valid")
     if _has_ended(this):  # 2. nothing happens after the end, unless the user reopens it
         return _clean_up(this)
+    is_queued = note_queue(this)
     if (record := _running(this)) is not None:  # 3. an attempt is under way
         return _attend(this, record)
     if job.spec.suspend:  # 4. nothing runs: waiting is all there is to do
         return _suspended(this)
-    this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
+    if not is_queued:
+        this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
     this.look()
     if (decision := readiness.preflight(this)) is not None:  # 5. checks and facts, before any GPU
         return decision
@@ -113,6 +116,7 @@ def _has_ended(this: Round) -> bool:
     state = status.restart_state
     kept = RestartState(
         mitigations=state.mitigations,
+        slowest_save_seconds=state.slowest_save_seconds,
         skipped_steps=state.skipped_steps,
         rejected_checkpoints=state.rejected_checkpoints,
     )
@@ -200,7 +204,7 @@ def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
     limit, cluster = this.observed.evidence_seconds, this.observed.cluster
     if not limit or attempt is None or attempt.exit_code not in LOST_OTHERS:
         return False
-    if cluster is None or cluster.is_lost or cluster.cause is not None:
+    if cluster is None or cluster.is_lost or cluster.is_queued or cluster.cause is not None:
         return False
     if this.status.restart_state.intent is not None:
         return False
@@ -227,6 +231,8 @@ def _await_cluster(this: Round, record: AttemptRecord) -> Decision:
     this.condition(ConditionType.CLUSTER_READY, False, reason, waiting_for)
     if this.job.spec.suspend:
         return recovery.settle(this, record, Cause.SUSPENDED, "suspended while provisioning")
+    if cluster is not None and cluster.is_queued:
+        return wait_in_queue(this)
     if cluster is not None and cluster.cause is not None:
         return recovery.settle(this, record, cluster.cause, cluster.message)
     if limit := _provisioning_overdue(this):
@@ -276,10 +282,13 @@ def _next_attempt(this: Round) -> Decision:
         this.actions.append(DeleteCluster(cluster.number))
         return this.end(requeue_after=0.5)
     number = status.cluster.number + (0 if keep else 1)
-    tier = Tier.FIRST if not status.attempts else Tier.WARM_CLUSTER if keep else Tier.NEW_CLUSTER
     record = AttemptRecord(
         number=status.attempt + 1,
-        tier=tier,
+        tier=tier_on_same_cluster(this)
+        if keep
+        else Tier.NEW_CLUSTER
+        if status.attempts
+        else Tier.FIRST,
         cluster=number,
         mitigation=",".join(state.mitigations),
     )
@@ -290,6 +299,7 @@ def _next_attempt(this: Round) -> Decision:
             update={"name": cluster_name(this.job.metadata.name, number), "number": number}
         ),
         sizing=size(this.resolved.spec, status.preflight.facts),
+        progress=status.progress.model_copy(update={"stage": ""}),
     )
     this.update_restart_state(
         intent=None,
@@ -301,6 +311,7 @@ def _next_attempt(this: Round) -> Decision:
         stage="",
         still_since="",
         reads_since_step=0,
+        baseline=Baseline(),
     )
     config = this.attempt_config()
     record = record.model_copy(update={"config_hash": config.attempt.config_hash})

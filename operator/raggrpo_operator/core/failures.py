@@ -117,6 +117,8 @@ def classify(
             return Ended(intent, f"the attempt was stopped ({intent}) and its cluster ended")
         cause = (cluster and cluster.cause) or Cause.HEAD_LOST
         return Ended(cause, (cluster and cluster.message) or "the Ray cluster is gone")
+    if attempt is None and cluster.is_queued:  # whatever ran there ended with its pods
+        return Ended(intent or Cause.PREEMPTED, cluster.message)
     if attempt is None:
         return (
             Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
@@ -131,6 +133,8 @@ def classify(
         return Ended(cluster.cause, cluster.message)
     if intent is not None:
         return Ended(intent, f"the attempt was stopped: {intent}")
+    if cluster.is_queued:  # drivers end with any code when ranks go first
+        return Ended(Cause.PREEMPTED, cluster.message)
     if attempt.status is SubmissionStatus.STOPPED:
         return Ended(Cause.STOPPED, "somebody else stopped the submission")
     return _from_exit_code(attempt, progress)

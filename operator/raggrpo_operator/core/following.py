@@ -7,7 +7,9 @@ from raggrpo_api.status import AttemptRecord, Cause, ConditionType, ProgressStat
 
 from .actions import DeleteCluster, DumpStacks, StopAttempt
 from .conditions import STARTING, get_condition, is_true, parse_timestamp, timestamp
+from .grace import grace_seconds
 from .round import Decision, Round
+from .trends import note_trends
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
@@ -39,6 +41,8 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
         record = record.model_copy(update=changes)
         this.update(attempts=[record, *this.status.attempts[1:]])
     if progress is not None:
+        if progress.save_seconds > this.status.restart_state.slowest_save_seconds:
+            this.update_restart_state(slowest_save_seconds=round(progress.save_seconds, 1))
         _verify_resume(this, progress)
         this.update(progress=_progress_status(this, progress))
         if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
@@ -55,13 +59,18 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
 def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Decision:
     """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
     state = this.status.restart_state
+    is_queued = this.observed.cluster is not None and this.observed.cluster.is_queued
     if state.intent is not None:  # recorded in an earlier round: now it may be done
+        if is_queued:  # a queue ends the pods, and they have the driver save
+            return this.end(FOLLOW_SECONDS)
         return _stop(this, record)
     if this.job.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
     if _deadline_passed(this, record):
         limit = this.job.spec.active_deadline_seconds
         return _intend(this, Cause.DEADLINE_EXCEEDED, f"activeDeadlineSeconds {limit} is over")
+    if is_queued:  # recorded: its pods may be gone only after the queue admits it again
+        return _intend(this, Cause.PREEMPTED, "saves and ends")
     if progress is None:
         return _unreachable(this)
     if this.status.attempts[0].from_step is not None and not is_true(
@@ -76,6 +85,7 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
         this.actions.append(DumpStacks(record.number))
         return _intend(this, Cause.STALLED, late)
     this.condition(ConditionType.STALLED, False, "Moving")
+    note_trends(this, progress)
     stage = "Starting" if progress.stage in STARTING else "Training"
     this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {record.number}")
     return this.end(FOLLOW_SECONDS)
@@ -83,7 +93,7 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
 
 def _stop(this: Round, record: AttemptRecord) -> Decision:
     """Stop the attempt; a driver that outlives even SIGKILL goes with its cluster."""
-    limit = this.attempt_config().grace_seconds + STOP_SECONDS
+    limit = grace_seconds(this.resolved.spec, this.status) + STOP_SECONDS
     lasted = this.elapsed(
         get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
     )

@@ -44,6 +44,8 @@ class ClusterObserved:
     is_ready: bool = False
     is_lost: bool = False
     """The head is gone for good: nothing on it can be reached again."""
+    is_queued: bool = False
+    """A queueing system holds its pods back or takes them away; it will let them start again."""
     cause: Cause | None = None
     """What pods or processes gave away about a loss (OOM kill, node, image)."""
     message: str = ""

@@ -9,9 +9,8 @@ from raggrpo_api.base import ApiModel, PathMarker
 
 def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, str]]:
     """Yield (place, path) for every field that is marked as a path and not empty."""
-    marked = _marked_fields(type(model))
-    for name, field in type(model).model_fields.items():
-        place = f"{prefix}.{field.alias}"
+    for name, alias, marked in _fields(type(model)):
+        place = f"{prefix}.{alias}"
         value = getattr(model, name)
         items = (
             [(f"{place}[{index}]", item) for index, item in enumerate(value)]
@@ -21,14 +20,17 @@ def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, st
         for where, item in items:
             if isinstance(item, ApiModel):
                 yield from path_fields(item, where)
-            elif name in marked and item:
+            elif marked and item:
                 yield where, item
 
 
 @cache
-def _marked_fields(model: type[ApiModel]) -> frozenset[str]:
-    fields = model.model_fields.items()
-    return frozenset(name for name, field in fields if is_path(field.annotation, field.metadata))
+def _fields(kind: type[ApiModel]) -> tuple[tuple[str, str, bool], ...]:
+    """Return (name, alias, whether it holds paths) of every field of a model."""
+    return tuple(
+        (name, str(field.alias), is_path(field.annotation, field.metadata))
+        for name, field in kind.model_fields.items()
+    )
 
 
 def is_path(annotation: Any, metadata: list[Any]) -> bool:

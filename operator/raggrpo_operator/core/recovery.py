@@ -154,7 +154,7 @@ def _has_progressed(status: JobStatus, record: AttemptRecord) -> bool:
 
 def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
     spec, state = this.resolved.spec, this.status.restart_state
-    warm = POLICIES[cause].restart is Restart.WARM
+    warm = POLICIES[cause].restart is Restart.WARM and POLICIES[cause].is_counted
     in_a_row = 0 if progressed or not warm else state.warm_failures_in_a_row
     mitigations = list(state.mitigations)
     if (found := next_mitigation(cause, mitigations, spec)) is not None:

@@ -75,8 +75,9 @@ class Round:
         self.actions.append(action)
 
     def look(self) -> None:
-        """Note that somebody looks: deadlines run."""
-        self.update(restart_state=looked(self.status.restart_state, self.now))
+        """Note that somebody looks: deadlines run, except while a queue holds the job back."""
+        if self.observed.cluster is None or not self.observed.cluster.is_queued:
+            self.update(restart_state=looked(self.status.restart_state, self.now))
 
     def elapsed(self, since: str) -> float:
         """Return for how long this has lasted, as far as somebody looked (seconds)."""

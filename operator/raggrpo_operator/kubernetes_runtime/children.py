@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.grace import grace_seconds
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 
 KEPT_RECORDS = 10
 """Configurations of finished attempts that are kept as ConfigMaps."""
-GRACE_SECONDS: int = TrainerConfig.model_fields["grace_seconds"].default
 NO_KUBERAY = (
     "the API server knows no RayCluster: install KubeRay 1.6.0 or newer "
     "(CustomResourceDefinition rayclusters.ray.io and its operator)"
@@ -99,7 +99,7 @@ class Children:
             self.settings,
             number=number,
             sizing=job.status.sizing,
-            grace_seconds=GRACE_SECONDS,
+            grace_seconds=grace_seconds(resolve(job).spec, job.status),
         )
         try:
             existing = await self._create(job, cluster)

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import httpx
+
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
@@ -49,11 +51,26 @@ class Head:
             stack.push_async_callback(self.progress.close)
 
 
+class SharedTransport(httpx.AsyncHTTPTransport):
+    """Connections of all clients; closing one of these closes nothing.
+
+    A transport of its own would cost each client 25 ms, certificates that it never needs, and
+    connections that stay open: with a thousand jobs more than a process may have.
+    """
+
+    async def aclose(self) -> None:
+        """Leave the connections to the others."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().aclose()
+
+
 class Heads:
-    """Keeps connections open between rounds."""
+    """Keeps the clients between rounds."""
 
     def __init__(self, address: HeadResolver) -> None:
-        self._address = address
+        self._address, self._transport = address, SharedTransport(trust_env=False)
         self._heads: dict[tuple[JobKey, str], Head] = {}
 
     def head(self, key: JobKey, cluster: str, uid: str, token: str) -> Head:
@@ -61,7 +78,8 @@ class Heads:
         if (key, uid) not in self._heads:
             where = self._address(key.namespace, cluster)
             self._heads[key, uid] = Head(
-                RayJobs(where.dashboard, token), ProgressClient(where.progress, token)
+                RayJobs(where.dashboard, token, self._transport),
+                ProgressClient(where.progress, token, self._transport),
             )
         return self._heads[key, uid]
 
@@ -74,3 +92,4 @@ class Heads:
         """Close all connections."""
         for key, _ in list(self._heads):
             await self.forget(key)
+        await self._transport.close()

@@ -3,7 +3,7 @@
 Only `on.event` and `index`: kopf's other handlers write annotations and finalizers into jobs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +29,7 @@ NOISE = ("managedFields", "selfLink")
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     """Return settings with which kopf writes nothing and notices a watch that has died."""
     made = kopf.OperatorSettings()
+    made.persistence.diffbase_storage = _NoComparison()
     made.persistence.finalizer = "raggrpo.io/finalizer"  # never used: nothing here needs one
     made.watching.inactivity_timeout = 70
     made.watching.server_timeout = 300
@@ -47,6 +48,22 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     # Without rights on the whole cluster new kinds and namespaces cannot be noticed.
     made.scanning.disabled = bool(settings.namespaces)
     return made
+
+
+class _NoComparison(kopf.DiffBaseStorage):
+    """No version of an object is compared with the one before.
+
+    kopf compares for handlers that we do not have, and would copy every object several times.
+    """
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        raise NotImplementedError("nothing is written into objects")
 
 
 def registry(
@@ -97,8 +114,12 @@ def _show(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
     objects.deployments = indexes["deployments"]
 
 
-def _kept(body: kopf.Body) -> Manifest:
+def _kept(body: Mapping[str, Any]) -> Manifest:
     """Return the object without what only takes memory."""
-    kept: Manifest = dict(body)
+    kept: Manifest = {key: value for key, value in body.items() if key != "data"}
     kept["metadata"] = {k: v for k, v in dict(kept["metadata"]).items() if k not in NOISE}
+    if body.get("kind") == "Pod":
+        spec = body["spec"]
+        resources = [{"resources": each.get("resources", {})} for each in spec["containers"]]
+        kept["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
     return kept

@@ -34,6 +34,11 @@ def head_is_ready(ray_cluster: Manifest) -> bool:
     return condition_of(ray_cluster, "HeadPodReady").get("status") == "True"
 
 
+def is_suspended(ray_cluster: Manifest) -> bool:
+    """Tell whether the cluster is to have no pods. The operator never sets this; Kueue does."""
+    return bool(ray_cluster["spec"].get("suspend"))
+
+
 def workers_are_ready(ray_cluster: Manifest) -> bool:
     """Tell whether every worker pod that the cluster asks for is ready."""
     groups = ray_cluster["spec"].get("workerGroupSpecs", [])
@@ -55,6 +60,10 @@ def observed_cluster(
     `is_reachable` tells that its Jobs API answers.
     """
     number, name = cluster_number(ray_cluster), ray_cluster["metadata"]["name"]
+    if is_suspended(ray_cluster) and not is_going(ray_cluster):
+        queue = ray_cluster["metadata"]["labels"].get(names.LABEL_QUEUE)
+        why = f"waits in queue {queue}" if queue else "somebody set its spec.suspend"
+        return ClusterObserved(number, is_queued=True, message=f"RayCluster {name}: {why}")
     of_head = [each for each in losses if each.is_head]
     if of_head:
         first = _with_reason(of_head[0], losses)

@@ -24,6 +24,7 @@ from .installation_keys import InstallationKeys, read_keys
 from .job_store import JobStore
 from .leader import Lease
 from .metrics import Metrics
+from .pace import Pace
 from .probes import Health, serve_probes
 from .reconciler import Reconciler
 from .resync import Resync
@@ -69,16 +70,11 @@ class _Operator:
         self._objects = ClusterObjects()
         self._evidence = EvidenceBook(timedelta(seconds=settings.start_grace_seconds))
         store = JobStore(self._objects)
-        writer = StatusWriter(
-            client,
-            store,
-            _now,
-            progress_seconds=settings.status_seconds,
-            instance=settings.identity,
-        )
+        pace = Pace(settings.poll_seconds, settings.status_seconds)
+        writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
         children = Children(client, cluster_settings(settings, keys), keys)
         reach = Reach(client, self._objects, children, heads, self._evidence, writer, _now)
-        reconciler = Reconciler(reach, store, metrics, poll_seconds=settings.poll_seconds)
+        reconciler = Reconciler(reach, store, metrics, pace)
         self._queue: WorkQueue[JobKey] = WorkQueue(
             reconciler.round, workers=settings.workers, observer=metrics
         )

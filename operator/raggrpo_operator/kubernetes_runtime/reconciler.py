@@ -16,6 +16,7 @@ from .cluster_objects import JobKey, is_going
 from .job_store import JobStore
 from .json_logs import about
 from .metrics import Metrics
+from .pace import Pace
 from .runtime import KubernetesRuntime, Reach
 from .status_writer import differs_beyond_progress, stored_status
 from .time_to_live import seconds_until_removal
@@ -29,12 +30,10 @@ TOLD_AFTER = 3
 class Reconciler:
     """What the work queue runs."""
 
-    def __init__(
-        self, reach: Reach, store: JobStore, metrics: Metrics, *, poll_seconds: float
-    ) -> None:
-        self._reach, self._store, self._metrics = reach, store, metrics
-        self._poll_seconds = poll_seconds
+    def __init__(self, reach: Reach, store: JobStore, metrics: Metrics, pace: Pace) -> None:
+        self._reach, self._store, self._metrics, self._pace = reach, store, metrics, pace
         self._failed: dict[JobKey, int] = {}
+        self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
 
     async def round(self, key: JobKey) -> float | None:
         """Run one round; returns the seconds until the next, None: nothing happens by itself."""
@@ -46,7 +45,7 @@ class Reconciler:
             body, held_back = found
             if is_going(body):
                 return None
-            job = parse_job(body)
+            job = self._parse(key, body)
             if not isinstance(job, RagGrpoJob):
                 await self._refuse(body, job)
                 return None
@@ -72,10 +71,19 @@ class Reconciler:
         await self._reach.writer.set_trouble(runtime.body, decision.status, "", "")
         self._metrics.show(key, after)
         delay = decision.requeue_after
+        self._pace.note(key, is_busy=delay is not None)
         if delay is None:
             return seconds_until_removal(after, now)
         moved = decision.actions or differs_beyond_progress(job.status, decision.status)
-        return delay if moved else max(delay, self._poll_seconds)
+        return delay if moved else max(delay, self._pace.poll_seconds)
+
+    def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
+        """Parse a version of the job once: most rounds are about one that was seen before."""
+        version = body["metadata"]["resourceVersion"]
+        known = self._parsed.get(key)
+        if known is None or known[0] != version:
+            known = self._parsed[key] = version, parse_job(body)
+        return known[1]
 
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
         """Tell every mistake of form in the status; nothing is created for such a job."""
@@ -114,6 +122,8 @@ class Reconciler:
     async def _forget(self, key: JobKey) -> None:
         """Drop everything about a job that is gone; its objects end with it."""
         self._failed.pop(key, None)
+        self._parsed.pop(key, None)
+        self._pace.note(key, is_busy=False)
         self._store.forget(key)
         self._reach.evidence.forget(key)
         self._reach.writer.forget(key)

@@ -41,6 +41,7 @@ from .observe import (
     observed_preflight,
     observed_retrievers,
 )
+from .pod_evidence import Loss
 from .status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,9 @@ class KubernetesRuntime:
             default_image=reach.children.settings.trainer_image,
         )
         ray_cluster = await self._ray_cluster(job)
+        if ray_cluster is not None and self._losses(job, ray_cluster):
+            # Its suspension, which may not be in the cache yet, would explain them.
+            ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
         if ray_cluster is None:
             return observed
         is_reachable, attempt, progress = await self._follow(job, ray_cluster)
@@ -197,17 +201,25 @@ class KubernetesRuntime:
         self, job: RagGrpoJob, ray_cluster: Manifest, is_reachable: bool
     ) -> ClusterObserved:
         evidence, now = self._reach.evidence, self._reach.clock()
-        since = job.status.restart_state.cluster_since
-        name, uid = ray_cluster["metadata"]["name"], ray_cluster["metadata"]["uid"]
+        uid = ray_cluster["metadata"]["uid"]
         pods = owned_by(uid, self._reach.objects.pods.get(self._key, ()))
         problem, is_final = evidence.start_problem(self._key, pods, now)
         has_started = bool(job.status.attempts and job.status.attempts[0].started)
         return observed_cluster(
             ray_cluster,
-            losses=evidence.losses(self._key, name, parse_timestamp(since) if since else BEGINNING),
+            losses=self._losses(job, ray_cluster),
             problem=problem,
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,
+        )
+
+    def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
+        """Return what the cluster has lost since the newest attempt was recorded."""
+        since = job.status.restart_state.cluster_since
+        return self._reach.evidence.losses(
+            self._key,
+            ray_cluster["metadata"]["name"],
+            parse_timestamp(since) if since else BEGINNING,
         )
 
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: int) -> None:

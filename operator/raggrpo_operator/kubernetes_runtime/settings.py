@@ -39,7 +39,7 @@ class Settings:
     resync_seconds: float = 300.0
     """RESYNC_SECONDS: how often every job is looked at without an event."""
     poll_seconds: float = 5.0
-    """POLL_SECONDS: how often a running attempt is asked for its progress."""
+    """POLL_SECONDS: how often a running attempt is asked for its progress; see `Pace`."""
     status_seconds: float = 10.0
     """STATUS_SECONDS between two status writes that differ in progress only."""
     start_grace_seconds: float = 120.0

@@ -13,6 +13,7 @@ from .client import JOBS, KubeClient, Manifest
 from .cluster_objects import JobKey
 from .events import render_event, transitions
 from .job_store import JobStore
+from .pace import Pace
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +26,12 @@ class StatusWriter:
         client: KubeClient,
         store: JobStore,
         clock: Callable[[], datetime],
+        pace: Pace,
         *,
-        progress_seconds: float,
         instance: str,
     ) -> None:
         self._client, self._store, self._clock = client, store, clock
-        self._progress_seconds, self._instance = progress_seconds, instance
+        self._pace, self._instance = pace, instance
         self._written: dict[JobKey, datetime] = {}
 
     async def write(self, body: Manifest, status: JobStatus) -> Manifest:
@@ -43,7 +44,7 @@ class StatusWriter:
         now = self._clock()
         persisted = stored_status(body)
         last = self._written.get(key)
-        is_recent = last is not None and (now - last).total_seconds() < self._progress_seconds
+        is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds
         if is_recent and not differs_beyond_progress(persisted, status):
             self._store.hold_back(key, body, status)
             return body

@@ -45,6 +45,22 @@ async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_agai
     assert ("apply", "rayclusters", "small-c1") not in kube.calls
 
 
+async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
+    kube, makes = children()
+    job = a_sized_job()
+    slow = job.status.restart_state.model_copy(update={"slowest_save_seconds": 20.0})
+    status = job.status.model_copy(update={"restart_state": slow})
+
+    await makes.create_cluster(job.model_copy(update={"status": status}), 1)
+
+    cluster = await kube.get(RAY_CLUSTERS, "default", "small-c1")
+    head = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    [ray] = head["containers"]
+    assert "--seconds 75" in ray["lifecycle"]["preStop"]["exec"]["command"][-1]
+    assert {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": "75"} in ray["env"]
+    assert head["terminationGracePeriodSeconds"] == 90
+
+
 async def test_secrets_are_created_and_nothing_else() -> None:
     kube, makes = children()
     for _ in range(2):

@@ -73,6 +73,24 @@ def test_a_cluster_that_is_being_deleted_is_lost() -> None:
     assert (found.is_lost, found.cause) == (True, Cause.HEAD_LOST)
 
 
+def test_a_cluster_that_a_queue_holds_back_is_queued_whatever_its_pods_tell() -> None:
+    cluster = a_ray_cluster(head_ready=False, ready_workers=0)
+    cluster["spec"]["suspend"] = True
+    cluster["metadata"]["labels"][names.LABEL_QUEUE] = "research"
+
+    seen = observed(cluster, losses=[HEAD_DELETED], problem=IMAGE, problem_is_final=True)
+
+    words = "RayCluster small-c1: waits in queue research"
+    assert seen == ClusterObserved(1, is_queued=True, message=words)
+
+
+def test_a_queued_cluster_that_is_being_deleted_is_lost() -> None:
+    cluster = a_ray_cluster(going=True)
+    cluster["spec"]["suspend"] = True
+
+    assert observed(cluster).is_lost
+
+
 def test_a_pod_that_does_not_start_is_told_and_becomes_the_cause_when_it_is_final() -> None:
     waiting = observed(a_ray_cluster(ready_workers=0), problem=IMAGE)
     assert (waiting.cause, waiting.message) == (None, "told: no image")

@@ -15,6 +15,7 @@ from raggrpo_operator.kubernetes_runtime.cluster_objects import ClusterObjects, 
 from raggrpo_operator.kubernetes_runtime.events import transitions
 from raggrpo_operator.kubernetes_runtime.job_store import JobStore
 from raggrpo_operator.kubernetes_runtime.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.pace import Pace
 from raggrpo_operator.kubernetes_runtime.status_writer import StatusWriter, stored_status
 from raggrpo_operator.kubernetes_runtime.time_to_live import seconds_until_removal
 
@@ -35,9 +36,8 @@ class Written:
         self.body = self.kube.put(raw)
         self.objects = ClusterObjects(jobs={KEY: [self.body]})
         self.store = JobStore(self.objects)
-        self.writer = StatusWriter(
-            self.kube, self.store, lambda: self.now, progress_seconds=10, instance="me"
-        )
+        pace = Pace(poll_seconds=5, status_seconds=10)
+        self.writer = StatusWriter(self.kube, self.store, lambda: self.now, pace, instance="me")
 
     @property
     def writes(self) -> int:

@@ -57,6 +57,19 @@ def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
     assert published.progresses[-1].seconds_per_step == 2.0
 
 
+def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+
+    for step, seconds in enumerate((1.0, 9.0, 2.0), start=1):
+        parts = {"generate": seconds, "train": 1.0}
+        reporter.step(a_step(step, seconds=parts, step_seconds=seconds + 1.5))
+    reporter.close()
+
+    parts = {"generate": 2.0, "train": 1.0, "other": 0.5}
+    assert published.progresses[-1].seconds_by_stage == parts
+
+
 def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None:
     published, now = Published(), [100.0]
     reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])

@@ -1,0 +1,90 @@
+"""Trends of a running attempt: steps that got slower (A25), memory that will not last (A26). Pure.
+
+Both compare with the attempt's own beginning. They warn; nothing is stopped for them.
+"""
+
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.status import Baseline, ConditionType, PodRole
+
+from .conditions import is_true
+from .quantity import GIB, parse_quantity
+from .round import Round
+from .sizing import pod
+
+WARM_UP_STEPS = 10
+"""Steps of an attempt before the baseline: caches fill and kernels are compiled in the first."""
+SLOWER, RECOVERED = 1.3, 1.2
+"""Times the baseline's step: where the condition begins, and where it ends."""
+SPAN_STEPS = 20
+LEAST_GROWTH = 0.05
+"""Of the limit: less is noise, whatever it would come to."""
+MEMORY = "host_memory_bytes"
+
+
+def note_trends(this: Round, progress: Progress) -> None:
+    """Take the baseline once per attempt, then keep both conditions up to date."""
+    base, began = this.status.restart_state.baseline, progress.started_from_step
+    if progress.stage is not Stage.TRAINING or began is None:
+        return
+    if base.step:
+        is_slow = is_true(this.status, ConditionType.SLOWING_DOWN)
+        limit = parse_quantity(pod(this.status.sizing, PodRole.HEAD).memory)
+        _tell(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
+        _tell(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limit))
+    elif progress.step - began >= WARM_UP_STEPS:
+        this.update_restart_state(baseline=baseline_of(progress))
+        _tell(this, ConditionType.SLOWING_DOWN, "")
+        _tell(this, ConditionType.HOST_MEMORY_GROWING, "")
+
+
+def baseline_of(progress: Progress) -> Baseline:
+    """Return what later steps are compared with."""
+    return Baseline(
+        step=progress.step,
+        seconds=round(progress.seconds_per_step, 3),
+        seconds_by_stage={k: round(v, 3) for k, v in progress.seconds_by_stage.items()},
+        host_memory=round(_memory(progress)),
+    )
+
+
+def slower(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
+    """Return how the steps got slower, with the stage that grew most; empty when they did not."""
+    limit = RECOVERED if is_slow else SLOWER
+    if progress.seconds_per_step <= limit * base.seconds:
+        return ""
+    text = f"{progress.seconds_per_step:.2f} s per step, {base.seconds:.2f} s at step {base.step}"
+    now, before = progress.seconds_by_stage, base.seconds_by_stage
+    if not now:
+        return text
+    stage = max(now, key=lambda name: now[name] - before.get(name, 0.0))
+    return f"{text}: {stage} grew from {before.get(stage, 0.0):.2f} to {now[stage]:.2f} s"
+
+
+def memory_grows(base: Baseline, progress: Progress, limit: float) -> str:
+    """Return when the head pod's memory will have grown beyond its limit; empty: not in this job.
+
+    `limit` is in bytes, 0 for none.
+    """
+    now, steps = _memory(progress), progress.step - base.step
+    grown = now - base.host_memory
+    if not (limit and now and base.host_memory) or steps < SPAN_STEPS:
+        return ""
+    left = progress.total_steps - progress.step
+    if grown < LEAST_GROWTH * limit or now + left * grown / steps <= limit:
+        return ""
+    last = progress.step + int(max(0.0, limit - now) * steps / grown)
+    return (
+        f"head pod: {now / GIB:.2f} GiB, {base.host_memory / GIB:.2f} GiB at step {base.step}; "
+        f"the limit of {limit / GIB:.2f} GiB is reached at about step {last}"
+    )
+
+
+def _tell(this: Round, kind: ConditionType, message: str) -> None:
+    """Set the condition when it flips; its numbers would change with every step."""
+    if bool(message) != is_true(this.status, kind):
+        reason = "Growing" if message else "Steady"
+        this.condition(kind, bool(message), reason, message)
+
+
+def _memory(progress: Progress) -> float:
+    return next((float(m.value) for m in progress.metrics if m.name == MEMORY), 0.0)

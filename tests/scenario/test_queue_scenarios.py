@@ -1,0 +1,167 @@
+from datetime import timedelta
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.status import Cause, ConditionType, Phase, Tier
+from raggrpo_operator.core.actions import CreateCluster, DeleteCluster, StopAttempt
+from raggrpo_operator.core.observed import SubmissionStatus
+from simulated_runtime import Story, a_story
+
+QUEUE = "waits in queue research"
+SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
+
+
+async def until_step(story: Story, step: int) -> None:
+    await story.until(lambda status: status.progress.step >= step)
+
+
+async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -> None:
+    story = a_story(changes=SHORT, queue=QUEUE)
+
+    await story.until(lambda status: status.phase is Phase.QUEUED)
+    assert await story.round() is None
+    assert story.condition(ConditionType.SUSPENDED) == ("True", "Queued", QUEUE)
+    assert story.condition(ConditionType.READY)[0] == "False"
+    story.runtime.now += timedelta(hours=5)
+    assert await story.round() is None
+    story.runtime.admit()
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.submitted == [1]
+    assert story.condition(ConditionType.SUSPENDED)[:2] == ("False", "Admitted")
+    assert story.count(CreateCluster) == story.count(DeleteCluster) == 1
+
+
+async def test_a_round_while_queued_changes_nothing() -> None:
+    story = a_story(queue=QUEUE)
+    await story.until(lambda status: status.phase is Phase.QUEUED)
+    await story.round()
+    written = len(story.runtime.statuses)
+
+    for _ in range(3):
+        story.runtime.now += timedelta(minutes=5)
+        await story.round()
+
+    assert len(story.runtime.statuses) == written
+
+
+async def test_a_preempted_job_resumes_where_it_saved_and_spends_no_budget() -> None:
+    story = a_story(changes={"recovery.maxRestarts": 0})
+    for step in (23, 37):
+        await until_step(story, step)
+        story.runtime.preempt()
+        await story.until(lambda status: status.phase is Phase.QUEUED)
+        assert story.attempts[0].cause is Cause.PREEMPTED
+        story.runtime.now += timedelta(hours=1)
+        story.runtime.admit()
+
+    await story.until_quiet()
+
+    causes = [record.cause for record in story.attempts]
+    assert causes == [Cause.PREEMPTED, Cause.PREEMPTED, Cause.SUCCEEDED]
+    assert [record.from_step for record in story.attempts][1:] == [23, 37]
+    assert [record.tier for record in story.attempts][1:] == [Tier.NEW_CLUSTER] * 2
+    assert story.status.restarts.since_progress == 0
+    assert story.count(CreateCluster) == 1, "a new RayCluster would go to the end of the queue"
+
+
+async def test_phases_of_a_preemption_do_not_flap() -> None:
+    story = a_story()
+    await until_step(story, 23)
+    seen = len(story.runtime.statuses)
+    story.runtime.preempt()
+    await story.until(lambda status: status.phase is Phase.QUEUED)
+    await story.round()
+    await story.round()
+    story.runtime.admit()
+
+    await story.until_quiet()
+
+    phases = [status.phase for status in story.runtime.statuses[seen:]]
+    assert list(dict.fromkeys(phases)) == [
+        Phase.QUEUED,
+        Phase.PROVISIONING,
+        Phase.STARTING,
+        Phase.RUNNING,
+        Phase.SUCCEEDED,
+    ]
+    assert phases == sorted(phases, key=list(dict.fromkeys(phases)).index)
+
+
+@pytest.mark.parametrize(
+    "code", [ExitCode.PREEMPTED, ExitCode.TRAINER_RANK_LOST, ExitCode.PROGRAM_ERROR]
+)
+async def test_whatever_a_driver_ends_with_while_its_pods_are_taken_is_a_preemption(
+    code: ExitCode,
+) -> None:
+    story = a_story(changes={"recovery.maxRestarts": 0})
+    await until_step(story, 23)
+    attempt = story.runtime.attempt
+    assert attempt is not None
+
+    story.runtime.queue = QUEUE
+    attempt.status, attempt.exit_code = SubmissionStatus.FAILED, code
+    await story.until(lambda status: status.attempts[0].number == 2)
+
+    assert story.attempts[0].cause is Cause.PREEMPTED
+    assert story.status.phase is Phase.QUEUED
+
+
+async def test_a_driver_that_still_saves_is_left_alone() -> None:
+    story = a_story()
+    await until_step(story, 23)
+
+    story.runtime.queue = QUEUE
+    for _ in range(3):
+        await story.round()
+
+    assert story.status.phase is Phase.QUEUED
+    assert story.condition(ConditionType.READY)[0] == "False"
+    assert story.attempts[0].cause is None
+    assert story.count(StopAttempt) == 0
+
+
+async def test_suspending_a_queued_job_leaves_the_queue() -> None:
+    story = a_story(queue=QUEUE)
+    await story.until(lambda status: status.phase is Phase.QUEUED)
+
+    story.edit({"suspend": True})
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUSPENDED
+    assert story.count(DeleteCluster) == 1
+    reasons = {
+        condition.reason
+        for status in story.runtime.statuses
+        for condition in status.conditions
+        if condition.type is ConditionType.SUSPENDED
+    }
+    assert "Admitted" not in reasons
+
+
+async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
+    story = a_story(changes={"activeDeadlineSeconds": 600})
+    await until_step(story, 23)
+    story.runtime.preempt()
+    await story.until(lambda status: status.phase is Phase.QUEUED)
+
+    story.runtime.now += timedelta(hours=5)
+    story.runtime.admit()
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+
+
+async def test_pods_that_go_only_after_the_next_admission_were_preempted() -> None:
+    story = a_story(changes={"recovery.maxRestarts": 0})
+    await until_step(story, 23)
+    story.runtime.queue = QUEUE
+    await story.round()
+    story.runtime.admit()
+    story.runtime.lose_head()
+
+    await story.until_quiet()
+
+    assert [record.cause for record in story.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]

@@ -1,0 +1,47 @@
+from raggrpo_api.status import Baseline, ConditionType
+from simulated_runtime import Story, a_story, head_is_lost
+
+
+async def until_step(story: Story, step: int) -> None:
+    await story.until(lambda status: status.progress.step >= step)
+
+
+async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> None:
+    story = a_story()
+    await until_step(story, 15)
+    story.runtime.seconds_per_step = 1.4
+    await until_step(story, 20)
+    slow = story.condition(ConditionType.SLOWING_DOWN)
+    story.runtime.seconds_per_step = 1.1
+    await until_step(story, 25)
+
+    assert slow[:2] == ("True", "Growing")
+    assert "1.40 s per step, 1.00 s at step 1" in slow[2]
+    assert story.condition(ConditionType.SLOWING_DOWN) == ("False", "Steady", "")
+    await story.until_quiet()
+    assert len(story.attempts) == 1
+
+
+async def test_a_new_attempt_is_compared_with_its_own_beginning() -> None:
+    story = a_story({(1, 33): head_is_lost})
+    await story.until(lambda status: status.attempt == 2)
+    assert story.status.restart_state.baseline == Baseline()
+    story.runtime.seconds_per_step = 1.4  # its pods lie on another, slower node
+
+    await story.until_quiet()
+
+    assert story.status.restart_state.baseline.seconds == 1.4
+    assert story.condition(ConditionType.SLOWING_DOWN)[0] != "True"
+
+
+async def test_a_message_about_slowness_does_not_change_with_every_step() -> None:
+    story = a_story()
+    await until_step(story, 15)
+    story.runtime.seconds_per_step = 1.4
+    await until_step(story, 20)
+    first = story.condition(ConditionType.SLOWING_DOWN)
+
+    story.runtime.seconds_per_step = 1.6
+    await until_step(story, 25)
+
+    assert story.condition(ConditionType.SLOWING_DOWN) == first
