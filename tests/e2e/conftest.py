@@ -51,7 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [str(number) for number in range(PROMPTS + 1)]
     folder = write_word_model(tmp_path_factory.mktemp("model"), ["+", "=", *words])
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(PROMPTS)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 

@@ -10,7 +10,7 @@ from cluster.training_job import TrainingJob, a_job, attempts, lifetimes
 STEPS = 24
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
