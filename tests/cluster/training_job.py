@@ -63,7 +63,7 @@ class TrainingJob:
 
     def kubectl(self, *arguments: str, **more: Any) -> str:
         """Run kubectl in the job's namespace and return what it printed."""
-        return self.cluster.kubectl(*arguments, "-n", self.namespace, **more).stdout
+        return self.cluster.kubectl("-n", self.namespace, *arguments, **more).stdout
 
     def patch(self, **spec: Any) -> None:
         """Change the job's spec."""
