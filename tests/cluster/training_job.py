@@ -13,10 +13,11 @@ from cluster.kubernetes import Kubernetes
 from cluster.objects import a_claim, a_pod, mounting
 from cluster.program import Program
 from cluster.tools import tool_folder
+from raggrpo_api import names
 
 MOUNT = "/mnt/work"
 CLAIM = "work"
-MINUTES = 6
+MINUTES = 12
 """How long one change of a job's state may take on a busy machine."""
 Status = Mapping[str, Any]
 
@@ -58,11 +59,11 @@ class TrainingJob:
 
     @property
     def _mine(self) -> str:
-        return f"raggrpo.io/job-name={self.name}"
+        return f"{names.LABEL_JOB}={self.name}"
 
     def kubectl(self, *arguments: str, **more: Any) -> str:
         """Run kubectl in the job's namespace and return what it printed."""
-        return self.cluster.kubectl(*arguments, "-n", self.namespace, **more).stdout
+        return self.cluster.kubectl("-n", self.namespace, *arguments, **more).stdout
 
     def patch(self, **spec: Any) -> None:
         """Change the job's spec."""
@@ -105,7 +106,7 @@ class TrainingJob:
 
     def pod(self, role: str) -> str:
         """Return the name of the first pod with this role."""
-        labels = f"{self._mine},raggrpo.io/role={role}"
+        labels = f"{self._mine},{names.LABEL_ROLE}={role}"
         return self.kubectl("get", "pods", "-l", labels, "-o=name").split()[0].split("/")[1]
 
     def in_head(self, *command: str) -> str:

@@ -27,7 +27,7 @@ def left_of(job: TrainingJob) -> set[str]:
     return {each for each in found if f"/{job.name}" in each}
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_job_and_a_namespace_end_without_an_operator(
     cluster: Kubernetes, scalable_operator: Images, seeded: str, model: Path
 ) -> None:

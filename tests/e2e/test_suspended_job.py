@@ -10,7 +10,7 @@ STEPS = 30
 MARK = "example.org/mine"
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
