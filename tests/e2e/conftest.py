@@ -9,12 +9,14 @@ import pytest
 
 from cluster import kind_cluster
 from cluster.images import Images, images
+from cluster.jobs import seed
 from cluster.kubernetes import Kubernetes
 from cluster.tools import tool_folder
 
 REPOSITORY = Path(__file__).parents[2]
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
-RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
+RELEASE, SYSTEM, MONITORING = "raggrpo-operator", "raggrpo-system", "e2e-monitoring"
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +36,7 @@ def operator(cluster: Kubernetes) -> Images:
     made = images(own_base=kind_cluster.builds_own_images())
     tags = [f"image.tag={made.operator.rpartition(':')[2]}"]
     tags.append(f"trainerImage.tag={made.trainer.rpartition(':')[2]}")
+    tags.append(f"metrics.scrapeFrom={{{MONITORING}}}")
     kind_cluster.run(
         [
             str(tool_folder("helm") / "helm"), "upgrade", "--install", RELEASE,
@@ -49,6 +52,22 @@ def operator(cluster: Kubernetes) -> Images:
 def namespace(cluster: Kubernetes) -> Iterator[str]:
     """A namespace that admits restricted pods only, as a careful platform has it."""
     with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}") as name:
-        level = "pod-security.kubernetes.io/enforce=restricted"
-        cluster.kubectl("label", "namespace", name, level)
+        cluster.kubectl("label", "namespace", name, RESTRICTED)
+        yield name
+
+
+@pytest.fixture(scope="session")
+def seeded(cluster: Kubernetes, operator: Images) -> Iterator[str]:
+    """A namespace that tests share, with a claim that holds model, prompts and passages."""
+    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}") as name:
+        cluster.kubectl("label", "namespace", name, RESTRICTED)
+        seed(cluster, name, operator.trainer)
+        yield name
+
+
+@pytest.fixture(scope="session")
+def monitoring(cluster: Kubernetes) -> Iterator[str]:
+    """The namespace from which metrics may be scraped."""
+    with cluster.namespace(MONITORING) as name:
+        cluster.kubectl("label", "namespace", name, RESTRICTED)
         yield name

@@ -1,4 +1,4 @@
-"""Runs in a pod with the trainer's image: writes a tiny model and its prompts to a volume."""
+"""Runs in a pod with the trainer's image: writes a tiny model, prompts and passages to a volume."""
 
 import json
 import sys
@@ -34,8 +34,17 @@ def main() -> None:
     )
     Qwen2ForCausalLM(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(64)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    numbers = range(64)
+    prompts = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in numbers]
+    write_rows(folder / "train.jsonl", prompts)
+    # A file as it comes from elsewhere: its prompts are in a column that no job expects.
+    write_rows(folder / "questions.jsonl", [{"question": "1 + 1 =", "answer": "2"}])
+    passages = [{"id": str(n), "contents": f"{n} + 1 = {n + 1}"} for n in numbers]
+    write_rows(folder / "corpus.jsonl", passages)
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":

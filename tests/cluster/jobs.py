@@ -1,0 +1,91 @@
+"""Small jobs on a seeded volume of the real cluster, and how a test waits for what they say."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.kubernetes import Kubernetes
+from cluster.objects import a_claim, a_pod, mounting
+from job_builders import a_raw_job
+
+SEED = Path(__file__).parents[1] / "e2e" / "seed_volume.py"
+CLAIM, MOUNT = "work", "/mnt/work"
+POLL_SECONDS = 0.5
+
+
+def seed(cluster: Kubernetes, namespace: str, image: str) -> None:
+    """Make a claim that holds a tiny model, prompts and a corpus."""
+    command = ["python", "-c", SEED.read_text(), MOUNT]
+    pod = a_pod("seed", image, command, env=[{"name": "HOME", "value": "/tmp"}])
+    cluster.apply(a_claim(CLAIM), mounting(pod, CLAIM, MOUNT), namespace=namespace)
+    cluster.kubectl(
+        "wait", "pod/seed", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s",
+        "-n", namespace, deadline=200,
+    )  # fmt: skip
+
+
+def a_small_job(name: str, image: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a job that trains the tiny model on CPU; keys are places such as `spec.rollout.n`."""
+    raw = a_raw_job(
+        {
+            "spec.image": image,
+            "spec.model.path": f"{MOUNT}/model",
+            "spec.data": {
+                "trainFiles": [f"{MOUNT}/train.jsonl"],
+                "trainBatchSize": 4,
+                "maxPromptLength": 16,
+                "maxResponseLength": 8,
+            },
+            "spec.rollout": {"n": 4, "temperature": 1.0},
+            "spec.training": {"totalSteps": 8, "learningRate": 1e-3, "precision": "FP32"},
+            "spec.checkpoint": {"path": f"{MOUNT}/{name}", "everySteps": 4},
+            "spec.resources": {"device": "CPU", "cpu": "100m"},
+            "spec.volumes": [{"name": "work", "claimName": CLAIM, "mountPath": MOUNT}],
+            **(changes or {}),
+        }
+    )
+    return raw | {"metadata": {"name": name}}
+
+
+def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return a condition, empty when it is not there."""
+    return next((each for each in status.get("conditions", []) if each["type"] == kind), {})
+
+
+def status_when(
+    cluster: Kubernetes,
+    namespace: str,
+    name: str,
+    is_so: Callable[[Mapping[str, Any]], bool],
+    seconds: float,
+) -> dict[str, Any]:
+    """Wait until a job's status is so and return it.
+
+    Raises:
+        AssertionError: It was not so in time; the message is the status.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        status: dict[str, Any] = cluster.read("rgj", name, "-n", namespace).get("status", {})
+        if is_so(status):
+            return status
+        assert time.monotonic() < deadline, f"{name} after {seconds:.0f} s: {json.dumps(status)}"
+        time.sleep(POLL_SECONDS)
+
+
+def has_ended(status: Mapping[str, Any]) -> bool:
+    """Tell whether a job is over, however it went."""
+    return status.get("phase") in ("Succeeded", "Failed", "Invalid")
+
+
+def events_about(cluster: Kubernetes, namespace: str, name: str) -> list[dict[str, Any]]:
+    """Return what the operator told about a job, oldest first."""
+    found = cluster.read("events.events.k8s.io", "-n", namespace)["items"]
+    about = [
+        each
+        for each in found
+        if each["regarding"]["kind"] == "RagGrpoJob" and each["regarding"]["name"] == name
+    ]
+    return sorted(about, key=lambda each: str(each["eventTime"]))
