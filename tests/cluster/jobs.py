@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.kubernetes import Kubernetes
 from cluster.objects import a_claim, a_pod, mounting
@@ -13,6 +13,7 @@ from job_builders import a_raw_job
 SEED = Path(__file__).parents[1] / "e2e" / "seed_volume.py"
 CLAIM, MOUNT = "work", "/mnt/work"
 POLL_SECONDS = 0.5
+T = TypeVar("T")
 
 
 def seed(cluster: Kubernetes, namespace: str, image: str) -> None:
@@ -50,8 +51,9 @@ def a_small_job(name: str, image: str, changes: Mapping[str, Any] | None = None)
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a condition, empty when it is not there."""
-    return next((each for each in status.get("conditions", []) if each["type"] == kind), {})
+    """Return a condition, `Unknown` when it is not there."""
+    found = (each for each in status.get("conditions", []) if each["type"] == kind)
+    return next(found, {"type": kind, "status": "Unknown", "reason": "", "message": ""})
 
 
 def status_when(
@@ -66,13 +68,40 @@ def status_when(
     Raises:
         AssertionError: It was not so in time; the message is the status.
     """
-    deadline = time.monotonic() + seconds
-    while True:
+
+    def read() -> dict[str, Any]:
         status: dict[str, Any] = cluster.read("rgj", name, "-n", namespace).get("status", {})
-        if is_so(status):
-            return status
-        assert time.monotonic() < deadline, f"{name} after {seconds:.0f} s: {json.dumps(status)}"
+        return status
+
+    return _when(read, is_so, f"job {name}", seconds)
+
+
+def pods_when_ready(
+    cluster: Kubernetes, namespace: str, labels: str, number: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Wait until so many pods with these labels are ready and return them.
+
+    Raises:
+        AssertionError: They were not ready in time; the message is their statuses.
+    """
+
+    def read() -> list[dict[str, Any]]:
+        pods: list[dict[str, Any]] = cluster.read("pods", "-n", namespace, "-l", labels)["items"]
+        return pods
+
+    def are_ready(pods: list[dict[str, Any]]) -> bool:
+        ready = [each for each in pods if condition(each["status"], "Ready")["status"] == "True"]
+        return len(ready) == len(pods) == number
+
+    return _when(read, are_ready, f"pods {labels}", seconds)
+
+
+def _when(read: Callable[[], T], is_so: Callable[[T], bool], what: str, seconds: float) -> T:
+    deadline = time.monotonic() + seconds
+    while not is_so(found := read()):
+        assert time.monotonic() < deadline, f"{what} after {seconds:.0f} s: {json.dumps(found)}"
         time.sleep(POLL_SECONDS)
+    return found
 
 
 def has_ended(status: Mapping[str, Any]) -> bool:

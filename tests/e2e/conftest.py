@@ -57,7 +57,7 @@ def namespace(cluster: Kubernetes) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def seeded(cluster: Kubernetes, operator: Images) -> Iterator[str]:
+def shared(cluster: Kubernetes, operator: Images) -> Iterator[str]:
     """A namespace that tests share, with a claim that holds model, prompts and passages."""
     with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}") as name:
         cluster.kubectl("label", "namespace", name, RESTRICTED)

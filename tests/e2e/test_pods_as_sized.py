@@ -7,7 +7,7 @@ import pytest
 
 from cluster import kind_cluster
 from cluster.images import Images
-from cluster.jobs import a_small_job, status_when
+from cluster.jobs import a_small_job, pods_when_ready, status_when
 from cluster.kubernetes import Kubernetes
 from raggrpo_operator.core.quantity import parse_quantity
 
@@ -23,37 +23,33 @@ RESOURCES = {
     "shmSize": "320Mi",
 }
 ON_CLUSTER = ("head", "trainer")
+OF_JOB = "raggrpo.io/job-name=gpu-shaped"
 
 Pods = Mapping[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def sizing(cluster: Kubernetes, operator: Images, seeded: str) -> Iterator[dict[str, Any]]:
+def sizing(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[dict[str, Any]]:
     """Sizing by role of a job whose pods run; without GPUs its driver does not get far."""
     kind_cluster.pretend_gpus(cluster, GPUS)
     job = a_small_job("gpu-shaped", operator.trainer, {"spec.resources": RESOURCES})
-    cluster.apply(job, namespace=seeded)
+    cluster.apply(job, namespace=shared)
 
     def has_cluster(status: Mapping[str, Any]) -> bool:
         return bool(status.get("cluster", {}).get("name"))
 
-    status = status_when(cluster, seeded, "gpu-shaped", has_cluster, SECONDS)
+    status = status_when(cluster, shared, "gpu-shaped", has_cluster, SECONDS)
     yield {each["role"]: each for each in status["sizing"]["pods"]}
-    cluster.kubectl("delete", "rgj", "gpu-shaped", "-n", seeded)
+    cluster.kubectl("delete", "rgj", "gpu-shaped", "-n", shared)
 
 
 @pytest.fixture(scope="module")
-def pods(cluster: Kubernetes, sizing: dict[str, Any], seeded: str) -> Pods:
+def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
     """The running pods of the Ray cluster by role."""
     found = {}
     for role in ON_CLUSTER:
-        of_role = f"raggrpo.io/job-name=gpu-shaped,raggrpo.io/role={role}"
-        chosen = ("-n", seeded, "-l", of_role)
-        for event in ("create", "condition=Ready"):
-            limit = f"--timeout={SECONDS}s"
-            cluster.kubectl("wait", "pods", *chosen, f"--for={event}", limit, deadline=SECONDS + 20)
-        found[role] = cluster.read("pods", *chosen)["items"]
-        assert len(found[role]) == sizing[role].get("replicas", 1)
+        labels, number = f"{OF_JOB},raggrpo.io/role={role}", sizing[role].get("replicas", 1)
+        found[role] = pods_when_ready(cluster, shared, labels, number, SECONDS)
     return found
 
 

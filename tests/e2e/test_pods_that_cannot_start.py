@@ -69,19 +69,19 @@ def cases(image: str) -> dict[str, Case]:
 
 
 def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
-    cluster: Kubernetes, operator: Images, seeded: str
+    cluster: Kubernetes, operator: Images, shared: str
 ) -> None:
     all_cases = cases(operator.trainer)
     jobs = [
         a_small_job(f"stuck-{name}", operator.trainer, case.changes)
         for name, case in all_cases.items()
     ]
-    cluster.apply(*jobs, namespace=seeded)
+    cluster.apply(*jobs, namespace=shared)
 
     for name, case in all_cases.items():
-        waits_for_pods(cluster, seeded, f"stuck-{name}", case)
+        waits_for_pods(cluster, shared, f"stuck-{name}", case)
     for name, case in all_cases.items():
-        failed = the_end(cluster, seeded, f"stuck-{name}")
+        failed = the_end(cluster, shared, f"stuck-{name}")
         assert failed["reason"] == case.cause, failed
         assert [each for each in case.words if each not in failed["message"]] == [], failed
 
@@ -116,6 +116,6 @@ def the_end(cluster: Kubernetes, namespace: str, name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_them_stays(cluster: Kubernetes, seeded: str) -> Any:
+def _nothing_of_them_stays(cluster: Kubernetes, shared: str) -> Any:
     yield
-    cluster.kubectl("delete", "rgj", "--all", "-n", seeded)
+    cluster.kubectl("delete", "rgj", "--all", "-n", shared)

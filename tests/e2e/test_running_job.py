@@ -80,7 +80,7 @@ def ask(
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Kubernetes, operator: Images, seeded: str) -> Iterator[Running]:
+def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Running]:
     """A job that has written its first checkpoint and goes on."""
     changes = {
         "spec.data.maxPromptLength": 64,
@@ -99,19 +99,19 @@ def running(cluster: Kubernetes, operator: Images, seeded: str) -> Iterator[Runn
             ],
         },
     }
-    cluster.apply(a_small_job("searching", operator.trainer, changes), namespace=seeded)
-    status = status_when(cluster, seeded, "searching", has_checkpoint_or_end, START_SECONDS)
+    cluster.apply(a_small_job("searching", operator.trainer, changes), namespace=shared)
+    status = status_when(cluster, shared, "searching", has_checkpoint_or_end, START_SECONDS)
     assert status["phase"] == "Running", status
-    of_job = ("-n", seeded, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
+    of_job = ("-n", shared, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
     [head] = cluster.read("pods", *of_job)["items"]
     [secret] = [
         each
-        for each in cluster.read("secrets", "-n", seeded)["items"]
+        for each in cluster.read("secrets", "-n", shared)["items"]
         if each["metadata"]["name"].startswith("searching-token-")
     ]
     token = base64.b64decode(secret["data"]["auth_token"]).decode()
-    yield Running(seeded, head["status"]["podIP"], token)
-    cluster.kubectl("delete", "rgj", "searching", "-n", seeded)
+    yield Running(shared, head["status"]["podIP"], token)
+    cluster.kubectl("delete", "rgj", "searching", "-n", shared)
 
 
 def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
@@ -122,14 +122,13 @@ def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
 def test_nothing_is_created_before_the_retriever_is_ready(
     cluster: Kubernetes, running: Running
 ) -> None:
-    told = [
-        (each["reason"], each["note"].partition(":")[0])
-        for each in events_about(cluster, running.namespace, "searching")
-    ]
+    times: dict[tuple[str, str], str] = {}
+    for event in events_about(cluster, running.namespace, "searching"):
+        what = event["note"].partition(":")[0]
+        times.setdefault((event["reason"], what), event["eventTime"])
 
-    waits, ready = ("Loading", "RetrieverReady=False"), ("Ready", "RetrieverReady=True")
-    starts = ("Starting", "Progressing=True")
-    assert told.index(waits) < told.index(ready) < told.index(starts), told
+    waits, ready = times["Loading", "RetrieverReady=False"], times["Ready", "RetrieverReady=True"]
+    assert waits < ready <= times["Starting", "Progressing=True"]
 
 
 def test_whoever_has_no_token_reaches_nothing_of_ray(
@@ -160,7 +159,8 @@ def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, runnin
     in_objects = cluster.kubectl("get", kinds, "-n", running.namespace, "-o", "yaml").stdout
     of_operator = cluster.kubectl("logs", f"deployment/{OPERATOR}", "-n", SYSTEM).stdout
     of_job = ("-l", "raggrpo.io/job-name=searching", "-n", running.namespace)
-    of_pods = cluster.kubectl("logs", *of_job, "--all-containers", "--tail=-1").stdout
+    everything = ("--all-containers", "--tail=-1", "--max-log-requests=20")
+    of_pods = cluster.kubectl("logs", *of_job, *everything).stdout
     encoded = base64.b64encode(running.token.encode()).decode()
 
     assert "searching" in in_objects

@@ -37,12 +37,12 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def statuses(cluster: Kubernetes, operator: Images, seeded: str) -> dict[str, dict[str, Any]]:
+def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, dict[str, Any]]:
     """The end of all wrong jobs, which run side by side."""
     jobs = [a_small_job(f"wrong-{name}", operator.trainer, WRONG[name]) for name in WRONG]
-    cluster.apply(*jobs, namespace=seeded)
+    cluster.apply(*jobs, namespace=shared)
     return {
-        name: status_when(cluster, seeded, f"wrong-{name}", has_ended, SECONDS) for name in WRONG
+        name: status_when(cluster, shared, f"wrong-{name}", has_ended, SECONDS) for name in WRONG
     }
 
 
@@ -67,13 +67,15 @@ def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]])
     assert "endpoint kb (http://127.0.0.1:9/retrieve)" in found["RetrievalReachable"][1]
 
 
-@pytest.mark.parametrize("name", ["inputs", "fit"])
-def test_the_job_ends_with_its_preflight(name: str, statuses: dict[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(("name", "cause"), [("inputs", "DataError"), ("fit", "PreflightFailed")])
+def test_the_job_ends_with_its_preflight(
+    name: str, cause: str, statuses: dict[str, dict[str, Any]]
+) -> None:
     status = statuses[name]
 
-    passed = condition(status, "PreflightPassed")
+    passed, failed = condition(status, "PreflightPassed"), condition(status, "Failed")
     assert (status["phase"], passed["status"]) == ("Failed", "False")
-    assert condition(status, "Failed")["message"] == passed["message"]
+    assert (failed["reason"], failed["message"]) == (cause, passed["message"])
 
 
 def test_memory_is_judged_and_sized_by_the_facts_that_were_read(
@@ -104,13 +106,13 @@ def test_a_spec_that_contradicts_itself_is_told_all_its_problems(
 
 
 @pytest.mark.usefixtures("statuses")
-def test_no_ray_cluster_was_ever_created(cluster: Kubernetes, seeded: str) -> None:
+def test_no_ray_cluster_was_ever_created(cluster: Kubernetes, shared: str) -> None:
     created = [
         (event["objectRef"]["resource"], event["objectRef"].get("name", ""))
         for event in kind_cluster.audit_events()
-        if event["verb"] == "create" and event.get("objectRef", {}).get("namespace") == seeded
+        if event["verb"] == "create" and event.get("objectRef", {}).get("namespace") == shared
     ]
 
     assert ("pods", "wrong-fit-preflight") in created
     assert [each for each in created if each[0] == "rayclusters" and "wrong-" in each[1]] == []
-    assert cluster.read("pods", "-n", seeded, "-l", "raggrpo.io/job-name")["items"] == []
+    assert cluster.read("pods", "-n", shared, "-l", "raggrpo.io/job-name")["items"] == []
