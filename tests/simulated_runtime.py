@@ -98,6 +98,7 @@ class SimulatedRuntime:
     is_blind: bool = False
     """/progress cannot be read."""
     dashboard_is_down: bool = False
+    default_image: str = ""
     attempt: Attempt | None = None
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
@@ -115,6 +116,7 @@ class SimulatedRuntime:
             progress=None if self.is_blind else self._progress(),
             retrievers=tuple(self.retrievers.values()),
             dashboard_reachable=not self.dashboard_is_down,
+            default_image=self.default_image,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:

@@ -6,6 +6,7 @@ Generate in development and CI only: descriptions are read from the source files
 import argparse
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from .cel import VALIDATIONS
 from .job import JobSpec
 from .status import JobStatus
 from .structural import Schema, structural
+from .trainer_config import TrainerConfig, schema_digest
+from .trainer_schemas import FILE as SCHEMAS_FILE
+from .trainer_schemas import with_release
 
 _ROOT = Path(__file__).parents[2]
 CRD_FILE = _ROOT / "crds" / "raggrpojobs.yaml"
@@ -160,7 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--check", action="store_true", help="compare only; fail on a difference")
     parser.add_argument("--output", type=Path, help="this file alone")
     options = parser.parse_args(arguments)
-    texts = {CRD_FILE: crd_yaml(), CHART_FILE: crd_yaml(KEEP)}
+    texts = {CRD_FILE: crd_yaml(), CHART_FILE: crd_yaml(KEEP), SCHEMAS_FILE: _schemas()}
     if options.output:
         texts = {options.output: crd_yaml()}
     for path, text in texts.items():
@@ -168,6 +172,12 @@ def main(arguments: list[str] | None = None) -> None:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
             raise SystemExit(f"{path} is out of date; run python -m raggrpo_api.crd")
+
+
+def _schemas() -> str:
+    version = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
+    schema = TrainerConfig.model_json_schema(by_alias=True)
+    return with_release(SCHEMAS_FILE.read_text(), version, schema_digest(), schema)
 
 
 class _Plain(yaml.SafeDumper):

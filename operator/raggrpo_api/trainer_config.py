@@ -21,6 +21,7 @@ from .resources import ResourcesSpec
 from .retrieval import RetrievalSpec
 from .reward import RewardSpec
 from .rollout import RolloutSpec
+from .trainer_schemas import known_schemas, within
 from .training import TrainingSpec
 from .validation import ValidationSpec
 
@@ -73,8 +74,9 @@ class TrainerConfig(ApiModel):
     """Time between SIGTERM and SIGKILL, for the emergency save."""
 
     def to_json(self) -> str:
-        """Return the canonical JSON that travels with the attempt."""
-        return json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
+        """Return the canonical JSON that travels with the attempt, in the schema it names."""
+        values = self.model_dump(mode="json", by_alias=True)
+        return json.dumps(within(values, known_schemas().get(self.schema_digest)), sort_keys=True)
 
 
 @cache

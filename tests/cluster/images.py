@@ -5,6 +5,8 @@ import logging
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 OPERATOR, TRAINER = "raggrpo/operator", "raggrpo/trainer"
 DEVICE = "cpu"
 FREE_GIB = 24
-"""A trainer image of 7 GB lies in Docker, in the archive between the two, and in the node."""
+"""The first trainer image: 7 GB in Docker, 3.5 packed in the registry, 3.5 and 7 in the node."""
 
 
 @dataclass(frozen=True)
@@ -35,51 +37,59 @@ class Images:
     trainer: str
 
 
-def images(own_base: bool) -> Images:
+def images() -> Images:
     """Return both images, built where they are not there and loaded into the cluster.
-
-    Args:
-        own_base: Begin with the image made of Debian's packages, not with the public one.
 
     Raises:
         CannotStart: A build failed or there is no room; the message says so.
     """
-    base = ["--build-arg", f"BASE_IMAGE={BASE_IMAGE}"] if own_base else []
-    with tempfile.TemporaryDirectory() as folder:
-        context = Path(folder)
-        _fill(context)
+    with _context(REPOSITORY) as context:
+        requirements = f"trainer-{DEVICE}.txt"
+        device = ["--build-arg", f"DEVICE={DEVICE}"]
         names = Images(
-            _build(OPERATOR, context, "Dockerfile", "operator.txt", base),
-            _build(
-                TRAINER, context, "trainer_image/Dockerfile", f"trainer-{DEVICE}.txt",
-                ["--build-arg", f"DEVICE={DEVICE}", *base],
-            ),
-        )  # fmt: skip
+            _build(OPERATOR, context, "Dockerfile", "operator.txt"),
+            _build(TRAINER, context, "trainer_image/Dockerfile", requirements, *device),
+        )
     load(names.operator, names.trainer)
     return names
 
 
-def _fill(context: Path) -> None:
-    """Put into a folder what the Dockerfiles take: the wheel and the locked requirements."""
-    for name in ("Dockerfile", ".dockerignore", "trainer_image/Dockerfile"):
-        (context / name).parent.mkdir(exist_ok=True)
-        shutil.copy(REPOSITORY / name, context / name)
-    shutil.copytree(REPOSITORY / "requirements", context / "requirements")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(context / "dist")]
-    run(build, folder=REPOSITORY)
+def operator_image(sources: Path) -> str:
+    """Return the operator's image of other sources, likewise."""
+    with _context(sources) as context:
+        name = _build(OPERATOR, context, "Dockerfile", "operator.txt")
+    load(name)
+    return name
 
 
-def _build(
-    image: str, context: Path, dockerfile: str, requirements: str, arguments: list[str]
-) -> str:
-    """Return the image's name with a tag that tells what it is made of, built when not there."""
+@contextmanager
+def _context(sources: Path) -> Iterator[Path]:
+    """Yield a folder with what the Dockerfiles take: the wheel and the locked requirements."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        for name in ("Dockerfile", ".dockerignore", "trainer_image/Dockerfile"):
+            (context / name).parent.mkdir(exist_ok=True)
+            shutil.copy(sources / name, context / name)
+        shutil.copytree(sources / "requirements", context / "requirements")
+        wheel = ["build", "-t", "wheel", "-d", str(context / "dist")]
+        run([sys.executable, "-m", "hatchling", *wheel], folder=sources)
+        yield context
+
+
+def _build(image: str, context: Path, dockerfile: str, requirements: str, *arguments: str) -> str:
+    """Return the image's name with a tag that tells what it is made of, built when not there.
+
+    Where no registry answers it begins with the image made of Debian's packages.
+    """
+    if builds_own_images():
+        arguments = (*arguments, "--build-arg", f"BASE_IMAGE={BASE_IMAGE}")
     made_of = hashlib.sha256(str(arguments).encode())
     wheel = next((context / "dist").glob("*.whl"))
     for path in (context / dockerfile, context / "requirements" / requirements, wheel):
         made_of.update(path.read_bytes())
     name = f"{image}:test-{made_of.hexdigest()[:12]}"
     if not has_image(name):
-        if image == TRAINER:
+        if image == TRAINER and not has_image(TRAINER):
             _require_space()
         with timed(f"image {name}"):
             file = str(context / dockerfile)
@@ -101,7 +111,7 @@ def main() -> None:
     """Build and load both images, so that no test waits for them."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        log.info("%s", images(builds_own_images()))
+        log.info("%s", images())
     except CannotStart as reason:
         raise SystemExit(f"no images: {reason}") from reason
 

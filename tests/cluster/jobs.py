@@ -1,53 +1,24 @@
-"""Small jobs on a seeded volume of the real cluster, and how a test waits for what they say."""
+"""Jobs of which something is wrong or special, and how a test waits for what they say."""
 
 import json
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.kubernetes import Kubernetes
-from cluster.objects import a_claim, a_pod, mounting
-from job_builders import a_raw_job
+from cluster.training_job import MOUNT, a_job
+from job_builders import changed
 
-SEED = Path(__file__).parents[1] / "e2e" / "seed_volume.py"
-CLAIM, MOUNT = "work", "/mnt/work"
 POLL_SECONDS = 0.5
+STEPS = 8
 T = TypeVar("T")
 
 
-def seed(cluster: Kubernetes, namespace: str, image: str) -> None:
-    """Make a claim that holds a tiny model, prompts and a corpus."""
-    command = ["python", "-c", SEED.read_text(), MOUNT]
-    pod = a_pod("seed", image, command, env=[{"name": "HOME", "value": "/tmp"}])
-    cluster.apply(a_claim(CLAIM), mounting(pod, CLAIM, MOUNT), namespace=namespace)
-    cluster.kubectl(
-        "wait", "pod/seed", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s",
-        "-n", namespace, deadline=200,
-    )  # fmt: skip
-
-
-def a_small_job(name: str, image: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a job that trains the tiny model on CPU; keys are places such as `spec.rollout.n`."""
-    raw = a_raw_job(
-        {
-            "spec.image": image,
-            "spec.model.path": f"{MOUNT}/model",
-            "spec.data": {
-                "trainFiles": [f"{MOUNT}/train.jsonl"],
-                "trainBatchSize": 4,
-                "maxPromptLength": 16,
-                "maxResponseLength": 8,
-            },
-            "spec.rollout": {"n": 4, "temperature": 1.0},
-            "spec.training": {"totalSteps": 8, "learningRate": 1e-3, "precision": "FP32"},
-            "spec.checkpoint": {"path": f"{MOUNT}/{name}", "everySteps": 4},
-            "spec.resources": {"device": "CPU", "cpu": "100m"},
-            "spec.volumes": [{"name": "work", "claimName": CLAIM, "mountPath": MOUNT}],
-            **(changes or {}),
-        }
-    )
-    return raw | {"metadata": {"name": name}}
+def a_small_job(name: str, image: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job on the seeded volume; keys of `changes` are places such as `spec.rollout.n`."""
+    steps = changes.get("spec.training.totalSteps", STEPS)
+    own = {"spec.checkpoint.path": f"{MOUNT}/{name}", "spec.resources.cpu": "100m"}
+    return changed(a_job(name, image, steps), own | dict(changes))
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -18,11 +18,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from cluster import registry
 from cluster.kubernetes import Kubernetes
 from cluster.tools import KUBERNETES, CannotBuild, tool_folder
 
@@ -70,12 +72,14 @@ def up() -> Kubernetes:
 def down() -> None:
     """Delete the cluster; images and programs stay in their caches."""
     kind("delete", "cluster", "--name", NAME, "--kubeconfig", str(kubeconfig()))
+    if not kind("get", "clusters").split():
+        registry.stop(run)
 
 
 def load(*images: str) -> None:
     """Put images of this machine's Docker into the cluster's node."""
     with timed(f"load {', '.join(images)}"):
-        kind("load", "docker-image", *images, "--name", NAME)
+        registry.deliver(run, images, f"{NAME}-control-plane")
 
 
 def pretend_gpus(cluster: Kubernetes, number: int, resource: str = "nvidia.com/gpu") -> None:
@@ -92,6 +96,7 @@ def kubeconfig() -> Path:
     return folder / f"{NAME}.kubeconfig"
 
 
+@cache
 def builds_own_images() -> bool:
     """Return whether everything that the cluster runs is built here."""
     chosen = os.environ.get("KIND_NODE_IMAGE", "")

@@ -77,12 +77,16 @@ class Kubernetes:
         )  # fmt: skip
 
     @contextmanager
-    def namespace(self, name: str) -> Iterator[str]:
+    def namespace(self, name: str, *, restricted: bool = False) -> Iterator[str]:
         """Make a namespace for one test; it begins to end with the test.
 
-        `all_namespaces_end` sees them gone: nothing of ours may keep one from ending.
+        A restricted one admits only pods that a careful platform admits. `all_namespaces_end`
+        sees them gone: nothing of ours may keep one from ending.
         """
         self.kubectl("create", "namespace", name)
+        if restricted:
+            level = "pod-security.kubernetes.io/enforce=restricted"
+            self.kubectl("label", "namespace", name, level)
         self.namespaces.append(name)
         try:
             yield name

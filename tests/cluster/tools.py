@@ -30,6 +30,7 @@ CRICTL = "v1.36.0"
 KIND = "v0.33.0"
 HELM = "v4.3.1"
 KUBERAY = "v1.6.2"
+REGISTRY = "v3.1.1"
 
 SOURCES = Path(__file__).parent / "go"
 KUBE_NAMES = (
@@ -210,16 +211,33 @@ _KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
 
 def _build_kuberay(folder: Path) -> None:
     """`go install` asks for the module's version list, which a proxy may refuse; this does not."""
-    module = folder / "module"
-    module.mkdir()
-    (module / "go.mod").write_text(
-        f"module example.org/kuberay\n\ngo 1.26.0\n\nrequire {_KUBERAY_MODULE} {KUBERAY}\n"
+    _build_within(folder, _KUBERAY_MODULE, KUBERAY, _KUBERAY_MODULE, "manager")
+
+
+_REGISTRY_MODULE = "github.com/distribution/distribution/v3"
+_REGISTRY_MAIN = (SOURCES.with_name("registry_image") / "main.go").read_text()
+
+
+def _build_registry(folder: Path) -> None:
+    _build_within(folder, _REGISTRY_MODULE, REGISTRY, ".", "registry", _REGISTRY_MAIN)
+
+
+def _build_within(
+    folder: Path, module: str, version: str, package: str, name: str, main: str = ""
+) -> None:
+    """Build a package in a module of our own that requires another one."""
+    own = folder / "module"
+    own.mkdir()
+    (own / "go.mod").write_text(
+        f"module example.org/{name}\n\ngo 1.26.0\n\nrequire {module} {version}\n"
     )
+    if main:
+        (own / "main.go").write_text(main)
     _go(
-        "build", "-ldflags", _SMALL, "-o", str(folder / "manager"), _KUBERAY_MODULE,
-        folder=module, environment=_FLAGS,
+        "build", "-ldflags", _SMALL, "-o", str(folder / name), package,
+        folder=own, environment=_FLAGS,
     )  # fmt: skip
-    shutil.rmtree(module)
+    shutil.rmtree(own)
 
 
 def _copy_kuberay_config(folder: Path) -> None:
@@ -250,6 +268,7 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "kind": Tool(KIND, _install("sigs.k8s.io/kind", KIND), _SMALL),
     "helm": Tool(HELM, _install("helm.sh/helm/v4/cmd/helm", HELM), _SMALL),
+    "registry": Tool(REGISTRY, _build_registry, f"{_SMALL} {_FLAGS} {_REGISTRY_MAIN}"),
     "kuberay": Tool(KUBERAY, _build_kuberay, f"{_SMALL} {_FLAGS}"),
     "kuberay-config": Tool(KUBERAY, _copy_kuberay_config, ""),
 }

@@ -1,5 +1,6 @@
 """The kind cluster that all tests of this tier share, and what is kept when one fails."""
 
+import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -8,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from cluster import kind_cluster
-from cluster.images import Images, images
-from cluster.jobs import seed
+from cluster.images import REPOSITORY, Images, images
 from cluster.kubernetes import Kubernetes
-from cluster.tools import tool_folder
+from cluster.operator_release import MONITORING, install
+from cluster.training_job import seed
+from word_model import write_word_model
 
-REPOSITORY = Path(__file__).parents[2]
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
-RELEASE, SYSTEM, MONITORING = "raggrpo-operator", "raggrpo-system", "e2e-monitoring"
-RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+PROMPTS = 64
 
 
 @pytest.fixture(scope="session")
@@ -33,41 +33,55 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
 @pytest.fixture(scope="session")
 def operator(cluster: Kubernetes) -> Images:
     """The operator from its chart, with images of the present sources."""
-    made = images(own_base=kind_cluster.builds_own_images())
-    tags = [f"image.tag={made.operator.rpartition(':')[2]}"]
-    tags.append(f"trainerImage.tag={made.trainer.rpartition(':')[2]}")
-    tags.append(f"metrics.scrapeFrom={{{MONITORING}}}")
-    kind_cluster.run(
-        [
-            str(tool_folder("helm") / "helm"), "upgrade", "--install", RELEASE,
-            str(REPOSITORY / "helm" / "raggrpo-operator"), "--namespace", SYSTEM,
-            "--create-namespace", "--kubeconfig", str(cluster.kubeconfig), "--wait",
-            "--timeout", "180s", "--set", ",".join(tags),
-        ]
-    )  # fmt: skip
+    made = images()
+    install(cluster, made, REPOSITORY)
     return made
 
 
 @pytest.fixture
 def namespace(cluster: Kubernetes) -> Iterator[str]:
     """A namespace that admits restricted pods only, as a careful platform has it."""
-    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}") as name:
-        cluster.kubectl("label", "namespace", name, RESTRICTED)
+    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}", restricted=True) as name:
         yield name
 
 
 @pytest.fixture(scope="session")
-def shared(cluster: Kubernetes, operator: Images) -> Iterator[str]:
-    """A namespace that tests share, with a claim that holds model, prompts and passages."""
-    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}") as name:
-        cluster.kubectl("label", "namespace", name, RESTRICTED)
-        seed(cluster, name, operator.trainer)
+def shared(cluster: Kubernetes, model: Path) -> Iterator[str]:
+    """A seeded namespace that several tests share."""
+    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}", restricted=True) as name:
+        seed(cluster, name, model)
         yield name
 
 
 @pytest.fixture(scope="session")
 def monitoring(cluster: Kubernetes) -> Iterator[str]:
     """The namespace from which metrics may be scraped."""
-    with cluster.namespace(MONITORING) as name:
-        cluster.kubectl("label", "namespace", name, RESTRICTED)
+    with cluster.namespace(MONITORING, restricted=True) as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, prompts and passages, few enough bytes for a ConfigMap."""
+    words = [str(number) for number in range(PROMPTS + 1)]
+    folder = write_word_model(tmp_path_factory.mktemp("model"), ["+", "=", *words])
+    numbers = range(PROMPTS)
+    prompts = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in numbers]
+    write_rows(folder / "train.jsonl", prompts)
+    # A file as it comes from elsewhere: its prompts are in a column that no job expects.
+    write_rows(folder / "questions.jsonl", [{"question": "1 + 1 =", "answer": "2"}])
+    passages = [{"id": str(n), "contents": f"{n} + 1 = {n + 1}"} for n in numbers]
+    write_rows(folder / "corpus.jsonl", passages)
+    return folder
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write a JSONL file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def seeded(cluster: Kubernetes, namespace: str, model: Path) -> str:
+    """The namespace with a claim that holds model and prompts."""
+    seed(cluster, namespace, model)
+    return namespace

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cluster.images import Images
-from cluster.jobs import MOUNT, a_small_job, condition, events_about, has_ended, status_when
+from cluster.jobs import a_small_job, condition, events_about, has_ended, status_when
 from cluster.kubernetes import Kubernetes
+from cluster.training_job import MOUNT
 
 MINUTE = timedelta(minutes=1)
 END_SECONDS = 240

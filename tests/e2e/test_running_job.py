@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from cluster.images import Images
-from cluster.jobs import MOUNT, a_small_job, condition, events_about, has_ended, status_when
+from cluster.jobs import a_small_job, condition, events_about, has_ended, status_when
 from cluster.kubernetes import Kubernetes
 from cluster.objects import a_pod
+from cluster.operator_release import RELEASE, SYSTEM
+from cluster.training_job import MOUNT
 
 STEPS = 40
 START_SECONDS, END_SECONDS = 420, 420
-SYSTEM, OPERATOR = "raggrpo-system", "raggrpo-operator"
 REFUSED = {401, 403, "unreachable"}
 """Ray's own answers, or none where the network plugin enforces NetworkPolicies."""
 
@@ -88,6 +89,7 @@ def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Runn
         "spec.retrieval": {
             "mode": "Prompt",
             "promptTemplate": "{passages}{prompt}",
+            "passageTemplate": "{text} ",
             "maxPassageTokens": 24,
             "endpoints": [
                 {
@@ -157,7 +159,7 @@ def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, runnin
         "deployments,networkpolicies"
     )
     in_objects = cluster.kubectl("get", kinds, "-n", running.namespace, "-o", "yaml").stdout
-    of_operator = cluster.kubectl("logs", f"deployment/{OPERATOR}", "-n", SYSTEM).stdout
+    of_operator = cluster.kubectl("logs", f"deployment/{RELEASE}", "-n", SYSTEM).stdout
     of_job = ("-l", "raggrpo.io/job-name=searching", "-n", running.namespace)
     everything = ("--all-containers", "--tail=-1", "--max-log-requests=20")
     of_pods = cluster.kubectl("logs", *of_job, *everything).stdout
@@ -173,7 +175,7 @@ def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, runnin
 def test_the_operator_may_create_secrets_and_never_see_one(
     cluster: Kubernetes, running: Running
 ) -> None:
-    who = f"system:serviceaccount:{SYSTEM}:{OPERATOR}"
+    who = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
 
     def may(verb: str) -> bool:
         asked = ("auth", "can-i", verb, "secrets", "-n", running.namespace, "--as", who)
@@ -186,7 +188,7 @@ def test_the_operator_may_create_secrets_and_never_see_one(
 def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     cluster: Kubernetes, operator: Images, running: Running, monitoring: str
 ) -> None:
-    of_operator = {"url": f"http://{OPERATOR}.{SYSTEM}.svc:8080/metrics"}
+    of_operator = {"url": f"http://{RELEASE}.{SYSTEM}.svc:8080/metrics"}
     of_trainer = {"url": f"http://{running.head}:8090/metrics"}
 
     answers = ask(cluster, monitoring, operator.operator, [of_operator, of_trainer])

@@ -6,8 +6,9 @@ import pytest
 
 from cluster import kind_cluster
 from cluster.images import Images
-from cluster.jobs import MOUNT, a_small_job, condition, has_ended, status_when
+from cluster.jobs import a_small_job, condition, has_ended, status_when
 from cluster.kubernetes import Kubernetes
+from cluster.training_job import MOUNT
 from raggrpo_api.preflight import CheckId
 
 SECONDS = 120

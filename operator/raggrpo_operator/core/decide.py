@@ -236,6 +236,9 @@ def _next_attempt(this: Round) -> Decision:
     wait = state.next_retry_time
     if wait and this.now < parse_timestamp(wait):
         return this.end((parse_timestamp(wait) - this.now).total_seconds() + 0.1)
+    if why := this.upgrade_required():
+        this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
+        return this.end()
     cluster = this.observed.cluster
     keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
     keep = keep and not recovery.needs_new_cluster(status)

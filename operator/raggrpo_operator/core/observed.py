@@ -83,5 +83,7 @@ class Observed:
     """Last answer of GET /progress; None when it could not be read."""
     retrievers: tuple[RetrieverObserved, ...] = ()
     dashboard_reachable: bool = True
+    default_image: str = ""
+    """Image of jobs that name none; empty: this machine's own installation."""
     evidence_seconds: float = 0.0
     """How long after the end of a driver a pod may still tell what ended it."""

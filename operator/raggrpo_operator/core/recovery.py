@@ -88,6 +88,8 @@ def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decisi
     failed = [c for c in checks if c.state is CheckState.FAILED]
     if not failed:
         this.resolved = resolved
+        if this.image:
+            this.update(pinned={**this.status.pinned, "image": this.image})
         this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
         return this.end(requeue_after=0.0)
     message = "\n".join(

@@ -4,6 +4,7 @@ The only reader of presets and of values that mean "decide for me"; performs no 
 Order: user > coupled > preset > default; then the values that are sized.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,10 +89,12 @@ def trainer_config(
     mitigations: Sequence[str] = (),
     pinned: Mapping[str, str] | None = None,
     facts: Facts | None = None,
+    schema: str = "",
 ) -> TrainerConfig:
     """Render the configuration of attempt `number`.
 
     `pinned` replaces what Auto decided in an earlier attempt (precision, attention).
+    `schema` is the digest of the one that the image knows; empty: this release's.
     `config_hash` covers everything but the identity; `resume_hash` what a checkpoint depends on.
     """
     spec = mitigated(_with_pins(resolved.spec, pinned or {}), mitigations)
@@ -112,9 +115,9 @@ def trainer_config(
         if name in TrainerConfig.model_fields
     }
     config = TrainerConfig(
-        schema_digest=schema_digest(), attempt=identity, world=world(spec), **blocks
+        schema_digest=schema or schema_digest(), attempt=identity, world=world(spec), **blocks
     )
-    rendered = config.model_dump(mode="json", by_alias=True, exclude={"attempt"})
+    rendered = {k: v for k, v in json.loads(config.to_json()).items() if k != "attempt"}
     identity = identity.model_copy(update={"config_hash": content_hash(rendered)})
     return config.model_copy(update={"attempt": identity})
 

@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pydantic.alias_generators import to_snake
+
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, JobStatus
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.trainer_schemas import beyond, known_schemas
 
 from .actions import Action
 from .conditions import get_condition, is_true, parse_timestamp, phase_from, set_condition
@@ -65,6 +68,12 @@ class Round:
         since = get_condition(self.status, kind).last_transition_time
         return (self.now - parse_timestamp(since)).total_seconds()
 
+    @property
+    def image(self) -> str:
+        """The trainer's image; a job that names none stays with the one that it began with."""
+        pinned = self.status.pinned.get("image", "")
+        return self.job.spec.image or pinned or self.observed.default_image
+
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""
         return trainer_config(
@@ -74,7 +83,29 @@ class Round:
             mitigations=self.status.restart_state.mitigations,
             pinned=self.status.pinned,
             facts=self.status.preflight.known_facts,
+            schema=self._schema(),
         )
+
+    def upgrade_required(self) -> str:
+        """Return why the image that the job began with cannot be told its configuration."""
+        digest = self._schema()
+        fields = known_schemas().get(digest)
+        if not digest or digest == schema_digest():
+            return ""
+        remedy = "set spec.image to an image of this release"
+        if fields is None:
+            return f"this operator does not know schema {digest} of image {self.image}: {remedy}"
+        spec = self.job.manifest()["spec"]
+        told = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
+        unknown = ", ".join(beyond(told, fields, "spec"))
+        if not unknown:
+            return ""
+        return f"image {self.image} does not know {unknown}: remove it, or {remedy}"
+
+    def _schema(self) -> str:
+        """Return the digest of the schema that the image told in preflight, empty if unknown."""
+        told = self.status.preflight.facts.schema_digest
+        return told if self.image and self.image == self.status.pinned.get("image") else ""
 
     def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""

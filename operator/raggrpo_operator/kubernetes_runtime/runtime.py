@@ -89,6 +89,7 @@ class KubernetesRuntime:
         observed = Observed(
             preflight=observed_preflight(preflights, problem, is_final),
             retrievers=observed_retrievers(self._deployments(), pods),
+            default_image=reach.children.settings.trainer_image,
         )
         ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None:

@@ -350,16 +350,18 @@ def test_reward_code_reaches_the_driver_and_the_preflight_only() -> None:
     assert roles == {"head", "preflight"}
 
 
-def test_the_image_is_the_pinned_one_then_the_jobs_then_the_operators() -> None:
+def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
     def image(job: RagGrpoJob) -> str:
         return str(all_manifests(job)["preflight"]["spec"]["containers"][0]["image"])
 
     plain, own = a_clustered_job(a_job()), a_clustered_job(a_job({"image": "own:1"}))
     pinned = {"image": "own@sha256:1", "rayVersion": "2.59.0"}
-    later = own.model_copy(update={"status": own.status.model_copy(update={"pinned": pinned})})
+    status = plain.status.model_copy(update={"pinned": pinned})
+    later, mended = (job.model_copy(update={"status": status}) for job in (plain, own))
     assert image(plain) == SETTINGS.trainer_image
     assert image(own) == "own:1"
     assert image(later) == "own@sha256:1"
+    assert image(mended) == "own:1"
     assert all_manifests(later)["raycluster"]["spec"]["rayVersion"] == "2.59.0"
 
 

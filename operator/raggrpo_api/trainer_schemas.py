@@ -1,0 +1,68 @@
+"""Which fields each release's TrainerConfig has, by the digest of its schema.
+
+An operator that was upgraded goes on with the images that its jobs began with, so it has to leave
+out what they do not know yet. `python -m raggrpo_api.crd` writes this release's entry; those of
+earlier releases stay for as long as jobs of theirs are to be continued.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("trainer_schemas.json")
+
+Fields = dict[str, Any]
+"""A field's name to the fields below it; None where any value may stand."""
+
+
+@cache
+def known_schemas() -> Mapping[str, Fields]:
+    """Return the fields of every known schema by its digest."""
+    return {each["digest"]: each["fields"] for each in json.loads(FILE.read_text()).values()}
+
+
+def within(value: Any, fields: Fields | None) -> Any:
+    """Return a JSON value without what these fields do not have."""
+    if isinstance(value, list):
+        return [within(item, fields) for item in value]
+    if not isinstance(value, dict) or fields is None:
+        return value
+    return {key: within(value[key], fields[key]) for key in value if key in fields}
+
+
+def beyond(value: Any, fields: Fields | None, path: str) -> Iterator[str]:
+    """Yield the path of everything that `within` leaves out."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from beyond(item, fields, f"{path}[{index}]")
+    elif isinstance(value, dict) and fields is not None:
+        for key, item in value.items():
+            place = f"{path}.{key}"
+            if key in fields:
+                yield from beyond(item, fields[key], place)
+            else:
+                yield place
+
+
+def fields_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Fields | None:
+    """Return the fields that a JSON schema describes."""
+    if "$ref" in schema:
+        return fields_of(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    for either in schema.get("anyOf", []):
+        if (found := fields_of(either, definitions)) is not None:
+            return found
+    if "items" in schema:
+        return fields_of(schema["items"], definitions)
+    if "properties" not in schema:
+        return None
+    return {name: fields_of(each, definitions) for name, each in schema["properties"].items()}
+
+
+def with_release(text: str, version: str, digest: str, schema: Mapping[str, Any]) -> str:
+    """Return the file's text with this release's entry written anew."""
+    releases = json.loads(text)
+    fields = fields_of(schema, schema.get("$defs", {}))
+    releases[version] = {"digest": digest, "fields": fields}
+    return json.dumps(releases, indent=1, sort_keys=True) + "\n"

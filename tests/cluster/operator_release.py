@@ -1,0 +1,55 @@
+"""The operator on a test cluster: installed from its chart, scaled, killed."""
+
+from datetime import datetime
+from pathlib import Path
+
+from cluster import kind_cluster
+from cluster.images import Images
+from cluster.kubernetes import Kubernetes
+from cluster.tools import tool_folder
+
+RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
+MONITORING = "e2e-monitoring"
+"""The namespace from which metrics may be scraped."""
+PODS = "app.kubernetes.io/component=operator"
+
+
+def install(cluster: Kubernetes, images: Images, sources: Path, replicas: int = 1) -> None:
+    """Install the chart of these sources, or upgrade to it, and wait until it is ready."""
+    values = [
+        f"image.tag={images.operator.rpartition(':')[2]}",
+        f"trainerImage.tag={images.trainer.rpartition(':')[2]}",
+        f"replicas={replicas}",
+        f"metrics.scrapeFrom={{{MONITORING}}}",
+        "settings.pollSeconds=1,settings.statusSeconds=1",
+    ]
+    kind_cluster.run(
+        [
+            str(tool_folder("helm") / "helm"), "upgrade", "--install", RELEASE,
+            str(sources / "helm" / "raggrpo-operator"), "--namespace", SYSTEM,
+            "--create-namespace", "--kubeconfig", str(cluster.kubeconfig), "--wait",
+            "--timeout", "180s", "--set", ",".join(values),
+        ]
+    )  # fmt: skip
+
+
+def scale(cluster: Kubernetes, replicas: int) -> None:
+    """Set the number of operators and wait until it is so."""
+    deployment = f"deployment/{RELEASE}"
+    cluster.kubectl("scale", deployment, f"--replicas={replicas}", "-n", SYSTEM)
+    cluster.kubectl("rollout", "status", deployment, "-n", SYSTEM)
+    if not replicas:
+        cluster.kubectl("wait", "pods", "-l", PODS, "--for=delete", "-n", SYSTEM)
+
+
+def kill(cluster: Kubernetes, pod: str = "") -> None:
+    """Give the operator, or this one of several, no time to end well."""
+    which = [pod] if pod else ["-l", PODS]
+    at_once = ("--grace-period=0", "--force", "--wait=false")
+    cluster.kubectl("delete", "pod", "-n", SYSTEM, *which, *at_once)
+
+
+def leader(cluster: Kubernetes) -> tuple[str, datetime]:
+    """Return the pod that works and since when."""
+    spec = cluster.read("lease", RELEASE, "-n", SYSTEM)["spec"]
+    return spec["holderIdentity"], datetime.fromisoformat(spec["acquireTime"])

@@ -1,0 +1,15 @@
+// The registry with one storage driver: its own main program brings those of all clouds.
+package main
+
+import (
+	"os"
+
+	"github.com/distribution/distribution/v3/registry"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+)
+
+func main() {
+	if registry.RootCmd.Execute() != nil {
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,50 @@
+"""What deleting leaves behind while no operator runs: nothing, and nothing waits for it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.images import Images
+from cluster.kubernetes import Kubernetes
+from cluster.operator_release import scale
+from cluster.training_job import TrainingJob, a_job, seed
+
+KINDS = "pods,services,endpointslices,configmaps,secrets,networkpolicies,rayclusters,rgj"
+STEPS = 100
+
+
+@pytest.fixture
+def scalable_operator(cluster: Kubernetes, operator: Images) -> Iterator[Images]:
+    """The operator, which runs again after the test."""
+    yield operator
+    scale(cluster, 1)
+
+
+def left_of(job: TrainingJob) -> set[str]:
+    """Return the objects of the namespace that belong to the job."""
+    found = job.kubectl("get", KINDS, "-o=name").split()
+    return {each for each in found if f"/{job.name}" in each}
+
+
+@pytest.mark.timeout(1800)
+def test_a_job_and_a_namespace_end_without_an_operator(
+    cluster: Kubernetes, scalable_operator: Images, seeded: str, model: Path
+) -> None:
+    image = scalable_operator.trainer
+    deleted = TrainingJob(cluster, seeded, "deleted")
+    with cluster.namespace(f"{seeded}-too", restricted=True) as other:
+        seed(cluster, other, model)
+        orphan = TrainingJob(cluster, other, "orphan")
+        for job in (deleted, orphan):
+            cluster.apply(a_job(job.name, image, STEPS), namespace=job.namespace)
+        for job in (deleted, orphan):
+            job.until(lambda status: status.get("phase") == "Starting", "driver")
+            assert len(left_of(job)) > 5
+
+        scale(cluster, 0)
+        cluster.kubectl("delete", "namespace", other, "--wait=false")
+        deleted.kubectl("delete", "rgj", "deleted", "--timeout=60s")
+        deleted.until_freed(90)
+        deleted.kubectl("wait", *left_of(deleted), "--for=delete", "--timeout=30s")
+        cluster.kubectl("wait", f"namespace/{other}", "--for=delete", "--timeout=90s")

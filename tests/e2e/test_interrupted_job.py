@@ -1,0 +1,77 @@
+"""One job, two ranks in two pods, that loses a worker, its driver, its operator and its head."""
+
+import pytest
+
+from cluster.images import Images
+from cluster.kubernetes import Kubernetes
+from cluster.operator_release import kill
+from cluster.training_job import TrainingJob, a_job, attempts, lifetimes
+
+STEPS = 24
+
+
+@pytest.mark.timeout(1800)
+def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
+    cluster: Kubernetes, operator: Images, seeded: str
+) -> None:
+    job = TrainingJob(cluster, seeded, "lossy")
+    resources = {"device": "CPU", "nodes": 2, "cpu": "300m"}
+    with lifetimes(cluster, seeded) as clusters:
+        cluster.apply(
+            a_job("lossy", operator.trainer, STEPS, resources=resources), namespace=seeded
+        )
+
+        status = job.until_done(5, attempt=1)
+        assert status["checkpoint"]["worldSize"] == 2
+        shown = row(job)
+        assert shown["PHASE"] == "Running"
+        assert shown["STEP"].endswith(f"/{STEPS}")
+        assert int(shown["%"]) > 0
+        assert float(shown["REWARD"]) >= 0
+        assert int(shown["CKPT"]) >= 4
+        assert shown["RESTARTS"] == "0"
+
+        job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
+        job.until_done(5, attempt=2)
+
+        job.kill_driver()
+        kill(cluster)
+        job.until_done(1, attempt=3)
+        assert job.submissions() == {"lossy-a2": "FAILED", "lossy-a3": "RUNNING"}
+
+        job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
+        status = job.until_complete()
+
+        assert attempts(status) == [
+            (1, "WorkerLost", "First"),
+            (2, "ProgramError", "NewCluster"),
+            (3, "HeadLost", "WarmCluster"),
+            (4, "Succeeded", "NewCluster"),
+        ]
+        lasted = [(each["fromStep"], each["toStep"]) for each in reversed(status["attempts"])]
+        resumed, ended = [first for first, _ in lasted], [last for _, last in lasted]
+        assert resumed[0] == 0
+        # A pod that is deleted has the driver save first; a killed driver loses up to 4 steps.
+        assert resumed[1] == ended[0]
+        assert ended[1] - 4 < resumed[2] <= ended[1]
+        assert resumed[3] == ended[2]
+        assert status["restarts"]["total"] == 3
+        assert row(job)["STEP"] == f"{STEPS}/{STEPS}"
+        job.until_freed(90)
+        assert clusters() == [
+            "lossy-c1 ADDED", "lossy-c1 DELETED",
+            "lossy-c2 ADDED", "lossy-c2 DELETED",
+            "lossy-c3 ADDED", "lossy-c3 DELETED",
+        ]  # fmt: skip
+
+    found = job.on_volume(operator.trainer)
+    assert found["steps"] == list(range(1, STEPS + 1))
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(found["export"])
+    job.patch(ttlSecondsAfterFinished=1)
+    job.kubectl("wait", "rgj/lossy", "--for=delete", "--timeout=60s")
+
+
+def row(job: TrainingJob) -> dict[str, str]:
+    """Return what `kubectl get rgj` shows of the job, by column."""
+    heads, values = job.kubectl("get", "rgj", job.name).splitlines()
+    return dict(zip(heads.split(), values.split(), strict=True))

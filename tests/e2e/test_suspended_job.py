@@ -1,0 +1,48 @@
+"""Suspending, and what people do by hand to the objects of a running job."""
+
+import pytest
+
+from cluster.images import Images
+from cluster.kubernetes import Kubernetes
+from cluster.training_job import TrainingJob, a_job, attempts
+
+STEPS = 30
+MARK = "example.org/mine"
+
+
+@pytest.mark.timeout(1800)
+def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
+    cluster: Kubernetes, operator: Images, seeded: str
+) -> None:
+    job = TrainingJob(cluster, seeded, "calm")
+    checkpoint = {"path": "/mnt/work/checkpoints", "everySteps": 100}
+    cluster.apply(a_job("calm", operator.trainer, STEPS, checkpoint=checkpoint), namespace=seeded)
+    job.until_done(2, attempt=1)
+    ours = ["raycluster/calm-c1", "configmap/calm-a1", "networkpolicy/calm"]
+    for each in ours:
+        job.kubectl("label", each, f"{MARK}=yes")
+        job.kubectl("annotate", each, f"{MARK}=yes")
+
+    job.patch(suspend=True)
+    job.until_freed(60)
+    status = job.until(lambda status: status["phase"] == "Suspended", "suspension")
+    saved = status["checkpoint"]["step"]
+    assert saved == status["attempts"][0]["toStep"] == status["progress"]["step"]
+
+    job.kubectl("delete", "configmap", "calm-a1")
+    job.patch(suspend=False)
+    status = job.until_done(1, attempt=2)
+    assert status["attempts"][0]["fromStep"] == saved
+    assert status["restarts"].get("total", 0) == 0
+    assert job.cluster.read("networkpolicy", "calm", "-n", seeded)["metadata"]["labels"][MARK]
+
+    job.kubectl("delete", "configmap", "calm-a2")
+    job.kubectl("wait", "configmap/calm-a2", "--for=create", "--timeout=60s")
+    job.kubectl("delete", "raycluster", "calm-c2", "--wait=false")
+    status = job.until_complete()
+
+    assert attempts(status) == [
+        (1, "Suspended", "First"),
+        (2, "HeadLost", "NewCluster"),
+        (3, "Succeeded", "NewCluster"),
+    ]

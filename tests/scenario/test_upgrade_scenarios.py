@@ -1,0 +1,65 @@
+"""What an upgrade of the operator changes for a job that runs: nothing, or it says what."""
+
+from job_builders import KNOWN_TINY
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import Facts, PreflightResult
+from raggrpo_api.status import Cause, ConditionType, Phase
+from raggrpo_api.trainer_config import schema_digest
+from raggrpo_operator.core.actions import StartPreflight, SubmitAttempt
+from simulated_runtime import Story, a_story, exits
+
+CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
+
+
+def facts(schema: str) -> PreflightResult:
+    told: Facts = KNOWN_TINY.model_copy(update={"schema_digest": schema})
+    return PreflightResult(facts=told)
+
+
+def digests(story: Story) -> list[str]:
+    return [
+        action.config.schema_digest
+        for action in story.runtime.performed
+        if isinstance(action, StartPreflight | SubmitAttempt)
+    ]
+
+
+async def test_a_job_stays_with_the_image_that_it_began_with() -> None:
+    story = a_story(
+        {(1, 25): CRASH}, preflight_result=facts(schema_digest()), default_image="trainer:1"
+    )
+    await story.until(lambda status: status.attempt == 1)
+
+    story.runtime.default_image = "trainer:2"
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.pinned["image"] == "trainer:1"
+
+
+async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_on() -> None:
+    story = a_story(
+        {(1, 25): CRASH}, preflight_result=facts(schema_digest()), default_image="trainer:1"
+    )
+    await story.until(lambda status: status.progress.step > 20)
+    told = facts("an operator of long ago").facts
+    preflight = story.status.preflight.model_copy(update={"facts": told})
+    story.job = story.job.model_copy(
+        update={"status": story.status.model_copy(update={"preflight": preflight})}
+    )
+
+    await story.until(lambda status: status.attempts[0].cause is Cause.PROGRAM_ERROR)
+    for _ in range(3):
+        await story.round()
+
+    value, reason, message = story.condition(ConditionType.PROGRESSING)
+    assert (value, reason) == ("False", "UpgradeRequired")
+    assert "trainer:1" in message
+    assert "spec.image" in message
+    assert story.submitted == [1]
+
+    story.edit({"image": "trainer:2"})
+    await story.until_quiet()
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.pinned["image"] == "trainer:2"
+    assert set(digests(story)) == {schema_digest()}
