@@ -11,6 +11,8 @@ from cluster.jobs import a_small_job, pods_when_ready, status_when
 from cluster.kubernetes import Kubernetes
 from raggrpo_operator.core.quantity import parse_quantity
 
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
 GPU = "nvidia.com/gpu"
 GPUS = 2
 SECONDS = 180
@@ -53,7 +55,6 @@ def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
     return found
 
 
-@pytest.mark.timeout(2 * SECONDS + 60)
 @pytest.mark.parametrize("role", ON_CLUSTER)
 def test_pods_request_what_the_status_says(role: str, pods: Pods, sizing: dict[str, Any]) -> None:
     sized = sizing[role]

@@ -12,6 +12,8 @@ from cluster.jobs import a_small_job, condition, events_about, has_ended, status
 from cluster.kubernetes import Kubernetes
 from cluster.training_job import MOUNT
 
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
 MINUTE = timedelta(minutes=1)
 END_SECONDS = 240
 EARLY, LATE = "PreflightPassed=Unknown", "ClusterReady=False"

@@ -19,8 +19,10 @@ from cluster.objects import a_pod
 from cluster.operator_release import RELEASE, SYSTEM
 from cluster.training_job import MOUNT
 
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
 STEPS = 40
-START_SECONDS, END_SECONDS = 420, 420
+START_SECONDS, END_SECONDS = 600, 420
 REFUSED = {401, 403, "unreachable"}
 """Ray's own answers, or none where the network plugin enforces NetworkPolicies."""
 
@@ -120,7 +122,6 @@ def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
     return bool(status.get("checkpoint")) or has_ended(status)
 
 
-@pytest.mark.timeout(START_SECONDS + 300)
 def test_nothing_is_created_before_the_retriever_is_ready(
     cluster: Kubernetes, running: Running
 ) -> None:
@@ -200,7 +201,6 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     assert "raggrpo_" in trained
 
 
-@pytest.mark.timeout(END_SECONDS + 60)
 def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
     cluster: Kubernetes, running: Running
 ) -> None:

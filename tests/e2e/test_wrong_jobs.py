@@ -11,7 +11,9 @@ from cluster.kubernetes import Kubernetes
 from cluster.training_job import MOUNT
 from raggrpo_api.preflight import CheckId
 
-SECONDS = 120
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
+SECONDS = 180
 ROWS = 64
 """Of the seeded prompts."""
 
