@@ -27,12 +27,12 @@ REFUSED = {401, 403, "unreachable"}
 """Ray's own answers, or none where the network plugin enforces NetworkPolicies."""
 
 ASK = """
-import json, sys, urllib.error, urllib.request
+import json, os, sys, urllib.error, urllib.request
 def ask(question):
     body = json.dumps(question["body"]).encode() if question.get("body") else None
     headers = {"Content-Type": "application/json"}
     if question.get("token"):
-        headers["Authorization"] = "Bearer " + question["token"]
+        headers["Authorization"] = "Bearer " + os.path.expandvars(question["token"])
     request = urllib.request.Request(question["url"], data=body, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
@@ -53,6 +53,8 @@ class Running:
     namespace: str
     head: str
     """Address of the head pod."""
+    secret: str
+    """Name of the Secret with the token."""
     token: str
 
     @property
@@ -69,12 +71,13 @@ class Running:
 
 
 def ask(
-    cluster: Kubernetes, namespace: str, image: str, questions: list[dict[str, Any]], **labels: str
+    cluster: Kubernetes, namespace: str, image: str, questions: list[dict[str, Any]], **more: Any
 ) -> list[tuple[int | str, str]]:
-    """Ask from a pod of its own; returns status and text, or `unreachable`."""
+    """Ask from a pod with these labels and env; returns status and text, or `unreachable`."""
     name = f"ask-{uuid.uuid4().hex[:6]}"
-    pod = a_pod(name, image, ["python", "-c", ASK, json.dumps(questions)])
-    pod["metadata"]["labels"] = labels
+    command = ["python", "-c", ASK, json.dumps(questions)]
+    pod = a_pod(name, image, command, env=more.get("env", []))
+    pod["metadata"]["labels"] = more.get("labels", {})
     cluster.apply(pod, namespace=namespace)
     done = "--for=jsonpath={.status.phase}=Succeeded"
     cluster.kubectl("wait", f"pod/{name}", done, "--timeout=90s", "-n", namespace)
@@ -114,7 +117,7 @@ def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Runn
         if each["metadata"]["name"].startswith("searching-token-")
     ]
     token = base64.b64decode(secret["data"]["auth_token"]).decode()
-    yield Running(shared, head["status"]["podIP"], token)
+    yield Running(shared, head["status"]["podIP"], secret["metadata"]["name"], token)
     cluster.kubectl("delete", "rgj", "searching", "-n", shared)
 
 
@@ -145,11 +148,18 @@ def test_whoever_has_no_token_reaches_nothing_of_ray(
 def test_the_jobs_own_pods_are_let_in_with_the_token_only(
     cluster: Kubernetes, operator: Images, running: Running
 ) -> None:
-    with_token = {"url": f"http://{running.head}:8265/api/jobs/", "token": running.token}
+    with_token = {"url": f"http://{running.head}:8265/api/jobs/", "token": "$TOKEN"}
     questions = [*running.questions, with_token]
-    own = {"raggrpo.io/job-name": "searching"}
+    reference = {"secretKeyRef": {"name": running.secret, "key": "auth_token"}}
 
-    answers = ask(cluster, running.namespace, operator.operator, questions, **own)
+    answers = ask(
+        cluster,
+        running.namespace,
+        operator.operator,
+        questions,
+        labels={"raggrpo.io/job-name": "searching"},
+        env=[{"name": "TOKEN", "valueFrom": reference}],
+    )
 
     assert [status for status, _ in answers] == [401, 403, 401, 401, 401, 200]
 
