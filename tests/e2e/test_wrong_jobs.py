@@ -118,4 +118,5 @@ def test_no_ray_cluster_was_ever_created(cluster: Kubernetes, shared: str) -> No
 
     assert ("pods", "wrong-fit-preflight") in created
     assert [each for each in created if each[0] == "rayclusters" and "wrong-" in each[1]] == []
-    assert cluster.read("pods", "-n", shared, "-l", "raggrpo.io/job-name")["items"] == []
+    of_them = f"raggrpo.io/job-name in ({','.join(f'wrong-{name}' for name in WRONG)})"
+    cluster.kubectl("wait", "pods", "-l", of_them, "-n", shared, "--for=delete", "--timeout=60s")
