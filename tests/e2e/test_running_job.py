@@ -21,7 +21,7 @@ from cluster.training_job import MOUNT
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
 
-STEPS = 40
+STEPS = 80
 START_SECONDS, END_SECONDS = 600, 420
 REFUSED = {401, 403, "unreachable"}
 """Ray's own answers, or none where the network plugin enforces NetworkPolicies."""
@@ -218,7 +218,7 @@ def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
     [killed] = cluster.read("pods", *of_retriever)["items"]
     status = cluster.read("rgj", "searching", "-n", running.namespace)["status"]
     assert status["phase"] == "Running"
-    assert status["progress"]["step"] < STEPS
+    assert status["progress"]["step"] < STEPS - 10  # enough is left to need passages
 
     now = ("--grace-period=0", "--force", "--wait=false")
     cluster.kubectl("delete", "pod", killed["metadata"]["name"], "-n", running.namespace, *now)
