@@ -57,17 +57,22 @@ _SMALL: dict[str, Any] = {
 
 def a_raw_job(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a job as YAML gives it; keys are places such as `spec.data.trainFiles`."""
-    raw = copy.deepcopy(_SMALL)
-    for place, value in (changes or {}).items():
+    return changed(_SMALL, changes or {})
+
+
+def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a raw job with values put at their places, or taken out."""
+    copied: dict[str, Any] = copy.deepcopy(dict(raw))
+    for place, value in changes.items():
         *parents, last = place.split(".")
-        target = raw
+        target = copied
         for name in parents:
             target = target.setdefault(name, {})
         if value is REMOVED:
             target.pop(last, None)
         else:
             target[last] = copy.deepcopy(value)
-    return raw
+    return copied
 
 
 def a_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:

@@ -44,7 +44,7 @@ class ResourcesSpec(ApiModel):
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Trainer ranks per node when device is CPU."""
     cpu: Quantity = ""
-    """CPUs per pod; empty: sized."""
+    """CPUs of a pod with ranks or engines, and the most that any other pod gets; empty: sized."""
     memory: Quantity = ""
     """Memory per pod; empty: sized."""
     shm_size: Quantity = ""

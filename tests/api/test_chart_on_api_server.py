@@ -72,6 +72,13 @@ def test_the_key_outlives_upgrades_renderings_and_the_release(helm: Helm) -> Non
     assert helm.key() == key
 
 
+def test_the_number_of_replicas_may_grow_and_shrink(helm: Helm) -> None:
+    for replicas, strategy in ((1, "Recreate"), (2, "RollingUpdate"), (1, "Recreate")):
+        helm.install("--set", f"replicas={replicas}")
+        spec = helm.server.read("deployment", RELEASE, "-n", helm.namespace)["spec"]
+        assert (spec["replicas"], spec["strategy"]["type"]) == (replicas, strategy)
+
+
 def test_a_rotated_key_is_kept_with_the_one_before(helm: Helm) -> None:
     helm.install()
     old = helm.key()["current"]

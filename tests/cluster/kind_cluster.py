@@ -8,6 +8,7 @@ image. Unset: `stock` where a registry answers, else `own`. A cluster that is th
 import argparse
 import base64
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -34,6 +36,8 @@ READY_SECONDS = 180
 PROBE_IMAGE = "hello-world"
 BASE_IMAGE = "debian:bookworm-slim"
 """What images begin with where no registry answers; made from Debian's packages then."""
+AUDIT_LOG = "/var/log/kubernetes/audit.log"
+"""In the node; kind.yaml names it too."""
 FREE_GIB = 8
 """The node image, its layers and a cluster need so much."""
 
@@ -117,8 +121,18 @@ def own_node_image() -> str:
 
 
 def kind(*arguments: str) -> str:
-    """Run kind and return what it printed."""
-    return run([str(tool_folder("kind") / "kind"), *arguments])
+    """Run kind and return what it printed; the configuration names files of this folder."""
+    return run([str(tool_folder("kind") / "kind"), *arguments], folder=HERE)
+
+
+def audit_events() -> Iterator[dict[str, Any]]:
+    """Yield the operator's finished requests of the API server, oldest first.
+
+    The log begins with the cluster: one that is used again holds earlier runs too.
+    """
+    text = run(["docker", "exec", f"{NAME}-control-plane", "cat", AUDIT_LOG])
+    for line in text.splitlines():
+        yield json.loads(line)
 
 
 def run(command: Sequence[str], folder: Path | None = None) -> str:

@@ -9,6 +9,8 @@ from cluster.kubernetes import Kubernetes
 from cluster.tools import tool_folder
 
 RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
+MONITORING = "e2e-monitoring"
+"""The namespace from which metrics may be scraped."""
 PODS = "app.kubernetes.io/component=operator"
 
 
@@ -18,6 +20,7 @@ def install(cluster: Kubernetes, images: Images, sources: Path, replicas: int = 
         f"image.tag={images.operator.rpartition(':')[2]}",
         f"trainerImage.tag={images.trainer.rpartition(':')[2]}",
         f"replicas={replicas}",
+        f"metrics.scrapeFrom={{{MONITORING}}}",
         "settings.pollSeconds=1,settings.statusSeconds=1",
     ]
     kind_cluster.run(

@@ -11,7 +11,7 @@ import pytest
 from cluster import kind_cluster
 from cluster.images import REPOSITORY, Images, images
 from cluster.kubernetes import Kubernetes
-from cluster.operator_release import install
+from cluster.operator_release import MONITORING, install
 from cluster.training_job import seed
 from word_model import write_word_model
 
@@ -46,13 +46,38 @@ def namespace(cluster: Kubernetes) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def shared(cluster: Kubernetes, model: Path) -> Iterator[str]:
+    """A seeded namespace that several tests share."""
+    with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}", restricted=True) as name:
+        seed(cluster, name, model)
+        yield name
+
+
+@pytest.fixture(scope="session")
+def monitoring(cluster: Kubernetes) -> Iterator[str]:
+    """The namespace from which metrics may be scraped."""
+    with cluster.namespace(MONITORING, restricted=True) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model and its prompts, few enough bytes for a ConfigMap."""
+    """A folder with a tiny model, prompts and passages, few enough bytes for a ConfigMap."""
     words = [str(number) for number in range(PROMPTS + 1)]
     folder = write_word_model(tmp_path_factory.mktemp("model"), ["+", "=", *words])
-    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(PROMPTS)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    numbers = range(PROMPTS)
+    prompts = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in numbers]
+    write_rows(folder / "train.jsonl", prompts)
+    # A file as it comes from elsewhere: its prompts are in a column that no job expects.
+    write_rows(folder / "questions.jsonl", [{"question": "1 + 1 =", "answer": "2"}])
+    passages = [{"id": str(n), "contents": f"{n} + 1 = {n + 1}"} for n in numbers]
+    write_rows(folder / "corpus.jsonl", passages)
     return folder
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write a JSONL file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture

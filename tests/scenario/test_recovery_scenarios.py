@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from job_builders import KNOWN_TINY
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
@@ -323,6 +324,16 @@ async def test_preflight_failure_names_all_checks_before_any_cluster() -> None:
         "DataColumns: train.jsonl has no column prompt",
     )
     assert story.count(CreateCluster) == 0
+
+
+async def test_a_failed_preflight_shows_the_sizing_by_the_facts_it_read() -> None:
+    result = failed_check(CheckId.DATA_COLUMNS, "no column prompt", 3)
+    story = a_story(preflight_result=result.model_copy(update={"facts": KNOWN_TINY}))
+
+    await story.until_quiet()
+
+    reasons = [term.reason for term in story.status.sizing.terms if term.name == "dataset"]
+    assert any(f"{KNOWN_TINY.rows} rows" in each for each in reasons)
 
 
 async def test_mended_spec_after_a_failed_preflight_starts_over() -> None:

@@ -3,6 +3,8 @@
 A pod's memory is request and limit alike, so its terms are what the cluster really sets aside.
 """
 
+from collections.abc import Mapping
+
 from raggrpo_api.job import JobSpec
 from raggrpo_api.preflight import Facts
 from raggrpo_api.resources import Device, Placement
@@ -25,7 +27,7 @@ from .world import CPUS_PER_GPU, num_engines
 HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
 """The driver tokenizes, scores and packs; without GPUs everything shares few CPUs."""
 SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
-"""Preflight and retrievers."""
+"""Preflight and retrievers. What the user gives to trainers bounds them and the head."""
 HEAD_RAY = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT = {Device.GPU: 4 * GIB, Device.CPU: GIB}
@@ -60,7 +62,7 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
     memory.append(_head("pageCache", 0.1 * total(memory), "10 %"))
     pod = PodSizing(
         role=PodRole.HEAD,
-        cpu=HEAD_CPU[device],
+        cpu=_within_given(spec, HEAD_CPU),
         memory=format_bytes(total(memory), unit),
         shm=shm_size,
         object_store=head_store_bytes(spec),
@@ -102,7 +104,8 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
         term("preflightMemory", "dataset", _dataset(spec, facts), f"{facts.rows} prompts"),
     ]
     amount = format_bytes(total(memory), memory_unit(spec))
-    return PodSizing(role=PodRole.PREFLIGHT, cpu=SIDE_CPU[device], memory=amount), memory
+    cpu = _within_given(spec, SIDE_CPU)
+    return PodSizing(role=PodRole.PREFLIGHT, cpu=cpu, memory=amount), memory
 
 
 def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
@@ -116,7 +119,7 @@ def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
             PodSizing(
                 role=PodRole.RETRIEVER,
                 name=endpoint.name,
-                cpu=SIDE_CPU[spec.resources.device],
+                cpu=_within_given(spec, SIDE_CPU),
                 memory=endpoint.managed.memory or format_bytes(needed, memory_unit(spec)),
             ),
             [term("retriever", endpoint.name, needed, reason)],
@@ -137,6 +140,12 @@ def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
         return GIB
     weights = facts.parameters * gpu_memory.element_bytes(spec)
     return GIB + weights + gpu_memory.cpu_kv_cache(spec, facts)
+
+
+def _within_given(spec: JobSpec, usual: Mapping[Device, str]) -> str:
+    """Return the usual CPUs of a pod, or resources.cpu where the user has fewer to give."""
+    amounts = [usual[spec.resources.device], spec.resources.cpu]
+    return min(filter(None, amounts), key=parse_quantity)
 
 
 def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:

@@ -17,6 +17,7 @@ from .repeated import is_hopeless, leaves_out_step, times_there, told
 from .resolve import resolve
 from .round import Decision, Round
 from .rules import violations
+from .sizing import size
 from .violation import Severity
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
@@ -96,7 +97,10 @@ def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decisi
     evidence = "; ".join(v.line() for v in found)[:512]
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence=evidence)
     checks = [*(c for c in result.checks if c.id is not CheckId.RULES_ON_FACTS), rules]
-    this.update(preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=result.facts))
+    this.update(
+        preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=result.facts),
+        sizing=size(resolved.spec, result.facts),  # shows what does not fit, too
+    )
     this.update_restart_state(preflight_losses=0)
     this.actions.append(DeletePreflight())
     failed = [c for c in checks if c.state is CheckState.FAILED]

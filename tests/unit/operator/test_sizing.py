@@ -5,13 +5,13 @@ import pytest
 from job_builders import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
 from raggrpo_api.job import JobSpec
 from raggrpo_api.preflight import Facts
-from raggrpo_api.status import Sizing
+from raggrpo_api.status import PodRole, Sizing
 from raggrpo_operator.core import gpu_memory
 from raggrpo_operator.core.pod_sizing import retriever_bytes
 from raggrpo_operator.core.quantity import GIB, MIB, format_bytes, parse_quantity, readable
 from raggrpo_operator.core.resolve import resolve
 from raggrpo_operator.core.shared_memory import object_store_bytes
-from raggrpo_operator.core.sizing import estimate, size
+from raggrpo_operator.core.sizing import estimate, pod, size
 
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 CPU = {"device": "CPU"}
@@ -233,6 +233,16 @@ def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
     assert given["memory"].bytes == 500 * GIB
     assert "replaces the estimate of" in given["shm"].reason
     assert estimate(sizing, "shm") < 64 * GIB
+
+
+@pytest.mark.parametrize(
+    ("cpu", "head", "side"), [("", "4", "1"), ("500m", "500m", "500m"), ("64", "4", "1")]
+)
+def test_no_pod_gets_more_cpus_than_the_user_has_to_give(cpu: str, head: str, side: str) -> None:
+    sizing = size(a_job({"resources": {"cpu": cpu}}).spec, KNOWN_7B)
+
+    assert pod(sizing, PodRole.HEAD).cpu == head
+    assert pod(sizing, PodRole.PREFLIGHT).cpu == side
 
 
 def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:

@@ -1,0 +1,97 @@
+"""The pods of a GPU job ask for what its status says; the node only pretends to have GPUs."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from cluster import kind_cluster
+from cluster.images import Images
+from cluster.jobs import a_small_job, pods_when_ready, status_when
+from cluster.kubernetes import Kubernetes
+from raggrpo_operator.core.quantity import parse_quantity
+
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
+GPU = "nvidia.com/gpu"
+GPUS = 2
+SECONDS = 180
+RESOURCES = {
+    "device": "GPU",
+    "gpusPerNode": GPUS,
+    "gpuMemoryGib": 80,
+    "cpu": "100m",
+    "memory": "3Gi",
+    "shmSize": "320Mi",
+}
+ON_CLUSTER = ("head", "trainer")
+OF_JOB = "raggrpo.io/job-name=gpu-shaped"
+
+Pods = Mapping[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def sizing(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[dict[str, Any]]:
+    """Sizing by role of a job whose pods run; without GPUs its driver does not get far."""
+    kind_cluster.pretend_gpus(cluster, GPUS)
+    job = a_small_job("gpu-shaped", operator.trainer, {"spec.resources": RESOURCES})
+    cluster.apply(job, namespace=shared)
+
+    def has_cluster(status: Mapping[str, Any]) -> bool:
+        return bool(status.get("cluster", {}).get("name"))
+
+    status = status_when(cluster, shared, "gpu-shaped", has_cluster, SECONDS)
+    yield {each["role"]: each for each in status["sizing"]["pods"]}
+    cluster.kubectl("delete", "rgj", "gpu-shaped", "-n", shared)
+
+
+@pytest.fixture(scope="module")
+def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
+    """The running pods of the Ray cluster by role."""
+    found = {}
+    for role in ON_CLUSTER:
+        labels, number = f"{OF_JOB},raggrpo.io/role={role}", sizing[role].get("replicas", 1)
+        found[role] = pods_when_ready(cluster, shared, labels, number, SECONDS)
+    return found
+
+
+@pytest.mark.parametrize("role", ON_CLUSTER)
+def test_pods_request_what_the_status_says(role: str, pods: Pods, sizing: dict[str, Any]) -> None:
+    sized = sizing[role]
+    gpus = {GPU: float(sized["gpus"])} if sized.get("gpus") else {}
+    wanted = {
+        "requests": {"cpu": parse_quantity(sized["cpu"]), "memory": parse_quantity(sized["memory"])}
+        | gpus,
+        "limits": {"memory": parse_quantity(sized["memory"])} | gpus,
+    }
+
+    [container] = pods[role][0]["spec"]["containers"]
+    asked = {
+        kind: {name: parse_quantity(amount) for name, amount in amounts.items()}
+        for kind, amounts in container["resources"].items()
+    }
+
+    assert asked == wanted
+
+
+def test_the_gpus_are_the_jobs_own(pods: Pods, sizing: dict[str, Any]) -> None:
+    assert sizing["trainer"]["gpus"] == GPUS
+    [trainer] = pods["trainer"]
+
+    assert trainer["spec"]["containers"][0]["resources"]["limits"][GPU] == str(GPUS)
+    assert trainer["status"]["containerStatuses"][0]["state"].get("running")
+
+
+@pytest.mark.parametrize("role", ON_CLUSTER)
+def test_shared_memory_is_as_large_as_it_was_sized(
+    role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]
+) -> None:
+    about = pods[role][0]["metadata"]
+
+    shown = cluster.kubectl(
+        "exec", about["name"], "-n", about["namespace"], "--",
+        "df", "--output=size", "-B1", "/dev/shm",
+    ).stdout  # fmt: skip
+
+    assert int(shown.split()[-1]) == parse_quantity(sizing[role]["shm"])
+    assert role != "trainer" or sizing[role]["shm"] == RESOURCES["shmSize"]

@@ -1,0 +1,100 @@
+"""Pods that do not start: the job says why in the pod's own words, and does not wait for ever."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cluster.images import Images
+from cluster.jobs import a_small_job, condition, events_about, has_ended, status_when
+from cluster.kubernetes import Kubernetes
+from cluster.training_job import MOUNT
+
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
+MINUTE = timedelta(minutes=1)
+END_SECONDS = 240
+EARLY, LATE = "PreflightPassed=Unknown", "ClusterReady=False"
+"""What waits for the pods: the preflight, or the attempt."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job whose pods cannot start, and what is said about it."""
+
+    waits: str
+    words: tuple[str, ...]
+    changes: Mapping[str, Any]
+
+    @property
+    def cause(self) -> str:
+        """Why the job ends when its deadline is over."""
+        return "PreflightFailed" if self.waits == EARLY else "Unschedulable"
+
+
+_SECRET = {"name": "WANDB_API_KEY", "secretKeyRef": {"name": "absent", "key": "key"}}
+_CLAIM = {"name": "work", "claimName": "absent", "mountPath": MOUNT}
+_GPUS = {"device": "GPU", "gpuResourceName": "example.com/gpu", "gpuMemoryGib": 80}
+_SMALL = {"cpu": "100m", "memory": "3Gi", "shmSize": "320Mi"}
+
+CASES = {
+    "image": Case(EARLY, ("ImagePull", "raggrpo/absent:1"), {"spec.image": "raggrpo/absent:1"}),
+    "claim": Case(EARLY, ('persistentvolumeclaim "absent" not found',), {"spec.volumes": [_CLAIM]}),
+    "secret": Case(
+        EARLY,
+        ("CreateContainerConfigError", 'secret "absent" not found'),
+        {"spec.env": [_SECRET]},
+    ),
+    "gpu": Case(
+        LATE,
+        ("Unschedulable", "Insufficient example.com/gpu"),
+        {"spec.resources": _GPUS | _SMALL},
+    ),
+    "memory": Case(
+        LATE,
+        ("Unschedulable", "Insufficient memory"),
+        {"spec.resources": {"device": "CPU", "cpu": "100m", "memory": "900Gi"}},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def applied(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[str]:
+    """The namespace of all these jobs, which wait side by side."""
+    jobs = []
+    for name, case in CASES.items():
+        seconds = "preflightSeconds" if case.waits == EARLY else "provisioningSeconds"
+        deadline = {"spec.recovery.deadlines": {seconds: 50}}
+        jobs.append(a_small_job(f"stuck-{name}", operator.trainer, deadline | case.changes))
+    cluster.apply(*jobs, namespace=shared)
+    yield shared
+    cluster.kubectl("delete", "rgj", "-n", shared, *[f"stuck-{name}" for name in CASES])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
+    name: str, cluster: Kubernetes, applied: str
+) -> None:
+    case = CASES[name]
+
+    status = status_when(cluster, applied, f"stuck-{name}", has_ended, END_SECONDS)
+
+    failed = condition(status, "Failed")
+    assert (status["phase"], failed["reason"]) == ("Failed", case.cause)
+    assert [each for each in case.words if each not in failed["message"]] == []
+    waits = [
+        each
+        for each in events_about(cluster, applied, f"stuck-{name}")
+        if each["note"].startswith(case.waits)
+    ]
+    told = [each for each in waits if all(word in each["note"] for word in case.words)]
+    assert told, waits
+    assert (told[0]["type"], told[0]["reason"]) == ("Warning", "PodsWaiting")
+    assert time_of(told[0]) - time_of(waits[0]) < MINUTE
+
+
+def time_of(event: Mapping[str, Any]) -> datetime:
+    """Return when an Event happened."""
+    return datetime.fromisoformat(event["eventTime"])

@@ -1,0 +1,233 @@
+"""What holds while a job with a managed retriever trains: isolation, metrics, a lost retriever.
+
+One run serves all tests of this file, in their order; the last one sees it through to its end.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from cluster.images import Images
+from cluster.jobs import a_small_job, condition, events_about, has_ended, status_when
+from cluster.kubernetes import Kubernetes
+from cluster.objects import a_pod
+from cluster.operator_release import RELEASE, SYSTEM
+from cluster.training_job import MOUNT
+
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
+STEPS = 80
+START_SECONDS, END_SECONDS = 600, 420
+REFUSED = {401, 403, "unreachable"}
+"""Ray's own answers, or none where the network plugin enforces NetworkPolicies."""
+
+ASK = """
+import json, os, sys, urllib.error, urllib.request
+def ask(question):
+    body = json.dumps(question["body"]).encode() if question.get("body") else None
+    headers = {"Content-Type": "application/json"}
+    if question.get("token"):
+        headers["Authorization"] = "Bearer " + os.path.expandvars(question["token"])
+    request = urllib.request.Request(question["url"], data=body, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return [answer.status, answer.read().decode()]
+    except urllib.error.HTTPError as error:
+        return [error.code, ""]
+    except OSError:
+        return ["unreachable", ""]
+print(json.dumps([ask(question) for question in json.loads(sys.argv[1])]))
+"""
+"""Without a proxy: what pods say to pods stays in the cluster."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """The job while it trains."""
+
+    namespace: str
+    head: str
+    """Address of the head pod."""
+    secret: str
+    """Name of the Secret with the token."""
+    token: str
+
+    @property
+    def questions(self) -> list[dict[str, Any]]:
+        """What somebody without rights might try, on Ray's Jobs API and on the progress port."""
+        jobs, progress = f"http://{self.head}:8265/api/jobs/", f"http://{self.head}:8090/"
+        return [
+            {"url": jobs, "body": {"entrypoint": "true"}},
+            {"url": jobs, "body": {"entrypoint": "true"}, "token": "0" * 64},
+            {"url": jobs},
+            {"url": progress + "progress"},
+            {"url": progress + "stop", "body": {"now": True}},
+        ]
+
+
+def ask(
+    cluster: Kubernetes, namespace: str, image: str, questions: list[dict[str, Any]], **more: Any
+) -> list[tuple[int | str, str]]:
+    """Ask from a pod with these labels and env; returns status and text, or `unreachable`."""
+    name = f"ask-{uuid.uuid4().hex[:6]}"
+    command = ["python", "-c", ASK, json.dumps(questions)]
+    pod = a_pod(name, image, command, env=more.get("env", []))
+    pod["metadata"]["labels"] = more.get("labels", {})
+    cluster.apply(pod, namespace=namespace)
+    done = "--for=jsonpath={.status.phase}=Succeeded"
+    cluster.kubectl("wait", f"pod/{name}", done, "--timeout=90s", "-n", namespace)
+    answers = json.loads(cluster.kubectl("logs", name, "-n", namespace).stdout)
+    return [(status, text) for status, text in answers]
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Running]:
+    """A job that has written its first checkpoint and goes on."""
+    changes = {
+        "spec.data.maxPromptLength": 64,
+        "spec.training.totalSteps": STEPS,
+        "spec.retrieval": {
+            "mode": "Prompt",
+            "promptTemplate": "{passages}{prompt}",
+            "passageTemplate": "{text} ",
+            "maxPassageTokens": 24,
+            "endpoints": [
+                {
+                    "name": "kb",
+                    "topK": 1,
+                    "cache": False,
+                    "managed": {"corpus": f"{MOUNT}/corpus.jsonl"},
+                }
+            ],
+        },
+    }
+    cluster.apply(a_small_job("searching", operator.trainer, changes), namespace=shared)
+    status = status_when(cluster, shared, "searching", has_checkpoint_or_end, START_SECONDS)
+    assert status["phase"] == "Running", status
+    of_job = ("-n", shared, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
+    [head] = cluster.read("pods", *of_job)["items"]
+    [secret] = [
+        each
+        for each in cluster.read("secrets", "-n", shared)["items"]
+        if each["metadata"]["name"].startswith("searching-token-")
+    ]
+    token = base64.b64decode(secret["data"]["auth_token"]).decode()
+    yield Running(shared, head["status"]["podIP"], secret["metadata"]["name"], token)
+    cluster.kubectl("delete", "rgj", "searching", "-n", shared)
+
+
+def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
+    return bool(status.get("checkpoint")) or has_ended(status)
+
+
+def test_nothing_is_created_before_the_retriever_is_ready(
+    cluster: Kubernetes, running: Running
+) -> None:
+    times: dict[tuple[str, str], str] = {}
+    for event in events_about(cluster, running.namespace, "searching"):
+        what = event["note"].partition(":")[0]
+        times.setdefault((event["reason"], what), event["eventTime"])
+
+    waits, ready = times["Loading", "RetrieverReady=False"], times["Ready", "RetrieverReady=True"]
+    assert waits < ready <= times["Starting", "Progressing=True"]
+
+
+def test_whoever_has_no_token_reaches_nothing_of_ray(
+    cluster: Kubernetes, operator: Images, running: Running, namespace: str
+) -> None:
+    answers = ask(cluster, namespace, operator.operator, running.questions)
+
+    assert [status for status, _ in answers if status not in REFUSED] == [], answers
+
+
+def test_the_jobs_own_pods_are_let_in_with_the_token_only(
+    cluster: Kubernetes, operator: Images, running: Running
+) -> None:
+    with_token = {"url": f"http://{running.head}:8265/api/jobs/", "token": "$TOKEN"}
+    questions = [*running.questions, with_token]
+    reference = {"secretKeyRef": {"name": running.secret, "key": "auth_token"}}
+
+    answers = ask(
+        cluster,
+        running.namespace,
+        operator.operator,
+        questions,
+        labels={"raggrpo.io/job-name": "searching"},
+        env=[{"name": "TOKEN", "valueFrom": reference}],
+    )
+
+    assert [status for status, _ in answers] == [401, 403, 401, 401, 401, 200]
+
+
+def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, running: Running) -> None:
+    kinds = (
+        "raggrpojobs,rayclusters,pods,configmaps,events,events.events.k8s.io,services,"
+        "deployments,networkpolicies"
+    )
+    in_objects = cluster.kubectl("get", kinds, "-n", running.namespace, "-o", "yaml").stdout
+    of_operator = cluster.kubectl("logs", f"deployment/{RELEASE}", "-n", SYSTEM).stdout
+    of_job = ("-l", "raggrpo.io/job-name=searching", "-n", running.namespace)
+    everything = ("--all-containers", "--tail=-1", "--max-log-requests=20")
+    of_pods = cluster.kubectl("logs", *of_job, *everything).stdout
+    encoded = base64.b64encode(running.token.encode()).decode()
+
+    assert "searching" in in_objects
+    assert "searching" in of_operator
+    for text in (in_objects, of_operator, of_pods):
+        assert running.token not in text
+        assert encoded not in text
+
+
+def test_the_operator_may_create_secrets_and_never_see_one(
+    cluster: Kubernetes, running: Running
+) -> None:
+    who = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
+
+    def may(verb: str) -> bool:
+        asked = ("auth", "can-i", verb, "secrets", "-n", running.namespace, "--as", who)
+        return cluster.kubectl(*asked, check=False).stdout.strip() == "yes"
+
+    verbs = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+    assert [verb for verb in verbs if may(verb)] == ["create"]
+
+
+def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
+    cluster: Kubernetes, operator: Images, running: Running, monitoring: str
+) -> None:
+    of_operator = {"url": f"http://{RELEASE}.{SYSTEM}.svc:8080/metrics"}
+    of_trainer = {"url": f"http://{running.head}:8090/metrics"}
+
+    answers = ask(cluster, monitoring, operator.operator, [of_operator, of_trainer])
+
+    (first, told), (second, trained) = answers
+    assert (first, second) == (200, 200)
+    labels = f'name="searching",namespace="{running.namespace}",phase="Running"'
+    assert f"raggrpo_job_phase{{{labels}}} 1.0" in told
+    assert "raggrpo_" in trained
+
+
+def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
+    cluster: Kubernetes, running: Running
+) -> None:
+    of_retriever = ("-n", running.namespace, "-l", "raggrpo.io/retriever=kb")
+    [killed] = cluster.read("pods", *of_retriever)["items"]
+    status = cluster.read("rgj", "searching", "-n", running.namespace)["status"]
+    assert status["phase"] == "Running"
+    assert status["progress"]["step"] < STEPS - 10  # enough is left to need passages
+
+    now = ("--grace-period=0", "--force", "--wait=false")
+    cluster.kubectl("delete", "pod", killed["metadata"]["name"], "-n", running.namespace, *now)
+
+    status = status_when(cluster, running.namespace, "searching", has_ended, END_SECONDS)
+    assert status["phase"] == "Succeeded", status
+    assert condition(status, "RetrieverReady")["status"] == "True"
+    assert status["progress"]["step"] == STEPS
+    gone = ("deployments", "services", "pods")
+    for kind in gone:
+        cluster.kubectl("wait", kind, *of_retriever, "--for=delete", "--timeout=90s")
+    assert cluster.read(",".join(gone), *of_retriever)["items"] == []

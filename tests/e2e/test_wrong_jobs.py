@@ -1,0 +1,122 @@
+"""Jobs that cannot work are told everything that is wrong, before any Ray cluster exists."""
+
+from typing import Any
+
+import pytest
+
+from cluster import kind_cluster
+from cluster.images import Images
+from cluster.jobs import a_small_job, condition, has_ended, status_when
+from cluster.kubernetes import Kubernetes
+from cluster.training_job import MOUNT
+from raggrpo_api.preflight import CheckId
+
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+
+SECONDS = 180
+ROWS = 64
+"""Of the seeded prompts."""
+
+WRONG: dict[str, dict[str, Any]] = {
+    "inputs": {
+        "spec.model.path": f"{MOUNT}/no-model",
+        "spec.data.trainFiles": [f"{MOUNT}/questions.jsonl", f"{MOUNT}/no-prompts.jsonl"],
+        "spec.retrieval": {
+            "mode": "Prompt",
+            "maxPassageTokens": 4,
+            "endpoints": [{"name": "kb", "topK": 1, "url": "http://127.0.0.1:9/retrieve"}],
+        },
+    },
+    "fit": {
+        "spec.resources": {"device": "GPU", "gpusPerNode": 1, "gpuMemoryGib": 2, "cpu": "100m"},
+    },
+    # What is wrong shows only beside the preset's values, which the API server does not know.
+    "spec": {
+        "spec.data": {"trainFiles": [f"{MOUNT}/train.jsonl"]},
+        "spec.training.tokensPerMicroBatch": 16,
+        "spec.resources": {"device": "CPU", "nodes": 8, "ranks": 64},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, dict[str, Any]]:
+    """The end of all wrong jobs, which run side by side."""
+    jobs = [a_small_job(f"wrong-{name}", operator.trainer, WRONG[name]) for name in WRONG]
+    cluster.apply(*jobs, namespace=shared)
+    return {
+        name: status_when(cluster, shared, f"wrong-{name}", has_ended, SECONDS) for name in WRONG
+    }
+
+
+def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return state and evidence by check."""
+    found = status["preflight"]["checks"]
+    return {each["id"]: (each["state"], each["evidence"]) for each in found}
+
+
+def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]]) -> None:
+    status = statuses["inputs"]
+
+    found = checks(status)
+    failed = {name for name, (state, _) in found.items() if state == "Failed"}
+    assert set(found) == {str(each) for each in CheckId}
+    assert failed == {
+        "Paths", "ModelReadable", "DataReadable", "DataColumns", "RetrievalReachable",
+    }  # fmt: skip
+    assert f"{MOUNT}/no-model" in found["ModelReadable"][1]
+    assert f"{MOUNT}/no-prompts.jsonl" in found["DataReadable"][1]
+    assert "data.columns.prompt to one of answer, question" in found["DataColumns"][1]
+    assert "endpoint kb (http://127.0.0.1:9/retrieve)" in found["RetrievalReachable"][1]
+
+
+@pytest.mark.parametrize(("name", "cause"), [("inputs", "DataError"), ("fit", "PreflightFailed")])
+def test_the_job_ends_with_its_preflight(
+    name: str, cause: str, statuses: dict[str, dict[str, Any]]
+) -> None:
+    status = statuses[name]
+
+    passed, failed = condition(status, "PreflightPassed"), condition(status, "Failed")
+    assert (status["phase"], passed["status"]) == ("Failed", "False")
+    assert (failed["reason"], failed["message"]) == (cause, passed["message"])
+
+
+def test_memory_is_judged_and_sized_by_the_facts_that_were_read(
+    statuses: dict[str, dict[str, Any]],
+) -> None:
+    status = statuses["fit"]
+
+    state, evidence = checks(status)["RulesOnFacts"]
+    assert state == "Failed"
+    assert "spec.rollout.tensorParallelSize" in evidence
+    facts = status["preflight"]["facts"]
+    assert facts["rows"] == ROWS
+    terms = {(each["resource"], each["name"]): each for each in status["sizing"]["terms"]}
+    assert f"{ROWS} rows" in terms["memory", "dataset"]["reason"]
+    assert terms["gpu", "trainingState"]["bytes"] == 16 * facts["parameters"]
+
+
+def test_a_spec_that_contradicts_itself_is_told_all_its_problems(
+    statuses: dict[str, dict[str, Any]],
+) -> None:
+    status = statuses["spec"]
+
+    accepted = condition(status, "Accepted")
+    assert (status["phase"], accepted["status"]) == ("Invalid", "False")
+    assert "spec.training.tokensPerMicroBatch" in accepted["message"]
+    assert "spec.training.miniBatchPrompts" in accepted["message"]
+    assert status["preflight"].get("checks", []) == []
+
+
+@pytest.mark.usefixtures("statuses")
+def test_no_ray_cluster_was_ever_created(cluster: Kubernetes, shared: str) -> None:
+    created = [
+        (event["objectRef"]["resource"], event["objectRef"].get("name", ""))
+        for event in kind_cluster.audit_events()
+        if event["verb"] == "create" and event.get("objectRef", {}).get("namespace") == shared
+    ]
+
+    assert ("pods", "wrong-fit-preflight") in created
+    assert [each for each in created if each[0] == "rayclusters" and "wrong-" in each[1]] == []
+    of_them = f"raggrpo.io/job-name in ({','.join(f'wrong-{name}' for name in WRONG)})"
+    cluster.kubectl("wait", "pods", "-l", of_them, "-n", shared, "--for=delete", "--timeout=60s")

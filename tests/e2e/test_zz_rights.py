@@ -1,0 +1,84 @@
+"""What the operator asked of the API server in all tests before is what its chart lets it do.
+
+The last file of the tier. The log begins with the cluster, so one that is used again counts too.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from cluster import kind_cluster
+from cluster.tools import tool_folder
+from helm_chart import NAMESPACE, RELEASE, Chart, of_kind
+
+Right = tuple[str, str, str]
+"""(group, resource, verb)"""
+
+OPERATOR = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+APPLIED = "applying an object that is not there yet is asked as patch and needs create as well"
+UNUSED: Mapping[Right, str] = {
+    ("", "services", "create"): APPLIED,
+    ("apps", "deployments", "create"): APPLIED,
+    ("networking.k8s.io", "networkpolicies", "create"): APPLIED,
+    ("", "configmaps", "delete"): "a job of more than ten attempts drops its oldest records",
+    ("", "configmaps", "get"): "asks whose a record is that is there already, after a crash",
+    ("raggrpo.io", "raggrpojobs", "get"): "reads a job whose status somebody else wrote meanwhile",
+}
+"""What the chart allows though the tests need not make the operator do it, with the reason."""
+
+ENDING = {("coordination.k8s.io", "leases", verb) for verb in ("get", "patch")}
+"""Refused for a moment when replicas shrink to one: the election's Role goes before its pods."""
+
+
+@pytest.fixture(scope="module")
+def granted() -> set[Right]:
+    """Rights of the operator's service account, with the election of several replicas."""
+    helm = tool_folder("helm") / "helm"
+    rendered = Chart(helm, kind_cluster.HERE.parents[1] / "helm" / RELEASE).render({"replicas": 2})
+    roles = [*of_kind(rendered, "ClusterRole"), *of_kind(rendered, "Role")]
+    return {
+        (group, resource, verb)
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.fixture(scope="module")
+def used() -> dict[Right, set[str]]:
+    """What the operator asked for, and how that was decided: allow or forbid."""
+    found: dict[Right, set[str]] = {}
+    for right, decision in asked():
+        found.setdefault(right, set()).add(decision)
+    return found
+
+
+def asked() -> Iterator[tuple[Right, str]]:
+    for event in kind_cluster.audit_events():
+        about = event.get("objectRef")
+        if event["user"]["username"] != OPERATOR or about is None:  # which kinds there are
+            continue
+        name = "/".join(filter(None, [about["resource"], about.get("subresource", "")]))
+        right = (about.get("apiGroup", ""), name, event["verb"])
+        # A namespace that is ending answers 403 as well, though the right is there.
+        yield right, event["annotations"]["authorization.k8s.io/decision"]
+
+
+def test_the_operator_was_refused_nothing(used: dict[Right, set[str]]) -> None:
+    refused = {right for right, decisions in used.items() if decisions != {"allow"}}
+    assert refused - ENDING == set()
+
+
+def test_the_operator_asked_for_nothing_beyond_its_chart(
+    used: dict[Right, set[str]], granted: set[Right]
+) -> None:
+    assert set(used) - granted == set()
+
+
+def test_the_chart_grants_what_was_used_and_little_more(
+    used: dict[Right, set[str]], granted: set[Right]
+) -> None:
+    assert granted - set(used) - set(UNUSED) == set()
+    assert set(UNUSED) <= granted
