@@ -17,7 +17,7 @@ from raggrpo_api import names
 
 MOUNT = "/mnt/work"
 CLAIM = "work"
-MINUTES = 12
+MINUTES = 8
 """How long one change of a job's state may take on a busy machine."""
 Status = Mapping[str, Any]
 

@@ -214,8 +214,12 @@ class KubernetesRuntime:
         )
 
     def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
-        """Return what the cluster has lost since the newest attempt was recorded."""
-        since = job.status.restart_state.cluster_since
+        """Return what the cluster has lost since the newest attempt began to run.
+
+        What failed while the pods came up was replaced, or the attempt would not have begun.
+        """
+        attempts = job.status.attempts
+        since = (attempts and attempts[0].started) or job.status.restart_state.cluster_since
         return self._reach.evidence.losses(
             self._key,
             ray_cluster["metadata"]["name"],
