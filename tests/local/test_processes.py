@@ -1,4 +1,6 @@
+import functools
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -180,9 +182,11 @@ def test_nothing_survives_a_run_that_a_signal_ends(number: signal.Signals, owner
     wait_for(owner.is_gone)
 
 
-def _has_pending_signals(pid: int) -> bool:
+def signals(pid: int, *masks: str) -> int:
+    """Return which signals these masks of a process hold, bit n - 1 for signal n."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return any(line.startswith(("SigPnd", "ShdPnd")) and int(line.split()[1], 16) for line in lines)
+    found = dict(line.split(":\t", 1) for line in lines)
+    return functools.reduce(operator.or_, (int(found[mask], 16) for mask in masks))
 
 
 def test_children_live_in_sessions_of_their_own(processes: Processes, tmp_path: Path) -> None:
@@ -195,11 +199,15 @@ def test_children_live_in_sessions_of_their_own(processes: Processes, tmp_path: 
 
 
 def test_terminal_signals_do_not_reach_children_or_warden(owner: Owner) -> None:
+    numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+    mask = sum(1 << (number - 1) for number in numbers)
     for pid in (owner.warden, owner.keeper):
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
+        wait_for(lambda pid=pid: signals(pid, "SigIgn") & mask == mask)
+        for number in numbers:
             os.kill(pid, number)
+    wait_for(lambda: bool(signals(owner.warden, "SigIgn") >> (signal.SIGTERM - 1) & 1))
     os.kill(owner.warden, signal.SIGTERM)
-    wait_for(lambda: not _has_pending_signals(owner.warden))
+    wait_for(lambda: not signals(owner.warden, "SigPnd", "ShdPnd"))
 
     assert warden.carriers(f"{owner.mark}.warden") == [owner.warden]
     assert owner.keeper in warden.carriers(owner.mark)
