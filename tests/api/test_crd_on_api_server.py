@@ -58,7 +58,7 @@ def test_every_sample_is_accepted(path: Path, api_server: ApiServer, namespace: 
         "apply", "--dry-run=server", "-n", namespace, "-f", str(path), "-o", "json"
     )
 
-    assert json.loads(applied.stdout)["metadata"]["name"] == path.stem
+    assert json.loads(applied.stdout)["kind"] == "RagGrpoJob"
     assert "Warning" not in applied.stderr
 
 

@@ -457,7 +457,8 @@ async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_bu
         await kueue.preempt("small-c1")
         status = await world.until(is_phase("Queued"))
         assert condition(status, "Ready")["status"] == "False"
-        await world.until(lambda status: status["attempts"][0].get("cause") == "Preempted")
+        # Kueue needs longer than this to admit a workload again.
+        await world.until(lambda status: [a["number"] for a in status["attempts"]] == [2, 1])
         await kueue.admit("small-c1")
         await world.until(lambda status: status.get("progress", {}).get("step") == 12)
         cluster = await world.api.get(path)

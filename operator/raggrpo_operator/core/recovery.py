@@ -64,6 +64,8 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
     if leaves_out_step(cause, times):
         _leave_out(this, record.to_step + 1)
     _plan_restart(this, cause, progressed)
+    if cause is Cause.PREEMPTED:  # the pods that the queue took are no loss of the next attempt
+        this.update_restart_state(cluster_since=timestamp(this.now))
     this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
     return this.end(requeue_after=0.0)
 

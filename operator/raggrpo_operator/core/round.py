@@ -149,4 +149,7 @@ class Round:
 
 def _is_ready(status: JobStatus) -> bool:
     """Tell whether the job runs healthily or is complete (kstatus' Ready)."""
-    return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.PROGRESSING)
+    runs = is_true(status, ConditionType.PROGRESSING)
+    # A queue may have taken the pods before the attempt's end is known.
+    runs = runs and not is_true(status, ConditionType.SUSPENDED)
+    return runs or is_true(status, ConditionType.COMPLETE)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
 from raggrpo_api import names
@@ -217,14 +217,14 @@ class KubernetesRuntime:
         """Return what the cluster has lost since the newest attempt began to run.
 
         What failed while the pods came up was replaced, or the attempt would not have begun.
+        Status keeps whole seconds: what was lost in the very second in which the attempt was
+        recorded, as when a queue took the pods, belongs to the attempt before.
         """
-        attempts = job.status.attempts
-        since = (attempts and attempts[0].started) or job.status.restart_state.cluster_since
-        return self._reach.evidence.losses(
-            self._key,
-            ray_cluster["metadata"]["name"],
-            parse_timestamp(since) if since else BEGINNING,
-        )
+        attempts, recorded = job.status.attempts, job.status.restart_state.cluster_since
+        since = parse_timestamp(recorded) + timedelta(seconds=1) if recorded else BEGINNING
+        if attempts and attempts[0].started and attempts[0].cause is None:
+            since = max(since, parse_timestamp(attempts[0].started))
+        return self._reach.evidence.losses(self._key, ray_cluster["metadata"]["name"], since)
 
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: int) -> None:
         ray_cluster = await self._ray_cluster(job)
