@@ -41,7 +41,7 @@ def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
             "rollout": {"n": 4, "temperature": 1.0},
             "training": {"totalSteps": steps, "learningRate": 1e-3, "precision": "FP32"},
             "checkpoint": {"path": f"{MOUNT}/checkpoints", "everySteps": 4},
-            "resources": {"device": "CPU", "cpu": "300m"},
+            "resources": {"device": "CPU", "cpu": "100m"},
             "volumes": [{"name": "work", "claimName": CLAIM, "mountPath": MOUNT}],
             "env": [{"name": "RAGGRPO_FAULT", "value": pace}],
             **spec,
