@@ -4,7 +4,7 @@ import pytest
 
 from cluster.images import Images
 from cluster.kubernetes import Kubernetes
-from cluster.training_job import TrainingJob, a_job, attempts
+from cluster.training_job import MOUNT, TrainingJob, a_job, attempts
 
 STEPS = 30
 MARK = "example.org/mine"
@@ -15,7 +15,7 @@ def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "calm")
-    checkpoint = {"path": "/mnt/work/checkpoints", "everySteps": 100}
+    checkpoint = {"path": f"{MOUNT}/checkpoints", "everySteps": 100}
     cluster.apply(a_job("calm", operator.trainer, STEPS, checkpoint=checkpoint), namespace=seeded)
     job.until_done(2, attempt=1)
     ours = ["raycluster/calm-c1", "configmap/calm-a1", "networkpolicy/calm"]
