@@ -148,6 +148,8 @@ class RestartCounts(ApiModel):
     total: int = 0
     since_progress: int = 0
     by_cause: dict[str, int] = {}
+    lost_steps: int = 0
+    """Steps of all attempts that were done and had to be repeated."""
 
 
 class Baseline(ApiModel):
@@ -181,6 +183,11 @@ class RestartState(ApiModel):
     rejected_checkpoints: Annotated[list[str], Field(max_length=64)] = []
     """Folders that no attempt resumes from again."""
     active_seconds: int = 0
+    """Of all ended attempts together."""
+    down_seconds: int = 0
+    """Between an attempt's end and the next one's begin, unless the job was held back."""
+    kept_seconds: float = 0.0
+    """Of the ended attempts' steps that were not lost."""
     cluster_since: str = ""
     """When the newest attempt was recorded; bounds provisioning and submission."""
     tries: int = 0
@@ -289,6 +296,7 @@ class JobStatus(ApiModel):
     attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = []
     sizing: Sizing = Sizing()
     effective_training_time_ratio: str = ""
+    """Share of the time, but for suspension and queue, that went into kept steps: `0.93` (B26)."""
     preflight: PreflightStatus = PreflightStatus()
     pinned: dict[str, str] = {}
     """Image, Ray version, schema digest, precision, attention: decided once, kept."""

@@ -9,6 +9,7 @@ from .actions import DeleteCluster, DumpStacks, StopAttempt
 from .conditions import STARTING, get_condition, is_true, parse_timestamp, timestamp
 from .grace import grace_seconds
 from .round import Decision, Round
+from .training_time import effective_ratio, seconds_down
 from .trends import note_trends
 from .watchdog import overdue, watch
 
@@ -29,6 +30,8 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
     changes: dict[str, object] = {}
     if not record.started and attempt is not None and attempt.number == record.number:
         changes["started"] = timestamp(this.now)
+        down = this.status.restart_state.down_seconds + seconds_down(this.status, this.now)
+        this.update_restart_state(down_seconds=down)
     if progress is not None:
         changes["to_step"] = progress.step
         changes["skipped_checkpoints"] = [
@@ -44,7 +47,10 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
         if progress.save_seconds > this.status.restart_state.slowest_save_seconds:
             this.update_restart_state(slowest_save_seconds=round(progress.save_seconds, 1))
         _verify_resume(this, progress)
+        has_moved = progress.step != this.status.progress.step
         this.update(progress=_progress_status(this, progress))
+        if has_moved:
+            this.update(effective_training_time_ratio=effective_ratio(this.status, this.now))
         if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
             # Before that it would be the attempt's own word about what it has to be measured by.
             this.update(checkpoint=progress.checkpoint, best_step=progress.best_step)

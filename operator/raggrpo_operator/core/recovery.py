@@ -18,6 +18,7 @@ from .resolve import resolve
 from .round import Decision, Round
 from .rules import violations
 from .sizing import size
+from .training_time import effective_ratio, seconds_kept
 from .violation import Severity
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
@@ -133,8 +134,15 @@ def _close(this: Round, record: AttemptRecord, cause: Cause, message: str) -> At
         update={"cause": cause, "message": message[:1024], "seconds": seconds, "lost_steps": lost}
     )
     this.update(attempts=[record, *this.status.attempts[1:]])
-    active = this.status.restart_state.active_seconds + seconds
-    this.update_restart_state(active_seconds=active)
+    state, restarts = this.status.restart_state, this.status.restarts
+    lost_so_far = restarts.lost_steps + lost
+    this.update(restarts=restarts.model_copy(update={"lost_steps": lost_so_far}))
+    kept = seconds_kept(record, this.status.progress.seconds_per_step)
+    this.update_restart_state(
+        active_seconds=state.active_seconds + seconds,
+        kept_seconds=round(state.kept_seconds + kept, 1),
+    )
+    this.update(effective_training_time_ratio=effective_ratio(this.status, this.now))
     return record
 
 

@@ -43,6 +43,9 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
         yield from labelled("newest", status.checkpoint.path, width)
     if status.restarts.total:
         yield from labelled("restarts", _restarts(status), width)
+    if status.effective_training_time_ratio:
+        text = f"{status.effective_training_time_ratio} of the time went into steps that were kept"
+        yield from labelled("effective", text, width)
     for attempt in reversed(status.attempts):
         yield from labelled("attempt", _attempt(attempt), width)
     for condition in status.conditions:

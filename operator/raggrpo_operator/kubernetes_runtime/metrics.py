@@ -18,6 +18,8 @@ JOB_GAUGES = {
     "restarts": "Restarts so far.",
     "restarts_since_progress": "Failures since the last new checkpoint.",
     "restart_budget": "Failures without a new checkpoint that are allowed.",
+    "lost_steps": "Steps that had to be repeated.",
+    "effective_training_time_ratio": "Share of the time that went into kept steps.",
     "stalls": "Attempts that ended as stalled.",
     "gpus": "GPUs of the job.",
 }
@@ -91,11 +93,14 @@ class Metrics(QueueObserver):
             "restarts": status.restarts.total,
             "restarts_since_progress": status.restarts.since_progress,
             "restart_budget": job.spec.recovery.max_restarts,
+            "lost_steps": status.restarts.lost_steps,
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,
         }
         if moved := status.restart_state.still_since:
             values["last_step_timestamp_seconds"] = parse_timestamp(moved).timestamp()
+        if ratio := status.effective_training_time_ratio:
+            values["effective_training_time_ratio"] = float(ratio)
         for name, value in values.items():
             self._gauges[name].labels(*of_job).set(value)
 

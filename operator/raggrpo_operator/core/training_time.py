@@ -1,0 +1,40 @@
+"""Effective training time ratio: the share of a job's time that went into kept steps (B26)."""
+
+from datetime import datetime, timedelta
+
+from raggrpo_api.status import AttemptRecord, Cause, JobStatus
+
+from .conditions import parse_timestamp
+
+HELD_BACK = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
+"""Ends after which the job waits because somebody wants it to."""
+
+
+def seconds_down(status: JobStatus, now: datetime) -> int:
+    """Return how long nothing ran before the newest attempt, which begins now.
+
+    Time in which a user or a queue held the job back is none of it.
+    """
+    for before in status.attempts[1:]:
+        if before.cause in HELD_BACK:
+            return 0
+        if before.started:
+            ended = parse_timestamp(before.started) + timedelta(seconds=before.seconds)
+            return max(0, round((now - ended).total_seconds()))
+    return 0
+
+
+def seconds_kept(record: AttemptRecord, seconds_per_step: float) -> float:
+    """Return the time of the attempt's steps that no later attempt has to repeat."""
+    begun = record.to_step if record.from_step is None else record.from_step
+    return max(0, record.to_step - record.lost_steps - begun) * seconds_per_step
+
+
+def effective_ratio(status: JobStatus, now: datetime) -> str:
+    """Return the ratio with two decimals, as status shows it; empty while nothing is known."""
+    record, state = status.attempts[0], status.restart_state
+    kept, lasted = state.kept_seconds, float(state.active_seconds + state.down_seconds)
+    if record.cause is None and record.started:
+        kept += seconds_kept(record, status.progress.seconds_per_step)
+        lasted += (now - parse_timestamp(record.started)).total_seconds()
+    return f"{min(1.0, kept / lasted):.2f}" if kept and lasted > 0 else ""

@@ -1,0 +1,70 @@
+"""The effective training time ratio: 60 steps of a second each, 10 s of loading per attempt."""
+
+from datetime import timedelta
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.status import JobStatus, Phase
+from simulated_runtime import LOAD_SECONDS, Story, a_story, exits, head_is_lost
+
+CRASH = exits(ExitCode.PROGRAM_ERROR)
+
+
+def ratio(story: Story) -> float:
+    return float(story.status.effective_training_time_ratio)
+
+
+def is_suspended(status: JobStatus) -> bool:
+    return status.phase is Phase.SUSPENDED
+
+
+async def test_an_undisturbed_run_loses_the_time_of_its_start() -> None:
+    story = a_story()
+
+    await story.until_quiet()
+
+    assert ratio(story) == pytest.approx(60 / (60 + LOAD_SECONDS), abs=0.03)
+    assert story.status.restarts.lost_steps == 0
+
+
+async def test_lost_steps_and_the_second_start_count_against_it() -> None:
+    story = a_story({(1, 27): CRASH})
+
+    await story.until_quiet()
+
+    assert story.status.restarts.lost_steps == 7
+    assert ratio(story) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS), abs=0.03)
+
+
+async def test_the_wait_for_a_new_cluster_counts_against_it() -> None:
+    lost = a_story({(1, 27): head_is_lost}, cluster_seconds=60.0)
+
+    await lost.until_quiet()
+
+    assert ratio(lost) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS + 60), abs=0.03)
+
+
+async def test_a_suspended_night_does_not() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step >= 30)
+    story.edit({"suspend": True})
+    await story.until(is_suspended)
+    stopped = story.status.progress.step  # some steps are done while it saves and ends
+    assert ratio(story) == pytest.approx(stopped / (stopped + LOAD_SECONDS), abs=0.03)
+
+    story.runtime.now += timedelta(hours=10)
+    story.edit({"suspend": False})
+    await story.until_quiet()
+
+    assert ratio(story) == pytest.approx(60 / (60 + 2 * LOAD_SECONDS), abs=0.03)
+
+
+async def test_it_is_shown_while_the_job_runs_and_not_before_its_first_step() -> None:
+    story = a_story()
+
+    await story.until(lambda status: bool(status.attempts))
+    assert story.status.effective_training_time_ratio == ""
+    await story.until(lambda status: status.progress.step >= 20)
+
+    assert ratio(story) == pytest.approx(20 / (20 + LOAD_SECONDS), abs=0.06)
