@@ -118,7 +118,7 @@ class SimulatedRuntime:
     attempt: Attempt | None = None
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
-    _lost: tuple[Cause, str] | None = None
+    _lost: tuple[Cause, str, str] | None = None
     _preflight: tuple[str, datetime, str] | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
@@ -173,9 +173,11 @@ class SimulatedRuntime:
         if self.rounds == self.crash_before_actions_of:
             raise Crash
 
-    def lose_head(self, cause: Cause = Cause.HEAD_LOST, message: str = "head killed") -> None:
+    def lose_head(
+        self, cause: Cause = Cause.HEAD_LOST, message: str = "head killed", node: str = ""
+    ) -> None:
         """Let the cluster die with everything on it."""
-        self._lost, self.attempt = (cause, message), None
+        self._lost, self.attempt = (cause, message, node), None
 
     def preempt(self) -> None:
         """Let the queue take the pods away; the driver saves before it ends."""
@@ -245,8 +247,8 @@ class SimulatedRuntime:
             return None
         number, created = self._cluster
         if self._lost is not None:
-            cause, message = self._lost
-            return ClusterObserved(number, is_lost=True, cause=cause, message=message)
+            cause, message, node = self._lost
+            return ClusterObserved(number, is_lost=True, cause=cause, node=node, message=message)
         if self.queue:
             return ClusterObserved(number, is_queued=True, message=self.queue)
         ready = (self.now - created).total_seconds() >= self.cluster_seconds

@@ -52,5 +52,7 @@ class RecoverySpec(ApiModel):
     """Largest delay."""
     on_out_of_memory: OnOutOfMemory = OnOutOfMemory.MITIGATE
     """Mitigate lowers the memory need in recorded steps before restarting."""
+    exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
+    """A node that failed this often under the job gets no Ray pod of it again; 0: never (B24)."""
     deadlines: Deadlines = Deadlines()
     """Limits of the stages."""

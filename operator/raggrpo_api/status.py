@@ -182,6 +182,8 @@ class RestartState(ApiModel):
     """Steps whose prompts are left out: their loss was not finite twice."""
     rejected_checkpoints: Annotated[list[str], Field(max_length=64)] = []
     """Folders that no attempt resumes from again."""
+    failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = {}
+    """How often a pod or its node failed there; pods that somebody deleted do not count."""
     active_seconds: int = 0
     """Of all ended attempts together."""
     down_seconds: int = 0

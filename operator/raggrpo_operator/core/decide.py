@@ -20,6 +20,7 @@ from .actions import (
     StopRetrievers,
     SubmitAttempt,
 )
+from .bad_nodes import avoided_nodes
 from .conditions import is_true, parse_timestamp, timestamp
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
@@ -237,9 +238,18 @@ def _await_cluster(this: Round, record: AttemptRecord) -> Decision:
         return recovery.settle(this, record, cluster.cause, cluster.message)
     if limit := _provisioning_overdue(this):
         why = waiting_for or "its pods are not ready"
-        message = f"the cluster was not ready after {limit} s: {why}"
+        message = f"the cluster was not ready after {limit} s: {why}{_avoiding(this)}"
         return recovery.settle(this, record, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)
+
+
+def _avoiding(this: Round) -> str:
+    """Return which nodes the pods may not go to, and how to allow them again."""
+    nodes = avoided_nodes(this.status.restart_state, this.resolved.spec.recovery)
+    if not nodes:
+        return ""
+    failed = f"{', '.join(nodes)} failed before"
+    return f"; {failed}: set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
 
 
 def _provisioning_overdue(this: Round) -> int:

@@ -48,6 +48,8 @@ class ClusterObserved:
     """A queueing system holds its pods back or takes them away; it will let them start again."""
     cause: Cause | None = None
     """What pods or processes gave away about a loss (OOM kill, node, image)."""
+    node: str = ""
+    """The node that the loss may be laid to; empty: none."""
     message: str = ""
 
 

@@ -10,6 +10,7 @@ from raggrpo_api.recovery import OnOutOfMemory, RecoverySpec
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, PreflightStatus
 
 from .actions import DeletePreflight, StopRetrievers
+from .bad_nodes import avoided_nodes, with_failure
 from .conditions import parse_timestamp, timestamp
 from .failures import CAUSE_OF_EXIT, POLICIES, Restart
 from .mitigations import next_mitigation
@@ -53,7 +54,7 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
     if progressed and this.status.checkpoint is not None:
         this.update_restart_state(saved_step=this.status.checkpoint.step)
     times = times_there(record, this.status.attempts[1:])
-    message += told(record, times)
+    message += told(record, times) + _lay_to_node(this, cause)
     recovery = this.resolved.spec.recovery
     if cause in OUT_OF_MEMORY and recovery.on_out_of_memory is OnOutOfMemory.FAIL:
         return fail(this, cause, message)
@@ -189,6 +190,18 @@ def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
     )
     total = this.status.restarts.total + 1
     this.update(restarts=this.status.restarts.model_copy(update={"total": total}))
+
+
+def _lay_to_node(this: Round, cause: Cause) -> str:
+    """Count the node that the end is laid to; return what to say if it is avoided from now on."""
+    recovery, before = this.resolved.spec.recovery, this.status.restart_state
+    state = with_failure(before, this.observed.cluster, cause)
+    this.update(restart_state=state)
+    avoided = set(avoided_nodes(state, recovery)) - set(avoided_nodes(before, recovery))
+    return "".join(
+        f"; node {node} failed {state.failures_by_node[node]} times and is avoided from now on"
+        for node in avoided
+    )
 
 
 def _leave_out(this: Round, step: int) -> None:

@@ -67,13 +67,17 @@ def observed_cluster(
     of_head = [each for each in losses if each.is_head]
     if of_head:
         first = _with_reason(of_head[0], losses)
-        return ClusterObserved(number, is_lost=True, cause=first.cause, message=first.message)
+        return ClusterObserved(
+            number, is_lost=True, cause=first.cause, node=first.node, message=first.message
+        )
     if is_going(ray_cluster):
         message = f"RayCluster {name} is being deleted"
         return ClusterObserved(number, is_lost=True, cause=Cause.HEAD_LOST, message=message)
     if losses:
-        cause, message = losses[0].cause, losses[0].message
-        return ClusterObserved(number, is_reachable, cause=cause, message=message)
+        first = losses[0]
+        return ClusterObserved(
+            number, is_reachable, cause=first.cause, node=first.node, message=first.message
+        )
     if is_reachable and workers_are_ready(ray_cluster):
         return ClusterObserved(number, is_ready=True)
     refused = condition_of(ray_cluster, "ReplicaFailure")

@@ -35,6 +35,8 @@ class Loss:
     message: str
     time: datetime
     weight: Weight
+    node: str = ""
+    """Where it failed; empty when that says nothing against the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ def _memory_limit(pod: Pod) -> str:
 
 def _loss(pod: Pod, cause: Cause, words: str, time: datetime, weight: Weight) -> Loss:
     name, uid = _who(pod)
-    return Loss(name, uid, is_head(pod), cause, _told(pod, words), time, weight)
+    is_nodes_fault = cause is Cause.NODE_LOST or weight is Weight.ENDED
+    node = pod.get("spec", {}).get("nodeName", "") if is_nodes_fault else ""
+    return Loss(name, uid, is_head(pod), cause, _told(pod, words), time, weight, node)
 
 
 def _who(pod: Pod) -> tuple[str, str]:

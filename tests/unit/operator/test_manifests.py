@@ -20,7 +20,7 @@ from pod_security import violations_of_restricted
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_api.status import PodRole, PodSizing
+from raggrpo_api.status import PodRole, PodSizing, RestartState
 from raggrpo_operator.core.manifests.retriever import render_retriever, with_retriever_urls
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret
 from raggrpo_operator.core.parse import parse_job
@@ -28,6 +28,7 @@ from raggrpo_operator.core.quantity import parse_quantity
 from raggrpo_operator.core.resolve import resolve, trainer_config
 
 Golden = Callable[[str, str], None]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 EACH_SAMPLE = pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?", fullmatch=True) | st.sampled_from(
@@ -270,6 +271,28 @@ def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> 
     assert auth == {"mode": "token", "secretName": secret["metadata"]["name"]}
     for template in pod_templates(cluster):
         assert "RAY_AUTH_MODE" not in {each["name"] for each in container_of(template)["env"]}
+
+
+def test_no_ray_pod_goes_to_a_node_that_failed_too_often() -> None:
+    state = RestartState(failures_by_node={"gpu-7": 2, "gpu-8": 1, "gpu-9": 3})
+    job = a_clustered_job(a_job())
+    job = job.model_copy(update={"status": job.status.model_copy(update={"restart_state": state})})
+
+    terms = {}
+    for manifest in all_manifests(job).values():
+        for template in pod_templates(manifest):
+            affinity = template["spec"].get("affinity", {})
+            role = template["metadata"]["labels"][names.LABEL_ROLE]
+            terms[role] = affinity and affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+
+    [term] = terms["head"]
+    assert terms["trainer"] == [term]
+    # All of one term's fields must hold: two terms would allow each other's node.
+    assert [(f["key"], f["operator"], f["values"]) for f in term["matchFields"]] == [
+        ("metadata.name", "NotIn", ["gpu-7"]),
+        ("metadata.name", "NotIn", ["gpu-9"]),
+    ]
+    assert terms["preflight"] == {}
 
 
 def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> None:

@@ -99,6 +99,29 @@ def test_a_pod_tells_why_it_is_lost(case: str) -> None:
     assert words in (found.message if found else "")
 
 
+BLAMED = {
+    "node short of disk",
+    "node tainted",
+    "node gone",
+    "node shut down",
+    "worker ended",
+    "head restarted in place",
+    "failed without a container",
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_somebody_took_the_pod(
+    case: str,
+) -> None:
+    pod, was_deleted, _, _ = LOSSES[case]
+    pod["spec"]["nodeName"] = "gpu-7"
+
+    found = loss(pod, NOW, was_deleted=was_deleted)
+
+    assert (found.node if found else "") == ("gpu-7" if case in BLAMED else "")
+
+
 def waiting(reason: str, message: str = "the pod's own words") -> Manifest:
     return container({"waiting": {"reason": reason, "message": message}})
 

@@ -7,6 +7,7 @@ would take out what a queueing system has put in.
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import PodRole, PodSizing, Sizing
+from raggrpo_operator.core.bad_nodes import avoided_nodes
 from raggrpo_operator.core.sizing import pod
 
 from .cluster_settings import ClusterSettings
@@ -96,7 +97,8 @@ def _head(
         "template": {
             "metadata": {"labels": pod_labels(job, PodRole.HEAD) | labels},
             "spec": pod_spec(job, settings, ray_head, sizing=sizing, with_reward_code=True)
-            | {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS},
+            | _ending(grace_seconds)
+            | _avoiding_bad_nodes(job),
         },
     }
 
@@ -125,8 +127,30 @@ def _group(
         "template": {
             "metadata": {"labels": pod_labels(job, sizing.role) | labels},
             "spec": pod_spec(job, settings, ray_worker, sizing=sizing)
-            | {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS},
+            | _ending(grace_seconds)
+            | _avoiding_bad_nodes(job),
         },
+    }
+
+
+def _ending(grace_seconds: int) -> Manifest:
+    return {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS}
+
+
+def _avoiding_bad_nodes(job: RagGrpoJob) -> Manifest:
+    """Return the affinity that keeps pods off nodes which failed under this job."""
+    nodes = avoided_nodes(job.status.restart_state, job.spec.recovery)
+    if not nodes:
+        return {}
+    # By the node's name: its label kubernetes.io/hostname may differ.
+    term = {
+        "matchFields": [
+            {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes
+        ]
+    }
+    required = {"nodeSelectorTerms": [term]}
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     }
 
 

@@ -1,0 +1,66 @@
+"""A node under which a job fails again and again is left out; one failure is bad luck."""
+
+from raggrpo_api.status import Cause, JobStatus, Phase
+from raggrpo_operator.core.bad_nodes import avoided_nodes
+from simulated_runtime import Attempt, Fault, SimulatedRuntime, Story, a_story
+
+
+def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
+    def fault(runtime: SimulatedRuntime, _: Attempt) -> None:
+        runtime.lose_head(cause, "worker pod ended with exit code 139", node)
+
+    return fault
+
+
+def avoided(story: Story) -> list[str]:
+    return avoided_nodes(story.status.restart_state, story.job.spec.recovery)
+
+
+async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
+    story = a_story({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")})
+
+    await story.until(lambda status: len(status.attempts) == 2)
+    assert avoided(story) == []
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert avoided(story) == ["gpu-7"]
+    assert "avoided" not in story.attempts[0].message
+    told = [c.message for status in story.runtime.statuses for c in status.conditions]
+    assert any("node gpu-7 failed 2 times and is avoided from now on" in text for text in told)
+
+
+async def test_failures_of_different_nodes_exclude_none() -> None:
+    story = a_story({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-8")})
+
+    await story.until_quiet()
+
+    assert story.status.restart_state.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
+    assert avoided(story) == []
+
+
+async def test_zero_switches_it_off() -> None:
+    changes = {"recovery.excludeNodeAfterFailures": 0}
+    story = a_story({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")}, changes)
+
+    await story.until_quiet()
+
+    assert avoided(story) == []
+
+
+async def test_a_job_that_finds_no_other_node_is_told_what_it_avoids_and_how_to_allow_it() -> None:
+    changes = {
+        "recovery.excludeNodeAfterFailures": 1,
+        "recovery.deadlines": {"provisioningSeconds": 60},
+    }
+    story = a_story({(1, 15): fails_on("gpu-7")}, changes)
+    await story.until(lambda status: bool(status.restart_state.failures_by_node))
+    story.runtime.cluster_seconds = 1e6
+
+    status: JobStatus = await story.until_quiet()
+
+    assert status.phase is Phase.FAILED
+    assert status.attempts[0].cause is Cause.UNSCHEDULABLE
+    assert "gpu-7 failed before: set spec.recovery.excludeNodeAfterFailures to 0" in (
+        status.attempts[0].message
+    )
