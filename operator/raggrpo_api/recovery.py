@@ -52,6 +52,8 @@ class RecoverySpec(ApiModel):
     """Largest delay."""
     on_out_of_memory: OnOutOfMemory = OnOutOfMemory.MITIGATE
     """Mitigate lowers the memory need in recorded steps before restarting."""
+    restart_when_degraded: bool = False
+    """Save and restart once steps slow down or memory will not last; costs no budget (A25)."""
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
     """A node that failed this often under the job gets no Ray pod of it again; 0: never (B24)."""
     deadlines: Deadlines = Deadlines()

@@ -70,6 +70,7 @@ class Cause(StrEnum):
     PREEMPTED = "Preempted"
     SUPERSEDED = "Superseded"
     SUSPENDED = "Suspended"
+    DEGRADED = "Degraded"
     STOPPED = "Stopped"
     HEAD_LOST = "HeadLost"
     WORKER_LOST = "WorkerLost"

@@ -1,4 +1,4 @@
-from raggrpo_api.status import Baseline, ConditionType
+from raggrpo_api.status import Baseline, Cause, ConditionType
 from simulated_runtime import Story, a_story, head_is_lost
 
 
@@ -45,3 +45,28 @@ async def test_a_message_about_slowness_does_not_change_with_every_step() -> Non
     await until_step(story, 25)
 
     assert story.condition(ConditionType.SLOWING_DOWN) == first
+
+
+async def test_a_job_that_asks_for_it_saves_and_restarts_once_it_is_slow() -> None:
+    story = a_story(changes={"recovery.restartWhenDegraded": True})
+    await until_step(story, 15)
+    story.runtime.seconds_per_step = 1.4
+    await story.until(lambda status: status.attempt == 2)
+    first = story.attempts[0]
+
+    await story.until_quiet()  # as slow as before: compared with itself the second one is steady
+
+    assert [record.cause for record in story.attempts] == [Cause.DEGRADED, Cause.SUCCEEDED]
+    assert story.attempts[1].from_step == first.to_step
+    assert "SlowingDown: 1.40 s per step" in str(story.runtime.statuses)
+    assert story.status.restarts.since_progress == 0
+
+
+async def test_nobody_is_restarted_for_a_trend_unless_the_job_says_so() -> None:
+    story = a_story()
+    await until_step(story, 15)
+    story.runtime.seconds_per_step = 1.4
+
+    await story.until_quiet()
+
+    assert len(story.attempts) == 1

@@ -82,6 +82,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.PREEMPTED: Policy(Restart.WARM, is_counted=False),
     Cause.SUPERSEDED: Policy(Restart.WARM, is_counted=False),
     Cause.SUSPENDED: Policy(Restart.NEW, is_counted=False),
+    Cause.DEGRADED: Policy(Restart.WARM, is_counted=False),
     Cause.STOPPED: _WARM,
     Cause.HEAD_LOST: _NEW,
     Cause.WORKER_LOST: _NEW,

@@ -10,7 +10,7 @@ from .conditions import STARTING, get_condition, is_true, parse_timestamp, times
 from .grace import grace_seconds
 from .round import Decision, Round
 from .training_time import effective_ratio, seconds_down
-from .trends import note_trends
+from .trends import degradation, note_trends
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
@@ -92,6 +92,8 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
         return _intend(this, Cause.STALLED, late)
     this.condition(ConditionType.STALLED, False, "Moving")
     note_trends(this, progress)
+    if this.resolved.spec.recovery.restart_when_degraded and (why := degradation(this.status)):
+        return _intend(this, Cause.DEGRADED, why)
     stage = "Starting" if progress.stage in STARTING else "Training"
     this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {record.number}")
     return this.end(FOLLOW_SECONDS)

@@ -1,12 +1,12 @@
 """Trends of a running attempt: steps that got slower (A25), memory that will not last (A26). Pure.
 
-Both compare with the attempt's own beginning. They warn; nothing is stopped for them.
+Both compare with the attempt's own beginning. They warn; a job may ask to be restarted for them.
 """
 
 from raggrpo_api.progress import Progress, Stage
-from raggrpo_api.status import Baseline, ConditionType, PodRole
+from raggrpo_api.status import Baseline, ConditionType, JobStatus, PodRole
 
-from .conditions import is_true
+from .conditions import get_condition, is_true
 from .quantity import GIB, parse_quantity
 from .round import Round
 from .sizing import pod
@@ -19,6 +19,7 @@ SPAN_STEPS = 20
 LEAST_GROWTH = 0.05
 """Of the limit: less is noise, whatever it would come to."""
 MEMORY = "host_memory_bytes"
+TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
 
 
 def note_trends(this: Round, progress: Progress) -> None:
@@ -35,6 +36,14 @@ def note_trends(this: Round, progress: Progress) -> None:
         this.update_restart_state(baseline=baseline_of(progress))
         _tell(this, ConditionType.SLOWING_DOWN, "")
         _tell(this, ConditionType.HOST_MEMORY_GROWING, "")
+
+
+def degradation(status: JobStatus) -> str:
+    """Return what a new attempt would undo; empty when the attempt runs as it began."""
+    if not status.restart_state.baseline.step:  # the conditions are still the attempt's before
+        return ""
+    found = (get_condition(status, kind) for kind in TRENDS)
+    return "; ".join(f"{each.type}: {each.message}" for each in found if each.status == "True")
 
 
 def baseline_of(progress: Progress) -> Baseline:
