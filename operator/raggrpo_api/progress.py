@@ -89,6 +89,10 @@ class Progress(ApiModel):
     """Newest complete checkpoint."""
     best_step: int | None = None
     """Step of the best kept checkpoint."""
+    backup_step: int | None = None
+    """Step of the newest complete backup of this attempt (A27)."""
+    backup_failure: str = ""
+    """Why the newest backup failed; empty when it did not."""
     skipped_checkpoints: Annotated[list[SkippedCheckpoint], Field(max_length=32)] = []
     """Checkpoints that could not be used, and why."""
     in_place: Annotated[list[str], Field(max_length=16)] = []

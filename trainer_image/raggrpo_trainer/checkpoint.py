@@ -75,7 +75,7 @@ class CheckpointStore:
         self._reached = reached
         self._path = fence.path
         self._lock = threading.Lock()
-        self._in_backup: CheckpointName | None = None
+        self._held: set[CheckpointName] = set()
         self.checkpoints, self.skipped = discover(self._path, fence.validity)
         """Usable checkpoints, newest first; and complete ones that are not, with the reason."""
 
@@ -154,13 +154,17 @@ class CheckpointStore:
             shutil.rmtree(replaced, ignore_errors=True)
         return target
 
+    def hold(self, checkpoint: Checkpoint) -> None:
+        """Keep retention off a checkpoint until it is released."""
+        self._held.add(checkpoint.name)
+
+    def release(self, checkpoint: Checkpoint) -> None:
+        """Let retention have it again."""
+        self._held.discard(checkpoint.name)
+
     def back_up(self, checkpoint: Checkpoint) -> None:
-        """Copy a checkpoint to checkpoint.backup.url; retention leaves it alone meanwhile."""
-        self._in_backup = checkpoint.name
-        try:
-            checkpoint_backup.copy_out(checkpoint, self._spec.backup.url, self._fence.check)
-        finally:
-            self._in_backup = None
+        """Copy a checkpoint, which has to be held, to checkpoint.backup.url."""
+        checkpoint_backup.copy_out(checkpoint, self._spec.backup.url, self._fence.check)
 
     def restore(self) -> Checkpoint | None:
         """Fetch the newest whole backup into this attempt's epoch; none where there is none."""
@@ -227,7 +231,7 @@ class CheckpointStore:
         if len(recent) < self._spec.keep_last:
             return
         for name in CheckpointName.all_in(self._path):
-            if name in keep or name == self._in_backup or name > recent[-1]:
+            if name in keep or name in self._held or name > recent[-1]:
                 continue
             self._fence.check()
             with _naming(self._path / str(name)):

@@ -1,11 +1,13 @@
 """Copies of checkpoints at a URL that fsspec understands (A27): file, s3, gs.
 
 The same rule holds there: COMPLETE is copied last, and without it there is no checkpoint.
-Credentials come from the environment; this module never sees one, and never deletes.
+Credentials come from the environment; this module never sees one, and never deletes. File systems
+raise what their clients raise, not only OSError: every such error is named with its URL.
 """
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,33 +41,41 @@ def copy_out(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> Non
 
     Raises TrainerError CHECKPOINT_WRITE_FAILED naming the URL, and what `check` raises.
     """
-    file_system, root = _open(url)
-    folder = posixpath.join(root, checkpoint.folder.name)
-    try:
+    with _naming(f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}"):
+        file_system, root = _open(url)
+        folder = posixpath.join(root, checkpoint.folder.name)
         for file in checkpoint.marker.files:
-            remote = posixpath.join(folder, file)
-            file_system.makedirs(posixpath.dirname(remote), exist_ok=True)
-            file_system.put_file(str(checkpoint.folder / file), remote)
+            file_system.put_file(str(checkpoint.folder / file), posixpath.join(folder, file))
         check()
         file_system.put_file(str(checkpoint.folder / COMPLETE), posixpath.join(folder, COMPLETE))
-    except OSError as error:
-        raise TrainerError(
-            ExitCode.CHECKPOINT_WRITE_FAILED,
-            f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}: {error}",
-        ) from error
 
 
 def newest(url: str) -> Backup | None:
-    """Return the newest backup whose files are all there in full size."""
-    file_system, root = _open(url)
-    if not file_system.isdir(root):
-        return None
-    listed = (posixpath.basename(path.rstrip("/")) for path in file_system.ls(root, detail=False))
-    for name in CheckpointName.among(listed):
-        backup = _whole(file_system, posixpath.join(root, str(name)))
-        if backup is not None:
-            return backup
+    """Return the newest backup whose files are all there in full size.
+
+    Raises TrainerError CHECKPOINT_WRITE_FAILED where nobody can tell: to begin anew could then
+    throw away what was learnt.
+    """
+    with _naming(f"cannot read checkpoint.backup.url {url}"):
+        file_system, root = _open(url)
+        if not file_system.isdir(root):
+            return None
+        listed = (posixpath.basename(p.rstrip("/")) for p in file_system.ls(root, detail=False))
+        for name in CheckpointName.among(listed):
+            backup = _whole(file_system, posixpath.join(root, str(name)))
+            if backup is not None:
+                return backup
     return None
+
+
+def require(url: str) -> None:
+    """Raise TrainerError CHECKPOINT_WRITE_FAILED unless backups can be listed there."""
+    with _naming(f"cannot read checkpoint.backup.url {url}"):
+        file_system, root = _open(url)
+        bucket = root.split("/")[0]
+        if bucket and not file_system.exists(bucket):
+            raise FileNotFoundError(f"there is no bucket {bucket}")
+    newest(url)
 
 
 def _whole(file_system: Any, folder: str) -> Backup | None:
@@ -78,10 +88,23 @@ def _whole(file_system: Any, folder: str) -> Backup | None:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    try:
-        file_system, root = fsspec.core.url_to_fs(url)
-    except ImportError as error:  # s3fs or gcsfs
+    # Only the local file system has folders to be made.
+    options = {"auto_mkdir": True} if fsspec.utils.get_protocol(url) == "file" else {}
+    try:  # a cached instance would remember listings, and connections to a server that was down
+        file_system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
+    except ImportError as error:
         raise TrainerError(
             ExitCode.CONFIG_ERROR, f"checkpoint.backup.url {url}: {error}"
         ) from error
     return file_system, root
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    try:
+        yield
+    except TrainerError:
+        raise
+    except Exception as error:
+        text = f"{what}: {type(error).__name__}: {error}"
+        raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error

@@ -25,6 +25,7 @@ from raggrpo_api.resources import Device
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_api.training import Precision
 
+from .backup_thread import BackupThread
 from .checkpoint import CheckpointStore
 from .checkpoint_compatibility import check_compatible
 from .collect import Collector
@@ -168,6 +169,7 @@ class _Attempt:
                 pool=pool,
                 ranks=ranks,
                 store=store,
+                backups=BackupThread(store),
                 reporter=reporter,
                 drill=drill,
                 stop=self._stop,

@@ -20,6 +20,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Stage
 from raggrpo_api.trainer_config import TrainerConfig
 
+from .backup_thread import BackupThread
 from .checkpoint import CheckpointStore
 from .checkpoint_compatibility import meta_of
 from .collect import Collector
@@ -42,6 +43,7 @@ T = TypeVar("T")
 PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5}
 """Largest |trainer - engine log-probability|; stale weights or a wrong head give whole nats."""
 PARITY_PROMPTS = 2
+LOOK_AT_STOP_SECONDS = 0.5
 
 
 class Stopped(Exception):
@@ -68,6 +70,7 @@ class Parts:
     pool: EnginePool
     ranks: Ranks
     store: CheckpointStore
+    backups: BackupThread
     reporter: Reporter
     drill: Drill
     stop: asyncio.Event
@@ -220,6 +223,7 @@ async def _after_step(parts: Parts, position: Position, rollouts: Rollouts) -> N
     if last or (every and step % every == 0):
         rewards = [s.reward for s in rollouts.scored if s.reward is not None]
         await _save(parts, position, _mean(rewards))
+    parts.reporter.backed_up(parts.backups.outcomes())
     parts.reporter.stage(Stage.TRAINING)
     if parts.stop.is_set() and not last:
         raise await _saved(parts, position)
@@ -237,8 +241,9 @@ async def _save(parts: Parts, position: Position, score: float | None) -> None:
         checkpoint.ref(), time.monotonic() - began, best.marker.step if best else None
     )
     backup = parts.config.checkpoint.backup
-    if backup.url and position.step % backup.every_steps == 0:
-        await asyncio.to_thread(parts.store.back_up, checkpoint)
+    last = position.step == parts.config.training.total_steps
+    if backup.url and (last or position.step % backup.every_steps == 0):
+        parts.backups.offer(checkpoint)
 
 
 async def _validate(parts: Parts, position: Position, when: str) -> None:
@@ -254,6 +259,10 @@ async def _finish(parts: Parts, position: Position) -> None:
     parts.reporter.stage(Stage.EXPORTING)
     folder = await asyncio.to_thread(parts.store.export, parts.ranks.export)
     log.info("exported the model to %s", folder)
+    while not parts.stop.is_set():
+        if await asyncio.to_thread(parts.backups.wait, LOOK_AT_STOP_SECONDS):
+            break
+    parts.reporter.backed_up(parts.backups.outcomes())
     parts.reporter.stage(Stage.FINISHED)
 
 

@@ -22,6 +22,7 @@ from .step_probes import Probe
 from .step_record import StepRecord as StepRecord
 
 if TYPE_CHECKING:
+    from .backup_thread import BackupOutcome
     from .validation import ValidationResult
 
 RECENT_STEPS = 20
@@ -112,6 +113,13 @@ class Reporter:
         """Report a complete checkpoint and how long saving it took."""
         self._update(checkpoint=checkpoint, save_seconds=seconds, best_step=best_step)
         self._event("checkpoint", path=checkpoint.path, seconds=seconds, best_step=best_step)
+
+    def backed_up(self, outcomes: "Sequence[BackupOutcome]") -> None:
+        """Report backups that have ended; a failure is told until one succeeds."""
+        for each in outcomes:
+            self._event("backup", of_step=each.step, failure=each.failure)
+            done = self._progress.backup_step if each.failure else each.step
+            self._update(backup_step=done, backup_failure=each.failure[:MAX_MESSAGE])
 
     def validated(self, when: str, step: int, result: "ValidationResult") -> None:
         """Report a validation `before`, `during` or `after` the training."""

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.progress import CheckpointRef, Progress, Stage
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, ProgressStatus
 
 from .actions import DeleteCluster, DumpStacks, StopAttempt
@@ -54,12 +54,17 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
         if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
             # Before that it would be the attempt's own word about what it has to be measured by.
             this.update(checkpoint=progress.checkpoint, best_step=progress.best_step)
-            this.condition(
-                ConditionType.CHECKPOINT_HEALTHY, True, "Saved", f"step {progress.checkpoint.step}"
-            )
+            _tell_checkpoint(this, progress.checkpoint, progress.backup_failure)
         if progress.pinned:
             this.update(pinned={**progress.pinned, **this.status.pinned})
     return record
+
+
+def _tell_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
+    """Name the newest checkpoint; a backup that fails ends nothing, but somebody must know."""
+    reason = "BackupFailed" if backup_failure else "Saved"
+    message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
+    this.condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
 
 
 def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Decision:

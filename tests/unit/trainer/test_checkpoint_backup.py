@@ -102,7 +102,9 @@ def test_retention_leaves_a_checkpoint_alone_while_it_is_copied(tmp_path: Path) 
         assert saved.folder.exists()
 
     fence.work = train_on
+    store.hold(saved)
     store.back_up(saved)
+    store.release(saved)
     assert (tmp_path / "backup" / "step_00000010.e1" / "COMPLETE").exists()
     store.save(a_meta(30), shards(30))
     assert [p.name for p in (tmp_path / "volume").glob("step*")] == ["step_00000030.e1"]

@@ -9,7 +9,9 @@ from pathlib import Path
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId, Facts
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer import checkpoint_backup
 from raggrpo_trainer.checkpoint_folder import CheckpointName, sizes
+from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.fence import probe
 
 from .finding import Finding, judged, not_evaluated
@@ -40,7 +42,7 @@ def corpus_bytes(config: TrainerConfig) -> int:
 
 
 def check_writable(config: TrainerConfig) -> Finding:
-    """Create, flush and delete a file in the checkpoint folder and in the log folder."""
+    """Create, flush and delete a file in checkpoint and log folder; list what is backed up."""
     problems = []
     for field, text in _written_paths(config):
         try:
@@ -49,6 +51,11 @@ def check_writable(config: TrainerConfig) -> Finding:
             problems.append(
                 f"{field} {text} cannot be written by user {os.getuid()}: {error.strerror}"
             )
+    if url := config.checkpoint.backup.url:
+        try:
+            checkpoint_backup.require(url)
+        except TrainerError as error:
+            problems.append(str(error))
     return judged(CheckId.CHECKPOINT_WRITABLE, problems, config.checkpoint.path)
 
 
