@@ -113,6 +113,8 @@ class SimulatedRuntime:
     """As the trainer tells it."""
     save_seconds: float = 0.0
     """Duration of the last save, as the trainer tells it."""
+    backup_failure: str = ""
+    """Why the newest backup failed, as the trainer tells it."""
     queue: str = ""
     """Why a queueing system holds the pods back; empty: it does not."""
     attempt: Attempt | None = None
@@ -284,6 +286,7 @@ class SimulatedRuntime:
             checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
             skipped_checkpoints=self.skipped,
             save_seconds=self.save_seconds,
+            backup_failure=self.backup_failure,
             failure=failure,
         )
 

@@ -6,6 +6,8 @@ import pytest
 
 from local.drill import Outcome, Run
 
+PROCESSES = ("driver", "rank-0", "engine-0")
+
 
 @pytest.mark.timeout(900)
 def test_an_undisturbed_run_learns_saves_exports_and_leaves_no_process(
@@ -59,5 +61,32 @@ def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_param
     assert "HeadLost" in outcome.causes
     skipped = [s for a in outcome.summary["attempts"] for s in a["skippedCheckpoints"]]
     assert any(newest.name in s for s in skipped)
+    assert outcome.weights == undisturbed.weights
+    assert outcome.left_over == []
+
+
+@pytest.mark.timeout(900)
+def test_a_loss_that_is_no_number_a_hang_and_a_damaged_checkpoint_change_no_parameter(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "run")
+    faults = (
+        "nan@step=5",
+        "hang-driver@step=4@attempt=2",
+        "corrupt-checkpoint@save=6:retention@attempt=3",
+        "kill-driver@step=7@attempt=3",
+    )
+    deadline = "recovery.deadlines.firstStepSeconds=25"  # else a hang counts after a minute
+    outcome = run.finish(run.start(",".join(faults), deadline))
+    assert outcome.causes == ["NonFinite", "Stalled", "ProgramError"]
+    attempt = {each["number"]: each for each in outcome.summary["attempts"]}
+    assert "FirstStep" in attempt[2]["message"]
+    logs = tmp_path / "run" / "checkpoints" / "logs" / "attempts"
+    stacks = {name: (logs / "2" / f"stacks-{name}.txt").read_text() for name in PROCESSES}
+    assert "before_step" in stacks["driver"]
+    assert all("Thread" in text for text in stacks.values())
+    assert "engines ['attached']" in (logs / "3" / "driver.log").read_text()
+    assert attempt[4]["fromStep"] == 3
+    assert "step_00000006" in attempt[4]["skippedCheckpoints"][0]
     assert outcome.weights == undisturbed.weights
     assert outcome.left_over == []

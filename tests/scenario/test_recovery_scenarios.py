@@ -576,3 +576,19 @@ async def test_every_attempt_is_submitted_once_wherever_the_process_dies() -> No
         assert story.submitted == [1, 2, 3], crash
         assert causes(story) == causes(reference), crash
         assert story.count(CreateCluster) == story.count(DeleteCluster), crash
+
+
+async def test_a_backup_that_fails_is_told_and_ends_nothing() -> None:
+    story = a_story()
+    await story.until(lambda status: status.progress.step >= 15)
+    assert story.condition(ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 10")
+
+    story.runtime.backup_failure = "cannot copy /10 to s3://runs: down"
+    await story.until(lambda status: status.progress.step >= 25)
+    told = story.condition(ConditionType.CHECKPOINT_HEALTHY)
+    story.runtime.backup_failure = ""
+    await story.until_quiet()
+
+    assert told == ("False", "BackupFailed", "step 20; cannot copy /10 to s3://runs: down")
+    assert story.condition(ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 60")
+    assert causes(story) == [Cause.SUCCEEDED]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from .checkpoint import SavePhase
 from .faults import Faults
 from .packing import Group
+from .pod_processes import PodProcess, send, this_process
 from .ranks import Ranks
 from .rollout import EnginePool
 
@@ -23,17 +24,21 @@ class Drill:
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._pids: dict[str, int] = {"driver": os.getpid()}
+        self._victims: dict[str, PodProcess] = {}
 
     def aim(self, ranks: Ranks, pool: EnginePool) -> None:
         """Learn which processes there are to strike."""
-        self._pids |= {"rank": ranks.infos[-1].pid, "engine": pool.pids[0]}
+        self._victims = {
+            "driver": this_process(),
+            "rank": ranks.infos[-1].process,
+            "engine": pool.processes[0],
+        }
 
     async def before_step(self, step: int) -> None:
         """Strike what is due at the beginning of a step."""
-        for victim, pid in self._pids.items():
+        for victim, process in self._victims.items():
             if self._faults.due(f"kill-{victim}", step=step):
-                self._kill(pid, victim, f"step {step}")
+                self._kill(process, victim, f"step {step}")
         if self._faults.due("hang-driver", step=step):
             log.warning("drill: the driver hangs at step %d", step)
             time.sleep(86_400)  # noqa: ASYNC251 - blocking the loop is the fault
@@ -58,15 +63,15 @@ class Drill:
 
     def during_save(self, phase: SavePhase, step: int) -> None:
         """Strike what is due at this phase of a save."""
-        for victim, pid in self._pids.items():
+        for victim, process in self._victims.items():
             if self._faults.due(f"kill-{victim}", save=step, phase=str(phase)):
-                self._kill(pid, victim, f"save {step}, {phase}")
+                self._kill(process, victim, f"save {step}, {phase}")
         if seconds := self._faults.due("pause", save=step, phase=str(phase)):
             log.warning("drill: save %d pauses at %s", step, phase)
             time.sleep(float(seconds))
 
     @staticmethod
-    def _kill(pid: int, victim: str, when: str) -> None:
+    def _kill(process: PodProcess, victim: str, when: str) -> None:
         log.warning("drill: SIGKILL of the %s at %s", victim, when)
         sys.stdout.flush()
-        os.kill(pid, signal.SIGKILL)
+        send([process], signal.SIGKILL)

@@ -38,6 +38,7 @@ from .job_config import endpoint_headers, read_config
 from .loop import Parts, Position, Stopped, train
 from .loss import Objective
 from .placement import Placement
+from .pod_processes import this_process
 from .precision import chosen_precision
 from .progress_actor import ProgressActor, obtain_progress_actor
 from .prompt_files import Prompt, read_prompts, stage_files
@@ -108,6 +109,7 @@ class _Attempt:
             loop.add_signal_handler(number, self._stop.set)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
+        await server.watch([this_process()])  # a start can hang too, and be stopped
         reporter = Reporter(config, fence.epoch, publish=server.publish)
         failure = None
         try:
@@ -142,7 +144,8 @@ class _Attempt:
         train_prompts, validation_prompts = await asyncio.to_thread(read_data, config)
         identity = identity_of(config, len(train_prompts))
         precision = await _precision(config, ranks)
-        pool = EnginePool(config, engine_options(config, precision), placement, fence.epoch)
+        options = engine_options(config, precision)
+        pool = EnginePool(config, options, placement, fence.epoch, folder)
         starting = asyncio.create_task(pool.start())
         await ranks.build(policy_arguments(config) | {"precision": precision})
         reporter.measure(ranks.flops_probe(config.monitoring.flops_every_steps))
@@ -152,7 +155,9 @@ class _Attempt:
         reused = await starting
         log.info("engines %s", ["attached" if r else "started" for r in reused])
         drill.aim(ranks, pool)
-        await server.watch([os.getpid(), *(i.pid for i in ranks.infos), *pool.pids])
+        await server.watch(
+            [this_process(), *(info.process for info in ranks.infos), *pool.processes]
+        )
         reporter.stage(Stage.WARMING_RETRIEVAL)
         async with (
             Rewards(config.reward, config.retrieval) as rewards,

@@ -4,7 +4,6 @@ So the last progress of an attempt can still be read after its exit, and a block
 """
 
 import logging
-import os
 import signal
 from typing import Any
 
@@ -12,8 +11,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .driver_process import DriverProcess
+from .pod_processes import PodProcess, node_id, send
 from .progress_server import ProgressServer
-from .rollout import node_id
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +23,7 @@ class _Server:
     """Runs inside the actor's process."""
 
     def __init__(self, port: int, token: str) -> None:
-        self._pids: list[int] = []
+        self._watched: list[PodProcess] = []
         self._driver = DriverProcess()
         self._server = ProgressServer(
             port, token=token, dump_stacks=self._dump_stacks, stop_driver=self._driver.stop
@@ -34,21 +33,14 @@ class _Server:
         """Take over what GET /progress and GET /metrics answer."""
         self._server.update(progress, metrics)
 
-    def watch(self, pids: list[int]) -> None:
-        """Remember the processes of this pod whose stacks may be asked for, the driver first."""
-        self._pids = pids
-        self._driver.pid = pids[0]
+    def watch(self, processes: list[PodProcess]) -> None:
+        """Remember the processes whose stacks may be asked for, the driver of this pod first."""
+        self._watched = processes
+        self._driver.pid = processes[0].pid
 
     def _dump_stacks(self) -> list[int]:
-        """Ask every known process of this pod for its stacks; returns who was asked."""
-        asked = []
-        for pid in self._pids:
-            try:
-                os.kill(pid, signal.SIGUSR1)
-            except ProcessLookupError:
-                continue
-            asked.append(pid)
-        return asked
+        """Ask every known process for its stacks; returns who was asked."""
+        return send(self._watched, signal.SIGUSR1)
 
 
 class ProgressActor:
@@ -62,9 +54,9 @@ class ProgressActor:
         """Send without waiting."""
         self._last = self._actor.update.remote(progress, metrics)
 
-    async def watch(self, pids: list[int]) -> None:
-        """Name the processes of this pod whose stacks are dumped on demand."""
-        await self._actor.watch.remote(pids)
+    async def watch(self, processes: list[PodProcess]) -> None:
+        """Name the processes whose stacks are dumped on demand; all must have registered."""
+        await self._actor.watch.remote(processes)
 
     async def flush(self) -> None:
         """Wait until the last update has arrived."""

@@ -19,9 +19,10 @@ from .device_peaks import peak_tflops
 from .errors import TrainerError
 from .packing import Group
 from .placement import Placement
+from .pod_processes import PodProcess, this_process
 from .policy import Policy, init_process_group
 from .precision import MeasuredPrecision, measure_precision
-from .rollout import end_actor, node_id
+from .rollout import end_actor
 from .stacks import register
 from .step_metrics import StepMetrics
 from .step_probes import Probe, flops_probe
@@ -37,8 +38,7 @@ KEPT_WEIGHT_FILES = 2
 class RankInfo:
     """What a rank reports when it is built."""
 
-    pid: int
-    node: str
+    process: PodProcess
     precision: str
     attention: str
     parameters: int
@@ -73,8 +73,7 @@ class RankActor:
         self._policy = Policy(rank=self._rank, world_size=self._world_size, **arguments)
         attention = ATTENTION_OF.get(self._policy.attention, Attention.SDPA)
         return RankInfo(
-            pid=os.getpid(),
-            node=node_id(),
+            process=this_process(),
             precision=str(arguments["precision"]),
             attention=str(attention),
             parameters=self._policy.num_parameters,
@@ -207,7 +206,7 @@ class Ranks:
     async def write_weights(self, version: int) -> tuple[str, str]:
         """Return path and node of a file with the current weights."""
         paths = await self._all(lambda a: a.write_weights.remote(version))
-        return paths[0], self.infos[0].node
+        return paths[0], self.infos[0].process.node
 
     def weights_reader(self, path: str) -> Callable[[], Any]:
         """Return a function that yields the file's bytes as a Ray reference."""

@@ -24,6 +24,8 @@ from .engine import AsyncEngine, EngineOptions, Generation, GenerationRequest, I
 from .engine import environment as engine_environment
 from .errors import TrainerError
 from .placement import Placement
+from .pod_processes import PodProcess, this_process
+from .stacks import register
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +47,14 @@ class RolloutActor:
         self._options = options
         self._epoch = 0
 
-    async def adopt(self, epoch: int) -> dict[str, Any]:
+    async def adopt(self, epoch: int, log_folder: str, name: str) -> dict[str, Any]:
         """Take orders from this epoch only; end what an earlier one left running."""
         self._check(epoch)
+        register(Path(log_folder), name)
         if epoch > self._epoch:
             self._epoch = epoch
             await self._engine.abort_all()
-        return {"digest": options_digest(self._options), "pid": os.getpid(), "node": node_id()}
+        return {"digest": options_digest(self._options), "process": this_process()}
 
     async def generate(
         self, epoch: int, requests: Sequence[GenerationRequest]
@@ -102,11 +105,6 @@ class RolloutActor:
         return index, await result
 
 
-def node_id() -> str:
-    """Return the Ray node (pod) this process runs on."""
-    return str(ray.get_runtime_context().get_node_id())
-
-
 def options_digest(options: EngineOptions) -> str:
     """Return what makes a running engine reusable: its options."""
     return content_hash(asdict(options))
@@ -151,13 +149,17 @@ class EnginePool:
     """The driver's engines: attach or start, generate, load weights, replace a lost one."""
 
     def __init__(
-        self, config: TrainerConfig, options: EngineOptions, placement: Placement, epoch: int
+        self,
+        config: TrainerConfig,
+        options: EngineOptions,
+        placement: Placement,
+        epoch: int,
+        log_folder: Path,
     ) -> None:
         self._config, self._options = config, options
-        self._placement, self._epoch = placement, epoch
+        self._placement, self._epoch, self._log_folder = placement, epoch, str(log_folder)
         self._engines: list[Any] = []
-        self._nodes: list[str] = []
-        self.pids: list[int] = []
+        self.processes: list[PodProcess] = []
         self._weights: tuple[int, str, str, Callable[[], Any]] | None = None
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
@@ -168,8 +170,7 @@ class EnginePool:
         number = self._config.world.num_engines
         results = await asyncio.gather(*(self._obtain(i) for i in range(number)))
         self._engines = [actor for actor, _, _ in results]
-        self._nodes = [info["node"] for _, info, _ in results]
-        self.pids = [info["pid"] for _, info, _ in results]
+        self.processes = [info["process"] for _, info, _ in results]
         return [reused for _, _, reused in results]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
@@ -213,7 +214,7 @@ class EnginePool:
             actor = None
         if actor is not None:
             try:
-                info = await asyncio.wait_for(actor.adopt.remote(self._epoch), 10)
+                info = await asyncio.wait_for(self._adopt(actor, name), 10)
                 if info["digest"] == digest:
                     return actor, info, True
                 log.info("%s has other options, replacing it", name)
@@ -221,8 +222,12 @@ class EnginePool:
                 log.info("%s does not answer, replacing it: %r", name, error)
             await end_actor(actor, name)
         actor = self._start(name, index)
-        info = await actor.adopt.remote(self._epoch)
+        info = await self._adopt(actor, name)
         return actor, info, False
+
+    async def _adopt(self, actor: Any, name: str) -> dict[str, Any]:
+        info: dict[str, Any] = await actor.adopt.remote(self._epoch, self._log_folder, name)
+        return info
 
     def _start(self, name: str, index: int) -> Any:
         world = self._config.world
@@ -266,7 +271,7 @@ class EnginePool:
             return
         version, path, node, fetch = self._weights
         engine = self._engines[index]
-        data = None if self._nodes[index] == node else fetch()
+        data = None if self.processes[index].node == node else fetch()
         try:
             await engine.load_weights.remote(self._epoch, version, path, data)
         except (ActorDiedError, ActorUnavailableError) as error:
@@ -286,8 +291,8 @@ class EnginePool:
             log.warning("engine-%d is lost, replacing it in place: %s", index, error)
             await end_actor(lost, f"engine-{index}")
             self._engines[index] = self._start(f"engine-{index}", index)
-            info = await self._engines[index].adopt.remote(self._epoch)
-            self._nodes[index], self.pids[index] = info["node"], info["pid"]
+            info = await self._adopt(self._engines[index], f"engine-{index}")
+            self.processes[index] = info["process"]
             await self._load(index)
             lasted = time.monotonic() - began
             self.replacements.append(

@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 
 from checkpoint_support import a_claim, a_meta, is_whole, shards
+from preflight_support import a_fit_config
 from raggrpo_api.checkpoint import CheckpointSpec
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckState
 from raggrpo_trainer import checkpoint_backup
 from raggrpo_trainer.backup_thread import BackupThread
 from raggrpo_trainer.checkpoint import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.preflight.finding import Finding
+from raggrpo_trainer.preflight.storage import check_writable
 from s3_server import KEY, S3Server
 
 WAIT = 60.0
@@ -99,6 +103,17 @@ def test_a_bucket_that_does_not_exist_is_named_before_the_job_begins(server: S3S
         checkpoint_backup.require("s3://typo/demo")
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
     assert [b["Name"] for b in server.client().list_buckets()["Buckets"]] == [server.bucket]
+
+
+def test_preflight_names_a_place_that_cannot_take_backups(server: S3Server, tmp_path: Path) -> None:
+    def found(url: str) -> Finding:
+        changes = {"checkpoint.backup": {"url": url, "everySteps": 100}}
+        return check_writable(a_fit_config(tmp_path, changes))
+
+    assert found(url_in(server)).state is CheckState.PASSED
+    refused = found("s3://typo/demo")
+    assert refused.state is CheckState.FAILED
+    assert "checkpoint.backup.url s3://typo/demo: " in refused.evidence
 
 
 def test_one_that_is_overtaken_is_left_out_and_retention_waits_for_the_others(

@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from raggrpo_api.history import read_events, read_history
 from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_trainer.backup_thread import BackupOutcome
 from raggrpo_trainer.device_peaks import peak_tflops
 from raggrpo_trainer.http_json import CallSummary
 from raggrpo_trainer.metric_sinks import JsonLines, PrometheusText, is_kept
@@ -55,6 +56,21 @@ def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
     reporter.close()
 
     assert published.progresses[-1].seconds_per_step == 2.0
+
+
+@pytest.mark.parametrize(("later", "told"), [([], (10, "down")), ([30], (30, ""))])
+def test_a_failed_backup_is_told_until_one_succeeds(
+    tmp_path: Path, later: list[int], told: tuple[int, str]
+) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+
+    reporter.backed_up([BackupOutcome(10), BackupOutcome(20, "down")])
+    reporter.backed_up([BackupOutcome(step) for step in later])
+    reporter.close()
+
+    last = published.progresses[-1]
+    assert (last.backup_step, last.backup_failure) == told
 
 
 def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
