@@ -188,7 +188,8 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
     )
     record = following.note_progress(this, record, progress)
     if ended is not None:
-        return recovery.settle(this, record, ended.cause, ended.message)
+        message = following.why_stopped(this, ended.cause) or ended.message
+        return recovery.settle(this, record, ended.cause, message)
     return following.follow(this, record, progress)
 
 

@@ -122,6 +122,13 @@ def _intend(this: Round, cause: Cause, message: str) -> Decision:
     return this.end(requeue_after=0.0)
 
 
+def why_stopped(this: Round, cause: Cause) -> str:
+    """Return what was recorded when the attempt was told to stop for this cause, else ""."""
+    told = get_condition(this.status, ConditionType.PROGRESSING)
+    is_told = this.status.restart_state.intent is cause and told.reason == str(cause)
+    return told.message if is_told else ""
+
+
 def _unreachable(this: Round) -> Decision:
     """Give an unreadable /progress its own long deadline; nothing is killed for one bad read."""
     since = this.status.restart_state.unread_since or timestamp(this.now)
