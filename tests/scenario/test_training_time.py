@@ -68,3 +68,16 @@ async def test_it_is_shown_while_the_job_runs_and_not_before_its_first_step() ->
     await story.until(lambda status: status.progress.step >= 20)
 
     assert ratio(story) == pytest.approx(20 / (20 + LOAD_SECONDS), abs=0.06)
+
+
+async def test_the_loss_is_what_had_to_be_repeated_as_the_next_attempt_shows() -> None:
+    story = a_story({(1, 27): head_is_lost})
+    await story.until(lambda status: status.attempt == 2)
+    assert story.attempts[0].lost_steps == story.attempts[0].to_step - 20 > 0
+
+    story.runtime.saved.append(27)  # its driver saved before it ended, which nobody read
+    await story.until_quiet()
+
+    assert story.attempts[1].from_step == 27
+    assert story.attempts[0].lost_steps == 0
+    assert story.status.restarts.lost_steps == 0

@@ -40,6 +40,8 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
         changes["in_place"] = progress.in_place
         if progress.started_from_step is not None:
             changes["from_step"] = progress.started_from_step
+            if record.from_step is None:
+                _correct_loss(this, progress.started_from_step)
     if changes:
         record = record.model_copy(update=changes)
         this.update(attempts=[record, *this.status.attempts[1:]])
@@ -58,6 +60,23 @@ def note_progress(this: Round, record: AttemptRecord, progress: Progress | None)
         if progress.pinned:
             this.update(pinned={**progress.pinned, **this.status.pinned})
     return record
+
+
+def _correct_loss(this: Round, resumed_at: int) -> None:
+    """Count what the attempt before lost anew, now that it is seen what has to be repeated.
+
+    A driver may have saved after its progress was last read, or its newest checkpoint is damaged.
+    """
+    if len(this.status.attempts) < 2:
+        return
+    record, before, *older = this.status.attempts
+    lost = max(0, before.to_step - resumed_at)
+    total = this.status.restarts.lost_steps + lost - before.lost_steps
+    corrected = before.model_copy(update={"lost_steps": lost})
+    this.update(
+        attempts=[record, corrected, *older],
+        restarts=this.status.restarts.model_copy(update={"lost_steps": total}),
+    )
 
 
 def _tell_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
