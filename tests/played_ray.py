@@ -76,6 +76,7 @@ class Driver:
             total_steps=self.config.training.total_steps,
             started_from_step=self.first_step,
             seconds_per_step=self.script.step_seconds,
+            seconds_by_stage={"train": self.script.step_seconds},
             checkpoint=CheckpointRef(step=self.saved, path=f"/{self.saved}")
             if self.saved
             else None,

@@ -53,6 +53,8 @@ class _Rewriter:
         elif isinstance(result.get("additionalProperties"), dict):
             values = result["additionalProperties"]
             result["additionalProperties"] = self.rewrite(values, f"{place}.*", above)
+            # One value: where server-side apply merges a map, one that is emptied becomes null.
+            result["x-kubernetes-map-type"] = "atomic"
         if "items" in result:
             result["items"] = self.rewrite(result["items"], f"{place}[]", above)
         return self._with_description(result, schema, place)

@@ -187,6 +187,23 @@ async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: Wor
     assert len(world.kuberay.clusters_seen) == 1
 
 
+async def test_what_an_attempt_was_compared_with_is_forgotten_with_it(world: World) -> None:
+    """Server-side apply makes null of a map that is emptied, unless it is one value."""
+    world.ray.scripts["small-a1"] = Script(waits_at=15, fails_at=17)
+    await world.apply()
+    await world.until(lambda status: bool(baseline(status).get("secondsByStage")))
+
+    world.ray.go_on = True
+    status = await world.until(is_phase("Succeeded"))
+
+    assert [each["cause"] for each in status["attempts"]] == ["Succeeded", "TrainerRankLost"]
+
+
+def baseline(status: Manifest) -> Manifest:
+    found: Manifest = status.get("restartState", {}).get("baseline", {})
+    return found
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
 async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=7)

@@ -14,6 +14,9 @@ from .probes import Health
 
 log = logging.getLogger(__name__)
 
+RECHECK_SECONDS = 30.0
+"""How soon to look again after a change was missing: mostly it is only late, as at the start."""
+
 
 class KubeRayAppeared(Exception):
     """KubeRay was installed after the start, and this mode notices new kinds only at start."""
@@ -37,13 +40,13 @@ class Resync:
         self._missed: dict[JobKey, tuple[int, float]] = {}
 
     async def run(self, seconds: float) -> None:
-        """Look again every so many seconds."""
+        """Look again every so many seconds, sooner while a change is missing in the caches."""
         while True:
             try:
                 await self.look()
             except RuntimeTrouble as trouble:
                 log.warning("resync: %s", trouble)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
 
     async def look(self) -> None:
         """Make every job due once, and compare the caches with the API server."""

@@ -1,3 +1,4 @@
+import asyncio
 from dataclasses import dataclass, field
 
 import httpx
@@ -6,6 +7,7 @@ import pytest
 from fake_kube import FakeKube
 from job_builders import a_raw_job
 from raggrpo_operator.errors import NotThere
+from raggrpo_operator.kubernetes_runtime import resync
 from raggrpo_operator.kubernetes_runtime.client import Manifest
 from raggrpo_operator.kubernetes_runtime.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.metrics import Metrics
@@ -111,6 +113,28 @@ async def test_a_change_that_the_watches_miss_is_noticed_and_forgotten_when_it_a
     world.objects.jobs = {KEY: [job]}
     await world.resync.look()
     assert world.health.behind_since is None
+
+
+async def test_caches_that_fill_after_the_first_look_are_no_reason_to_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    job = world.put_job()  # it is there when the operator starts, its watch begins a little later
+    problems: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        if world.now > 1000:
+            raise asyncio.CancelledError
+        world.now += seconds
+        problems.append(world.problems())
+        world.objects.jobs = {KEY: [job]}
+
+    monkeypatch.setattr(resync.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await world.resync.run(300.0)
+
+    assert len(problems) > 3
+    assert not any("missed" in found for found in problems)
 
 
 async def test_a_busy_job_whose_every_change_arrives_a_little_late_is_no_deaf_watch() -> None:
