@@ -46,5 +46,6 @@ def test_a_job_and_a_namespace_end_without_an_operator(
         cluster.kubectl("delete", "namespace", other, "--wait=false")
         deleted.kubectl("delete", "rgj", "deleted", "--timeout=60s")
         deleted.until_freed(90)
-        deleted.kubectl("wait", *left_of(deleted), "--for=delete", "--timeout=30s")
+        if left := left_of(deleted):
+            deleted.kubectl("wait", *left, "--for=delete", "--timeout=30s")
         cluster.kubectl("wait", f"namespace/{other}", "--for=delete", "--timeout=90s")
