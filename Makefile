@@ -12,10 +12,10 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test api-test kind-up kind-down e2e fuzz test-fast verify fmt lint types generate golden drill bench lock wheel images clean
+.PHONY: help setup quickstart demo test chart-test api-test kind-up kind-down e2e e2e-full fuzz test-fast verify fmt lint types generate golden drill bench lock wheel images clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## make the environment in .venv from the hashed lock
 
@@ -57,6 +57,11 @@ e2e: api-test chart-test kind-up ## tests on that cluster, with KubeRay and the 
 	$(BIN)/python tests/cluster/tools.py helm
 	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
 	$(BIN)/python -m pytest tests/e2e --durations=10
+
+e2e-full: kind-up ## all tests on that cluster; writes docs/cluster-tests.md
+	$(BIN)/python tests/cluster/tools.py helm
+	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
+	$(BIN)/python -m pytest tests/e2e --results-table docs/cluster-tests.md --durations=10
 
 fuzz: setup ## 100,000 steps of random lives of a job, with every failure at every moment (long)
 	RAGGRPO_FUZZ_STEPS=100000 $(BIN)/python -m pytest tests/scenario/test_state_machine.py -q --timeout 0

@@ -12,11 +12,33 @@ from cluster import kind_cluster
 from cluster.images import REPOSITORY, Images, images
 from cluster.kubernetes import Kubernetes
 from cluster.operator_release import MONITORING, install
+from cluster.results_table import commit_of, page
 from cluster.training_job import seed
 from word_model import write_word_model
 
+TABLE = "--results-table"
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
 PROMPTS = 64
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(TABLE, type=Path, help="file that receives the results as a page")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    target = config.getoption(TABLE)
+    if target is not None:
+        kinds = ("passed", "failed", "error", "skipped", "")
+        reports = [
+            each
+            for kind in kinds
+            for each in terminalreporter.stats.get(kind, [])
+            if isinstance(each, pytest.TestReport)
+        ]
+        reports.sort(key=lambda each: each.start)
+        target.write_text(page(reports, commit_of(REPOSITORY)), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,21 @@ print(json.dumps([ask(question) for question in json.loads(sys.argv[1])]))
 """Without a proxy: what pods say to pods stays in the cluster."""
 
 
+DUMP = """
+import json, os, pathlib, sys, time, urllib.request
+folder = pathlib.Path(sys.argv[1])
+token = {"Authorization": "Bearer " + os.environ["RAY_AUTH_TOKEN"]}
+ask = urllib.request.Request("http://127.0.0.1:8090/stacks", headers=token, method="POST")
+urllib.request.urlopen(ask, timeout=10)
+def stacks():
+    return {f.stem.removeprefix("stacks-"): f.read_text()[:200] for f in folder.glob("stacks-*")}
+deadline = time.monotonic() + 30
+while not all(stacks().values()) and time.monotonic() < deadline:
+    time.sleep(0.5)
+print(json.dumps(stacks()))
+"""
+
+
 @dataclass(frozen=True)
 class Running:
     """The job while it trains."""
@@ -209,6 +224,22 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     labels = f'name="searching",namespace="{running.namespace}",phase="Running"'
     assert f"raggrpo_job_phase{{{labels}}} 1.0" in told
     assert "raggrpo_" in trained
+
+
+def test_stacks_are_dumped_in_the_pods_where_the_processes_are(
+    cluster: Kubernetes, running: Running
+) -> None:
+    of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
+    [head] = cluster.read("pods", *of_head)["items"]
+    inside = ("exec", head["metadata"]["name"], "-n", running.namespace, "-c", "ray-head", "--")
+
+    told = cluster.kubectl(*inside, "python", "-c", DUMP, f"{MOUNT}/searching/logs/attempts/1")
+
+    stacks: dict[str, str] = json.loads(told.stdout)
+    assert stacks.keys() == {"driver", "rank-0", "engine-0"}
+    assert all("Thread 0x" in text for text in stacks.values()), stacks
+    status = cluster.read("rgj", "searching", "-n", running.namespace)["status"]
+    assert status["attempt"] == 1  # nothing was killed by it
 
 
 def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
