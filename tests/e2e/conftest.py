@@ -17,12 +17,18 @@ from cluster.training_job import seed
 from word_model import write_word_model
 
 TABLE = "--results-table"
+COMMIT = pytest.StashKey[str]()
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
 PROMPTS = 64
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(TABLE, type=Path, help="file that receives the results as a page")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(TABLE) is not None:
+        config.stash[COMMIT] = commit_of(REPOSITORY)  # of what is tested, whatever comes meanwhile
 
 
 def pytest_terminal_summary(
@@ -38,7 +44,7 @@ def pytest_terminal_summary(
             if isinstance(each, pytest.TestReport)
         ]
         reports.sort(key=lambda each: each.start)
-        target.write_text(page(reports, commit_of(REPOSITORY)), encoding="utf-8")
+        target.write_text(page(reports, config.stash[COMMIT]), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
