@@ -76,7 +76,7 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Reward", "string", '.status.progress.metrics[?(@.name=="reward_mean")].value', 0),
     ("Ckpt", "integer", ".status.checkpoint.step", 0),
     ("Restarts", "integer", ".status.restarts.total", 0),
-    ("Preset", "string", ".spec.preset", 0),
+    ("Preset", "string", ".status.preset", 0),
     ("GPUs", "integer", ".status.sizing.gpus", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("ETA", "integer", ".status.progress.estimatedRemainingSeconds", 1),

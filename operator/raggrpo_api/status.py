@@ -289,6 +289,8 @@ class JobStatus(ApiModel):
 
     observed_generation: int = 0
     phase: Phase = Phase.PENDING
+    preset: str = ""
+    """The job's, as kubectl's column shows it: the spec may leave it to the default."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = []
     progress: ProgressStatus = ProgressStatus()
     checkpoint: CheckpointRef | None = None

@@ -44,7 +44,8 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if job.metadata.deletion_timestamp:  # what it owns goes with it
         return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
-    status = job.status.model_copy(update={"observed_generation": job.metadata.generation})
+    seen = {"observed_generation": job.metadata.generation, "preset": str(job.spec.preset)}
+    status = job.status.model_copy(update=seen)
     if not status.start_time:
         status = status.model_copy(update={"start_time": timestamp(now)})
     this = Round(job, observed, now, status, resolved)
