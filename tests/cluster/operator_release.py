@@ -1,5 +1,6 @@
 """The operator on a test cluster: installed from its chart, scaled, killed."""
 
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
 MONITORING = "e2e-monitoring"
 """The namespace from which metrics may be scraped."""
 PODS = "app.kubernetes.io/component=operator"
+LEADER_SECONDS = 60.0
 
 
 def install(cluster: Kubernetes, images: Images, sources: Path, replicas: int = 1) -> None:
@@ -50,6 +52,13 @@ def kill(cluster: Kubernetes, pod: str = "") -> None:
 
 
 def leader(cluster: Kubernetes) -> tuple[str, datetime]:
-    """Return the pod that works and since when."""
-    spec = cluster.read("lease", RELEASE, "-n", SYSTEM)["spec"]
-    return spec["holderIdentity"], datetime.fromisoformat(spec["acquireTime"])
+    """Return the pod that works and since when; the Lease of one that is gone is not taken yet."""
+    deadline = time.monotonic() + LEADER_SECONDS
+    while True:
+        spec = cluster.read("lease", RELEASE, "-n", SYSTEM)["spec"]
+        holder = spec["holderIdentity"]
+        pod = ("get", "pod", holder, "-n", SYSTEM, "--ignore-not-found", "-o=name")
+        if holder and cluster.kubectl(*pod).stdout:
+            return holder, datetime.fromisoformat(spec["acquireTime"])
+        assert time.monotonic() < deadline, f"nobody leads: {spec}"
+        time.sleep(1)

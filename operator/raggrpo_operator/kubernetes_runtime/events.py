@@ -8,6 +8,7 @@ from datetime import datetime
 from raggrpo_api import names
 from raggrpo_api.status import Condition, ConditionType, JobStatus
 from raggrpo_operator.core.conditions import get_condition
+from raggrpo_operator.core.round import PODS_WAITING
 
 from .client import Manifest
 
@@ -31,13 +32,13 @@ BAD_WHEN_TRUE = frozenset(
 )
 SILENT = frozenset({ConditionType.READY})
 """Follows from the others."""
-WARNINGS = frozenset({"Restarting", "PodsWaiting"})
+WARNINGS = frozenset({"Restarting", PODS_WAITING})
 """Reasons that somebody should see."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A condition that took another value or another reason."""
+    """A condition that took another value or another reason, or tells of another pod's trouble."""
 
     condition: Condition
     is_warning: bool
@@ -47,10 +48,19 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     """Yield what changed between two statuses, in the order of conditions."""
     for condition in new.conditions:
         before = get_condition(old, condition.type)
-        changed = (before.status, before.reason) != (condition.status, condition.reason)
-        if not changed or condition.type in SILENT or _says_nothing(before, condition):
+        if (
+            _told(before) == _told(condition)
+            or condition.type in SILENT
+            or _says_nothing(before, condition)
+        ):
             continue
         yield Transition(condition, _is_warning(condition))
+
+
+def _told(condition: Condition) -> tuple[str, str, str]:
+    """Return what an Event is about: the message too where each pod may have another trouble."""
+    message = condition.message if condition.reason == PODS_WAITING else ""
+    return condition.status, condition.reason, message
 
 
 def _says_nothing(before: Condition, now: Condition) -> bool:

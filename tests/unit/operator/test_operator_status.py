@@ -163,6 +163,18 @@ def test_what_a_transition_is() -> None:
     assert kinds(empty, status_at(0, Ready=True)) == []
 
 
+def test_another_pods_trouble_is_an_event_of_its_own() -> None:
+    def waiting(message: str, reason: str) -> JobStatus:
+        kind = ConditionType.CLUSTER_READY
+        return set_condition(JobStatus(), kind, False, reason, message, T0)
+
+    head, worker = "head pod: Insufficient cpu", "trainer pod: Insufficient nvidia.com/gpu"
+    [told] = transitions(waiting(head, "PodsWaiting"), waiting(worker, "PodsWaiting"))
+    assert told.condition.message == worker
+    assert list(transitions(waiting(worker, "PodsWaiting"), waiting(worker, "PodsWaiting"))) == []
+    assert list(transitions(waiting(head, "Other"), waiting(worker, "Other"))) == []
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "is_retryable"),
     [
