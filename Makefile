@@ -37,7 +37,7 @@ demo: setup ## a cluster, the operator and a small CPU job on this machine, foll
 test: setup ## all tests that need neither a GPU nor a cluster
 	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/test_interrupted.py tests/local/test_restart.py \
-	  tests/local tests/unit tests/golden tests/scenario -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
+	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
 	$(BIN)/python tests/cluster/tools.py helm
@@ -86,8 +86,9 @@ generate: setup ## write the CRD and the chart's copy from the models
 golden: setup ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest tests/unit/operator/test_plan.py tests/unit/operator/test_manifests.py -q --update-golden
 
-drill: setup ## kill every process of a run at every kind of moment; writes docs/drills.md
+drill: setup ## kill every process at every kind of moment, writes docs/drills.md; hang, S3 (long)
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
+	$(BIN)/python -m pytest tests/local -m long
 
 bench: setup ## training throughput against TRL, monitoring overhead
 	$(BIN)/python tests/bench/train_throughput.py

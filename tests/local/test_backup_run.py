@@ -8,6 +8,8 @@ import pytest
 from local.drill import Run
 from s3_server import KEY, S3Server
 
+pytestmark = pytest.mark.long
+
 
 def test_a_job_outlives_the_loss_of_its_volume_and_then_of_its_backup_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

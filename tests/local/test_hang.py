@@ -1,0 +1,42 @@
+"""A run whose driver hangs, and loses more later: real Ray, vLLM, FSDP2 and retrieval."""
+
+from pathlib import Path
+
+import pytest
+
+from local.drill import Outcome, Run
+
+PROCESSES = ("driver", "rank-0", "engine-0")
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.timeout(900)
+def test_a_hang_a_false_success_a_rank_an_engine_and_no_number_change_no_parameter(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "run")
+    faults = (
+        "hang-driver@step=1",
+        "exit0@step=5@attempt=2",
+        "kill-rank@save=6:complete@attempt=3",
+        "kill-engine@step=8@attempt=4",
+        "nan@step=10@attempt=4",
+    )
+    deadline = "recovery.deadlines.firstStepSeconds=25"  # else a hang counts after a minute
+    outcome = run.finish(run.start(",".join(faults), deadline))
+    assert outcome.causes == [
+        "Stalled",
+        "FalseSuccess",
+        "TrainerRankLost",
+        "RolloutEngineLost",
+        "NonFinite",
+    ]
+    assert outcome.weights == undisturbed.weights
+    assert outcome.left_over == []
+    [hung] = [each for each in outcome.summary["attempts"] if each["number"] == 1]
+    assert "FirstStep" in hung["message"]
+    attempts = tmp_path / "run" / "checkpoints" / "logs" / "attempts"
+    stacks = {name: (attempts / "1" / f"stacks-{name}.txt").read_text() for name in PROCESSES}
+    assert "before_step" in stacks["driver"]
+    assert all("Thread" in text for text in stacks.values())
+    assert "engines ['attached']" in (attempts / "2" / "driver.log").read_text()
