@@ -54,14 +54,12 @@ kind-down: setup ## delete that cluster; caches stay
 	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py down
 
 e2e: api-test chart-test kind-up ## tests on that cluster, with KubeRay and the real trainer
+e2e-full: kind-up ## the same without the tiers before them; writes docs/cluster-tests.md
+e2e-full: RESULTS = --results-table docs/cluster-tests.md
+e2e e2e-full:
 	$(BIN)/python tests/cluster/tools.py helm
 	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
-	$(BIN)/python -m pytest tests/e2e --durations=10
-
-e2e-full: kind-up ## all tests on that cluster; writes docs/cluster-tests.md
-	$(BIN)/python tests/cluster/tools.py helm
-	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
-	$(BIN)/python -m pytest tests/e2e --results-table docs/cluster-tests.md --durations=10
+	$(BIN)/python -m pytest tests/e2e $(RESULTS) --durations=10
 
 fuzz: setup ## 100,000 steps of random lives of a job, with every failure at every moment (long)
 	RAGGRPO_FUZZ_STEPS=100000 $(BIN)/python -m pytest tests/scenario/test_state_machine.py -q --timeout 0

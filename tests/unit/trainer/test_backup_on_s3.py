@@ -125,8 +125,9 @@ def test_one_that_is_overtaken_is_left_out_and_retention_waits_for_the_others(
         backups.offer(store.save(a_meta(step), shards(step)))
     assert backups.wait(WAIT)
 
-    steps = [each.step for each in backups.outcomes()]
-    assert not any(each.failure for each in backups.outcomes())
+    outcomes = backups.outcomes()
+    steps = [each.step for each in outcomes]
+    assert not any(each.failure for each in outcomes)
     assert steps[0] == 10
     assert steps[-1] == 70
     assert len(steps) < 7
