@@ -97,8 +97,7 @@ def _head(
         "template": {
             "metadata": {"labels": pod_labels(job, PodRole.HEAD) | labels},
             "spec": pod_spec(job, settings, ray_head, sizing=sizing, with_reward_code=True)
-            | _ending(grace_seconds)
-            | _avoiding_bad_nodes(job),
+            | _end_and_place(job, grace_seconds),
         },
     }
 
@@ -127,21 +126,17 @@ def _group(
         "template": {
             "metadata": {"labels": pod_labels(job, sizing.role) | labels},
             "spec": pod_spec(job, settings, ray_worker, sizing=sizing)
-            | _ending(grace_seconds)
-            | _avoiding_bad_nodes(job),
+            | _end_and_place(job, grace_seconds),
         },
     }
 
 
-def _ending(grace_seconds: int) -> Manifest:
-    return {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS}
-
-
-def _avoiding_bad_nodes(job: RagGrpoJob) -> Manifest:
-    """Return the affinity that keeps pods off nodes which failed under this job."""
+def _end_and_place(job: RagGrpoJob, grace_seconds: int) -> Manifest:
+    """Return how long a pod may take to end, and which nodes it keeps off: they failed before."""
+    end: Manifest = {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS}
     nodes = avoided_nodes(job.status.restart_state, job.spec.recovery)
     if not nodes:
-        return {}
+        return end
     # By the node's name: its label kubernetes.io/hostname may differ.
     term = {
         "matchFields": [
@@ -149,7 +144,7 @@ def _avoiding_bad_nodes(job: RagGrpoJob) -> Manifest:
         ]
     }
     required = {"nodeSelectorTerms": [term]}
-    return {
+    return end | {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     }
 
