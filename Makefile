@@ -12,7 +12,7 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test api-test kind-up kind-down e2e e2e-full fuzz test-fast verify fmt lint types generate golden drill bench lock wheel images clean
+.PHONY: help setup quickstart demo test chart-test api-test kind-up kind-down e2e e2e-full drills-cluster fuzz test-fast verify fmt lint types generate golden drill bench lock wheel images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,13 +53,16 @@ kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no reg
 kind-down: setup ## delete that cluster; caches stay
 	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py down
 
-e2e: api-test chart-test kind-up ## tests on that cluster, with KubeRay and the real trainer
-e2e-full: kind-up ## the same without the tiers before them; writes docs/cluster-tests.md
-e2e-full: RESULTS = --results-table docs/cluster-tests.md
-e2e e2e-full:
+e2e: SELECTED = tests/e2e -m "not long"
+e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
+e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/cluster-tests.md
+e2e-full: kind-up ## the same with those that take longer; writes docs/cluster-tests.md
+drills-cluster: SELECTED = tests/e2e/drills --drills-table docs/cluster-drills.md
+drills-cluster: kind-up ## every kind of loss on that cluster; writes docs/cluster-drills.md (long)
+e2e e2e-full drills-cluster:
 	$(BIN)/python tests/cluster/tools.py helm
 	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
-	$(BIN)/python -m pytest tests/e2e $(RESULTS) --durations=10
+	$(BIN)/python -m pytest $(SELECTED) --durations=10
 
 fuzz: setup ## 100,000 steps of random lives of a job, with every failure at every moment (long)
 	RAGGRPO_FUZZ_STEPS=100000 $(BIN)/python -m pytest tests/scenario/test_state_machine.py -q --timeout 0

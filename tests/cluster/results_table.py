@@ -1,9 +1,10 @@
-"""A page about a test run on a cluster: what was shown, on which commit, and its seconds."""
+"""Pages about test runs on a cluster: what was shown, on which commit, and its seconds."""
 
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,22 +21,75 @@ Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes.
 {rows}
 """
 
+DRILL = "drill"
+"""Name of the property in which a drill tells how it went."""
+DRILLS_PAGE = """# Drills on a real cluster
+
+`make drills-cluster` writes this page. Each row is a job of its own on a kind cluster with real
+KubeRay: 14 steps of at least a second, FSDP2 rank, driver and vLLM in pods, a checkpoint every 4
+steps. Something is done to it after step 5, or a fault strikes inside the trainer. A row passes
+when the job ends Succeeded at step 14, its attempts ended and began again as named, no more steps
+were lost than may be, the exported history holds each step once, and neither two attempts nor two
+Ray clusters of the job were ever there together. Steps are lost when they were done and had to be
+repeated; seconds are those of the whole test, with seeding a volume and the job's start.
+
+The node drained is the cluster's only one: the job's pods are evicted and wait until it takes
+pods again.
+
+Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes.
+
+| done to the job | attempts ended | next one on | lost steps | result | s |
+|---|---|---|---|---|---|
+{rows}
+"""
+
 
 def page(reports: Iterable[pytest.TestReport], commit: str) -> str:
-    """Return the page; a test counts as passed when all of its phases did."""
+    """Return the page of the tests; one counts as passed when all of its phases did."""
+    seconds, failed = _outcomes(reports)
+    rows = []
+    for name, duration in seconds.items():
+        file, _, test = name.partition("::")
+        words = test.removeprefix("test_").replace("_", " ").replace("|", "/")
+        rows.append(f"| {Path(file).name} | {words} | {_result(name, failed)} | {duration:.0f} |")
+    return _filled(PAGE, commit, seconds, failed, rows)
+
+
+def drills_page(reports: Sequence[pytest.TestReport], commit: str) -> str:
+    """Return the page of the drills; one that told nothing has only its test's name."""
+    seconds, failed = _outcomes(reports)
+    told = {each.nodeid: value for each in reports for key, value in each.user_properties}
+    rows = []
+    for name, duration in seconds.items():
+        drill: Any = told.get(name, {"name": name.partition("::")[2], "ends": [], "lost": "–"})
+        causes = ", ".join(cause for cause, _ in drill["ends"])
+        tiers = ", ".join(tier for _, tier in drill["ends"][1:]) or "–"
+        rows.append(
+            f"| {drill['name']} | {causes} | {tiers} | {drill['lost']} | {_result(name, failed)} "
+            f"| {duration:.0f} |"
+        )
+    return _filled(DRILLS_PAGE, commit, seconds, failed, rows)
+
+
+def _outcomes(reports: Iterable[pytest.TestReport]) -> tuple[dict[str, float], set[str]]:
+    """Return the seconds of every test, and those that failed in one of their phases."""
     seconds: dict[str, float] = defaultdict(float)
     failed: set[str] = set()
     for report in reports:
         seconds[report.nodeid] += report.duration
         if not report.passed:
             failed.add(report.nodeid)
-    rows = []
-    for name, duration in seconds.items():
-        file, _, test = name.partition("::")
-        words = test.removeprefix("test_").replace("_", " ").replace("|", "/")
-        result = "**failed**" if name in failed else "passed"
-        rows.append(f"| {Path(file).name} | {words} | {result} | {duration:.0f} |")
-    return PAGE.format(
+    return seconds, failed
+
+
+def _result(name: str, failed: set[str]) -> str:
+    return "**failed**" if name in failed else "passed"
+
+
+def _filled(
+    text: str, commit: str, seconds: dict[str, float], failed: set[str], rows: list[str]
+) -> str:
+    return text.format(
         commit=commit,
         passed=len(seconds) - len(failed),
         total=len(seconds),

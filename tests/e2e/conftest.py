@@ -12,30 +12,32 @@ from cluster import kind_cluster
 from cluster.images import REPOSITORY, Images, images
 from cluster.kubernetes import Kubernetes
 from cluster.operator_release import MONITORING, install
-from cluster.results_table import commit_of, page
+from cluster.results_table import commit_of, drills_page, page
 from cluster.training_job import seed
 from word_model import write_word_model
 
-TABLE = "--results-table"
+PAGES = {"--results-table": page, "--drills-table": drills_page}
 COMMIT = pytest.StashKey[str]()
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
 PROMPTS = 64
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(TABLE, type=Path, help="file that receives the results as a page")
+    for option in PAGES:
+        parser.addoption(option, type=Path, help="file that receives the results as a page")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption(TABLE) is not None:
+    if any(config.getoption(option) for option in PAGES):
         config.stash[COMMIT] = commit_of(REPOSITORY)  # of what is tested, whatever comes meanwhile
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    target = config.getoption(TABLE)
-    if target is not None:
+    for option, written in PAGES.items():
+        if (target := config.getoption(option)) is None:
+            continue
         kinds = ("passed", "failed", "error", "skipped", "")
         reports = [
             each
@@ -44,7 +46,7 @@ def pytest_terminal_summary(
             if isinstance(each, pytest.TestReport)
         ]
         reports.sort(key=lambda each: each.start)
-        target.write_text(page(reports, config.stash[COMMIT]), encoding="utf-8")
+        target.write_text(written(reports, config.stash[COMMIT]), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from cluster.kubernetes import Kubernetes
 from cluster.operator_release import scale
 from cluster.training_job import TrainingJob, a_job, seed
 
+pytestmark = pytest.mark.long
+
 KINDS = "pods,services,endpointslices,configmaps,secrets,networkpolicies,rayclusters,rgj"
 STEPS = 100
 

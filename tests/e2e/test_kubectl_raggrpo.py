@@ -13,6 +13,8 @@ from cluster.kubernetes import Kubernetes
 from cluster.training_job import CLAIM, MINUTES, TrainingJob, a_job
 from kubectl_plugin import command, kubectl_raggrpo
 
+pytestmark = pytest.mark.long
+
 READERS = "app.kubernetes.io/component=reader"
 STEPS = 6
 LAST = "exported the model to"

@@ -6,6 +6,8 @@ from cluster.images import Images
 from cluster.kubernetes import Kubernetes
 from cluster.training_job import MOUNT, TrainingJob, a_job, attempts
 
+pytestmark = pytest.mark.long
+
 STEPS = 30
 MARK = "example.org/mine"
 

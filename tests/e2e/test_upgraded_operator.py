@@ -18,6 +18,8 @@ from cluster.kubernetes import Kubernetes
 from cluster.operator_release import install, kill, leader
 from cluster.training_job import TrainingJob, a_job, attempts, lifetimes
 
+pytestmark = pytest.mark.long
+
 STEPS = 100
 SOURCES = ("operator", "trainer_image", "helm", "crds", "requirements")
 FILES = ("pyproject.toml", "README.md", "LICENSE", "Dockerfile", ".dockerignore")

@@ -11,6 +11,8 @@ from cluster import kind_cluster
 from cluster.tools import tool_folder
 from helm_chart import NAMESPACE, RELEASE, Chart, of_kind
 
+pytestmark = pytest.mark.long
+
 Right = tuple[str, str, str]
 """(group, resource, verb)"""
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from .checkpoint import SavePhase
 from .faults import Faults
@@ -18,6 +19,8 @@ from .rollout import EnginePool
 
 log = logging.getLogger(__name__)
 
+FOR_EVER = 86_400.0
+
 
 class Drill:
     """Strikes the faults that RAGGRPO_FAULT names when their moment comes."""
@@ -25,6 +28,7 @@ class Drill:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._victims: dict[str, PodProcess] = {}
+        self._actors: dict[str, Any] = {}
 
     def aim(self, ranks: Ranks, pool: EnginePool) -> None:
         """Learn which processes there are to strike."""
@@ -33,6 +37,7 @@ class Drill:
             "rank": ranks.infos[-1].process,
             "engine": pool.processes[0],
         }
+        self._actors = {"rank": ranks.actors[-1], "engine": pool.engines[0]}
 
     async def before_step(self, step: int) -> None:
         """Strike what is due at the beginning of a step."""
@@ -41,7 +46,14 @@ class Drill:
                 self._kill(process, victim, f"step {step}")
         if self._faults.due("hang-driver", step=step):
             log.warning("drill: the driver hangs at step %d", step)
-            time.sleep(86_400)  # noqa: ASYNC251 - blocking the loop is the fault
+            time.sleep(FOR_EVER)  # noqa: ASYNC251 - blocking the loop is the fault
+        for victim, actor in self._actors.items():
+            if self._faults.due(f"hang-{victim}", step=step):
+                log.warning("drill: the %s hangs at step %d", victim, step)
+                actor.__ray_call__.remote(_hang)
+        if gib := self._faults.due("use-memory", step=step):
+            log.warning("drill: a rank takes %s GiB at step %d", gib, step)
+            self._actors["rank"].__ray_call__.remote(_use_memory, float(gib))
         if self._faults.due("exit0", step=step):
             log.warning("drill: exit 0 at step %d", step)
             sys.stdout.flush()
@@ -75,3 +87,12 @@ class Drill:
         log.warning("drill: SIGKILL of the %s at %s", victim, when)
         sys.stdout.flush()
         send([process], signal.SIGKILL)
+
+
+def _hang(_: object) -> None:
+    time.sleep(FOR_EVER)
+
+
+def _use_memory(holder: Any, gib: float) -> None:
+    """Touch every page: memory that was only asked for is not taken."""
+    holder.drill = [bytearray(b"\1") * 2**26 for _ in range(int(gib * 2**4))]

@@ -155,9 +155,13 @@ class _Attempt:
         reused = await starting
         log.info("engines %s", ["attached" if r else "started" for r in reused])
         drill.aim(ranks, pool)
-        await server.watch(
-            [this_process(), *(info.process for info in ranks.infos), *pool.processes]
-        )
+
+        async def watch() -> None:
+            of_ranks = [info.process for info in ranks.infos]
+            await server.watch([this_process(), *of_ranks, *pool.processes])
+
+        pool.on_replaced = watch
+        await watch()
         reporter.stage(Stage.WARMING_RETRIEVAL)
         async with (
             Rewards(config.reward, config.retrieval) as rewards,

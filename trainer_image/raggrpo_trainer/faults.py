@@ -8,6 +8,8 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
     pause@save=10:complete:20     the save stands still for 20 s at that phase
     corrupt-checkpoint@save=10:retention   a shard of the complete checkpoint is cut in half
     hang-driver@step=4            the driver's event loop blocks for ever
+    hang-rank@step=4              a call that never returns blocks it; also hang-engine
+    use-memory@step=4:2           a rank takes 2 GiB: more than its pod may have, or a leak
     freeze@step=4                 the driver stops itself (SIGSTOP)
     nan@step=6                    the step's advantages are not numbers
     oom@step=6                    the step fails as if the GPU's memory were used up
@@ -33,6 +35,9 @@ WHEN = {
     "pause": {SAVE},
     "corrupt-checkpoint": {SAVE},
     "hang-driver": {STEP},
+    "hang-rank": {STEP},
+    "hang-engine": {STEP},
+    "use-memory": {STEP},
     "freeze": {STEP},
     "nan": {STEP},
     "oom": {STEP},

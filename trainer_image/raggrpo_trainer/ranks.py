@@ -17,6 +17,7 @@ from raggrpo_api.trainer_config import TrainerConfig
 
 from .device_peaks import peak_tflops
 from .errors import TrainerError
+from .memory_kills import killed_for_memory, memory_kills
 from .packing import Group
 from .placement import Placement
 from .pod_processes import PodProcess, this_process
@@ -45,6 +46,8 @@ class RankInfo:
     """Of the whole model, not of this rank's shard."""
     peak_tflops: float
     """Of this rank's device; 0: not known."""
+    memory_kills: int
+    """How many processes of its pod the kernel had ended for memory by then."""
 
 
 class RankActor:
@@ -78,6 +81,7 @@ class RankActor:
             attention=str(attention),
             parameters=self._policy.num_parameters,
             peak_tflops=peak_tflops(self._policy.device_name),
+            memory_kills=memory_kills(),
         )
 
     def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
@@ -151,7 +155,7 @@ class Ranks:
     """All ranks of an attempt. The loss of one ends the attempt: its peers hang in collectives."""
 
     def __init__(self, actors: list[Any]) -> None:
-        self._actors = actors
+        self.actors = actors
         self.infos: list[RankInfo] = []
 
     @classmethod
@@ -178,13 +182,13 @@ class Ranks:
     async def measure_precision(self, model_path: str) -> MeasuredPrecision:
         """Return what the ranks' processors do in either precision."""
         found: list[MeasuredPrecision] = await self._all(
-            lambda a: a.measure_precision.remote(model_path), self._actors[:1]
+            lambda a: a.measure_precision.remote(model_path), self.actors[:1]
         )
         return found[0]
 
     async def build(self, arguments: dict[str, Any]) -> None:
         """Join the ranks into one group and load the model. `arguments` are Policy's."""
-        [address] = await self._all(lambda a: a.address.remote(), self._actors[:1])
+        [address] = await self._all(lambda a: a.address.remote(), self.actors[:1])
         self.infos = await self._all(lambda a: a.build.remote(address, arguments))
 
     def flops_probe(self, every_steps: int) -> Probe:
@@ -210,15 +214,15 @@ class Ranks:
 
     def weights_reader(self, path: str) -> Callable[[], Any]:
         """Return a function that yields the file's bytes as a Ray reference."""
-        return lambda: self._actors[0].read_weights.remote(path)
+        return lambda: self.actors[0].read_weights.remote(path)
 
     def save(self, folder: Path) -> None:
         """Write all shards; blocks (for use in a thread)."""
-        self._wait([a.save.remote(str(folder)) for a in self._actors])
+        self._wait([a.save.remote(str(folder)) for a in self.actors])
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder; blocks (for use in a thread)."""
-        self._wait([a.export.remote(str(folder)) for a in self._actors])
+        self._wait([a.export.remote(str(folder)) for a in self.actors])
 
     async def load(self, folder: Path) -> None:
         """Load a checkpoint into all ranks."""
@@ -226,10 +230,10 @@ class Ranks:
 
     async def close(self) -> None:
         """Remove what the ranks left in shared memory."""
-        await self._all(lambda a: a.close.remote(), self._actors[:1])
+        await self._all(lambda a: a.close.remote(), self.actors[:1])
 
     async def _all(self, call: Callable[[Any], Any], actors: Iterable[Any] | None = None) -> Any:
-        return await self._gather([call(a) for a in (actors or self._actors)])
+        return await self._gather([call(a) for a in (actors or self.actors)])
 
     async def _gather(self, references: Sequence[Any]) -> Any:
         """Await all results; the first failure counts, since the peers may hang for ever."""
@@ -240,7 +244,7 @@ class Ranks:
             return [task.result() for task in tasks]
         for task in pending:
             task.cancel()
-        raise _lost(failed.exception())
+        raise await asyncio.to_thread(self._lost, failed.exception())
 
     def _wait(self, references: list[Any]) -> None:
         waiting = list(references)
@@ -249,7 +253,21 @@ class Ranks:
             try:
                 ray.get(done)
             except (RayActorError, RayTaskError) as error:
-                raise _lost(error) from error
+                raise self._lost(error) from error
+
+    def _lost(self, error: BaseException | None) -> BaseException:
+        """Return the trainer's own error for a rank that failed; blocks."""
+        if isinstance(error, RayTaskError):
+            return _of_task(error)
+        if isinstance(error, RayActorError):
+            kills = {info.process.node: info.memory_kills for info in self.infos}
+            if killed_for_memory(error, kills):
+                return TrainerError(
+                    ExitCode.HOST_OUT_OF_MEMORY,
+                    "a trainer rank used up its pod's memory and was ended: raise resources.memory",
+                )
+            return TrainerError(ExitCode.TRAINER_RANK_LOST, f"a trainer rank died: {error}")
+        return error or RuntimeError("a rank failed without an error")
 
 
 def rank_name(epoch: int, rank: int) -> str:
@@ -273,20 +291,14 @@ async def _value(reference: Any) -> Any:
     return await reference
 
 
-def _lost(error: BaseException | None) -> BaseException:
-    """Return the trainer's own error for a rank that failed."""
-    if isinstance(error, RayTaskError):
-        cause = error.as_instanceof_cause()
-        if "out of memory" in str(error).lower():
-            return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, str(error)[-600:])
-        if isinstance(cause, OSError):
-            return cause
-        if isinstance(cause, TrainerError):
-            return cause
-        return TrainerError(ExitCode.PROGRAM_ERROR, str(error)[-900:])
-    if isinstance(error, RayActorError):
-        return TrainerError(ExitCode.TRAINER_RANK_LOST, f"a trainer rank died: {error}")
-    return error or RuntimeError("a rank failed without an error")
+def _of_task(error: RayTaskError) -> BaseException:
+    """Return the trainer's own error for a call that a rank could not do."""
+    cause = error.as_instanceof_cause()
+    if "out of memory" in str(error).lower():
+        return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, str(error)[-600:])
+    if isinstance(cause, OSError | TrainerError):
+        return cause
+    return TrainerError(ExitCode.PROGRAM_ERROR, str(error)[-900:])
 
 
 def _environment(config: TrainerConfig) -> dict[str, str]:

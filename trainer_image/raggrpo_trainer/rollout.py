@@ -158,18 +158,20 @@ class EnginePool:
     ) -> None:
         self._config, self._options = config, options
         self._placement, self._epoch, self._log_folder = placement, epoch, str(log_folder)
-        self._engines: list[Any] = []
+        self.engines: list[Any] = []
         self.processes: list[PodProcess] = []
         self._weights: tuple[int, str, str, Callable[[], Any]] | None = None
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
         """What was replaced in place, in words."""
+        self.on_replaced: Callable[[], Awaitable[None]] | None = None
+        """Called when `processes` has changed."""
 
     async def start(self) -> list[bool]:
         """Attach to running engines or start new ones; tells per engine whether it was reused."""
         number = self._config.world.num_engines
         results = await asyncio.gather(*(self._obtain(i) for i in range(number)))
-        self._engines = [actor for actor, _, _ in results]
+        self.engines = [actor for actor, _, _ in results]
         self.processes = [info["process"] for _, info, _ in results]
         return [reused for _, _, reused in results]
 
@@ -180,7 +182,7 @@ class EnginePool:
         shares: dict[int, list[int]] = {}
         homes: dict[tuple[int, ...], int] = {}
         for i, request in enumerate(requests):
-            home = homes.setdefault(request.prompt_ids, len(homes) % len(self._engines))
+            home = homes.setdefault(request.prompt_ids, len(homes) % len(self.engines))
             shares.setdefault(home, []).append(i)
         for home, indices in shares.items():
             work = [(requests[i], futures[i]) for i in indices]
@@ -193,17 +195,17 @@ class EnginePool:
     ) -> None:
         """Load the file of rank 0 into every engine; `fetch` gives its bytes to other nodes."""
         self._weights = (version, path, node, fetch)
-        await asyncio.gather(*(self._load(i) for i in range(len(self._engines))))
+        await asyncio.gather(*(self._load(i) for i in range(len(self.engines))))
 
     async def sleep(self) -> None:
         """Give GPU memory to the ranks, where they share devices."""
         if self._options.enable_sleep and self._options.device != "cpu":
-            await asyncio.gather(*(e.sleep.remote(self._epoch) for e in self._engines))
+            await asyncio.gather(*(e.sleep.remote(self._epoch) for e in self.engines))
 
     async def wake(self) -> None:
         """Take GPU memory back."""
         if self._options.enable_sleep and self._options.device != "cpu":
-            await asyncio.gather(*(e.wake.remote(self._epoch) for e in self._engines))
+            await asyncio.gather(*(e.wake.remote(self._epoch) for e in self.engines))
 
     async def _obtain(self, index: int) -> tuple[Any, dict[str, Any], bool]:
         name = f"engine-{index}"
@@ -252,7 +254,7 @@ class EnginePool:
     ) -> None:
         """Run requests on one engine; after its loss run the unfinished ones on its successor."""
         while work:
-            engine = self._engines[index]
+            engine = self.engines[index]
             try:
                 stream = engine.generate.options(num_returns="streaming").remote(
                     self._epoch, [request for request, _ in work]
@@ -270,7 +272,7 @@ class EnginePool:
         if self._weights is None:
             return
         version, path, node, fetch = self._weights
-        engine = self._engines[index]
+        engine = self.engines[index]
         data = None if self.processes[index].node == node else fetch()
         try:
             await engine.load_weights.remote(self._epoch, version, path, data)
@@ -280,7 +282,7 @@ class EnginePool:
     async def _replace(self, index: int, lost: Any, error: Exception) -> None:
         """Start a new engine for a lost one and give it the current weights (in-place tier)."""
         async with self._replacing:
-            if self._engines[index] is not lost:
+            if self.engines[index] is not lost:
                 return  # another request has seen the loss first
             if len(self.replacements) >= MAX_REPLACEMENTS:
                 raise TrainerError(
@@ -290,9 +292,11 @@ class EnginePool:
             began = time.monotonic()
             log.warning("engine-%d is lost, replacing it in place: %s", index, error)
             await end_actor(lost, f"engine-{index}")
-            self._engines[index] = self._start(f"engine-{index}", index)
-            info = await self._adopt(self._engines[index], f"engine-{index}")
+            self.engines[index] = self._start(f"engine-{index}", index)
+            info = await self._adopt(self.engines[index], f"engine-{index}")
             self.processes[index] = info["process"]
+            if self.on_replaced is not None:
+                await self.on_replaced()
             await self._load(index)
             lasted = time.monotonic() - began
             self.replacements.append(

@@ -1,0 +1,190 @@
+"""Every kind of loss on the real cluster; `make drills-cluster` writes docs/cluster-drills.md."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from cluster.images import Images
+from cluster.kind_cluster import NAME
+from cluster.kubernetes import Kubernetes
+from cluster.operator_release import kill, scale
+from cluster.results_table import DRILL
+from cluster.training_job import TrainingJob, a_job, attempts, lifetimes
+
+pytestmark = pytest.mark.long
+
+STEPS, EVERY, STRUCK = 14, 4, 5
+"""Of the run, between checkpoints, and when something is done to it from outside."""
+DOWN_SECONDS = 20
+ONCE = timedelta(seconds=2)
+"""Times in the status are whole seconds."""
+Ended = tuple[str, str]
+"""Cause of an attempt's end, and how the attempt began."""
+FIRST = "First"
+
+
+def nothing(_: TrainingJob) -> None:
+    """Leave it to the faults inside the trainer."""
+
+
+def kill_driver(job: TrainingJob) -> None:
+    """End the driver by SIGKILL."""
+    job.kill_driver()
+
+
+def delete_worker(job: TrainingJob) -> None:
+    """Delete the pod of the rank."""
+    job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
+
+
+def delete_head(job: TrainingJob) -> None:
+    """Delete the pod of driver and head."""
+    job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
+
+
+def kill_driver_and_operator(job: TrainingJob) -> None:
+    """End both by SIGKILL at one moment."""
+    job.kill_driver()
+    kill(job.cluster)
+
+
+def kill_driver_while_no_operator_runs(job: TrainingJob) -> None:
+    """End the driver when nobody looks, and have somebody look again later."""
+    scale(job.cluster, 0)
+    job.kill_driver()
+    time.sleep(DOWN_SECONDS)
+    scale(job.cluster, 1)
+
+
+def delete_ray_cluster(job: TrainingJob) -> None:
+    """Delete the RayCluster as a person might."""
+    job.kubectl("delete", "raycluster", "--all", "--wait=false")
+
+
+def delete_config_map(job: TrainingJob) -> None:
+    """Delete the record of the attempt; it is put back."""
+    job.kubectl("delete", "configmap", f"{job.name}-a1")
+    job.kubectl("wait", f"configmap/{job.name}-a1", "--for=create", "--timeout=60s")
+
+
+def suspend_and_resume(job: TrainingJob) -> None:
+    """Suspend, see every pod go, and resume."""
+    job.patch(suspend=True)
+    job.until_freed(60)
+    job.patch(suspend=False)
+
+
+def drain_the_node(job: TrainingJob) -> None:
+    """Evict the job's pods from the only node, which takes none until the job waits for it."""
+    of_job = f"--pod-selector=raggrpo.io/job-name={job.name}"
+    try:
+        job.kubectl("drain", f"{NAME}-control-plane", of_job, "--delete-emptydir-data", "--force")
+        job.until(lambda status: status["phase"] != "Running", "end of the attempt")
+        time.sleep(DOWN_SECONDS)
+    finally:
+        job.kubectl("uncordon", f"{NAME}-control-plane")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drill:
+    """What is done to a job that trains, and how its attempts end."""
+
+    ends: tuple[Ended, ...]
+    act: Callable[[TrainingJob], None] = nothing
+    faults: str = ""
+    lost: int = EVERY - 1
+    """The most steps that may have to be repeated."""
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+WARM, NEW = "WarmCluster", "NewCluster"
+DONE_FIRST, DONE_WARM, DONE_NEW = (("Succeeded", tier) for tier in (FIRST, WARM, NEW))
+
+DRILLS = {
+    "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM)),
+    "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_NEW), lost=0),
+    "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
+    "rank beyond its memory limit": Drill(
+        faults="use-memory@step=7:16", ends=(("HostOutOfMemory", FIRST), DONE_NEW)
+    ),
+    "rank hangs": Drill(faults="hang-rank@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
+    "engine hangs": Drill(faults="hang-engine@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
+    "loss is no number": Drill(faults="nan@step=7", ends=(("NonFinite", FIRST), DONE_WARM)),
+    "newest checkpoint corrupted": Drill(
+        faults="corrupt-checkpoint@save=8:retention;kill-driver@step=10",
+        ends=(("ProgramError", FIRST), DONE_WARM),
+        lost=2 * EVERY - 1,
+    ),
+    "driver and operator killed": Drill(
+        act=kill_driver_and_operator, ends=(("ProgramError", FIRST), DONE_WARM)
+    ),
+    "driver killed while no operator runs": Drill(
+        act=kill_driver_while_no_operator_runs, ends=(("ProgramError", FIRST), DONE_WARM)
+    ),
+    "RayCluster deleted": Drill(
+        act=delete_ray_cluster, ends=(("HeadLost", FIRST), DONE_NEW), lost=0
+    ),
+    "ConfigMap deleted": Drill(act=delete_config_map, ends=(DONE_FIRST,), lost=0),
+    "suspended and resumed": Drill(
+        act=suspend_and_resume, ends=(("Suspended", FIRST), DONE_NEW), lost=0
+    ),
+    "node drained": Drill(act=drain_the_node, ends=(("Preempted", FIRST), DONE_NEW), lost=0),
+}
+
+
+@pytest.fixture
+def scalable_operator(cluster: Kubernetes, operator: Images) -> Iterator[Images]:
+    """The operator, which runs again after the test."""
+    yield operator
+    scale(cluster, 1)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", DRILLS)
+def test_a_job_ends_at_its_target_whatever_is_lost(
+    name: str,
+    cluster: Kubernetes,
+    scalable_operator: Images,
+    seeded: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    drill, job = DRILLS[name], TrainingJob(cluster, seeded, "drill")
+    manifest = a_job(job.name, scalable_operator.trainer, STEPS, **drill.spec)
+    manifest["spec"]["env"][0]["value"] += ";" + drill.faults if drill.faults else ""
+    with lifetimes(cluster, seeded) as clusters:
+        cluster.apply(manifest, namespace=seeded)
+        if drill.act is not nothing:
+            job.until_done(STRUCK, attempt=1)
+            drill.act(job)
+        status = job.until_complete()
+        job.until_freed(90)
+        births_and_deaths = clusters()
+
+    record = [*reversed(status["attempts"])]
+    lost = sum(each["lostSteps"] for each in record)
+    ends = [(cause, tier) for _, cause, tier in attempts(status)]
+    record_property(DRILL, {"name": name, "ends": ends, "lost": lost})
+    assert ends == [*drill.ends]
+    assert lost <= drill.lost
+    assert status["progress"]["step"] == STEPS
+    assert never_two(births_and_deaths)
+    spans = [(begin(each), begin(each) + timedelta(seconds=each["seconds"])) for each in record]
+    assert all(end <= start + ONCE for (_, end), (start, _) in pairwise(spans)), spans
+    assert job.on_volume(scalable_operator.trainer)["steps"] == [*range(1, STEPS + 1)]
+
+
+def begin(record: dict[str, Any]) -> datetime:
+    """Return when an attempt began."""
+    return datetime.fromisoformat(record["started"])
+
+
+def never_two(births_and_deaths: list[str]) -> bool:
+    """Tell whether every RayCluster was gone before the next one came."""
+    return [each.split()[1] for each in births_and_deaths] == [
+        ("ADDED", "DELETED")[number % 2] for number in range(len(births_and_deaths))
+    ]

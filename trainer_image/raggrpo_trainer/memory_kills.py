@@ -1,0 +1,49 @@
+"""Whether a process ended because its pod's memory was used up.
+
+Ray's own processes stay when the kernel ends a rank among them, so that the pod goes on and never
+says OOMKilled: only the kernel's count in the pod's control group does.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+COUNTS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
+"""Of control groups version 2 and 1, as a container sees its own."""
+BY_RAY = "memory usage threshold"
+"""What Ray says of a worker that its own monitor ended before the kernel had to."""
+ANSWER_SECONDS = 10.0
+
+
+def memory_kills(files: Iterable[Path] = COUNTS) -> int:
+    """Return how many processes of this pod the kernel has ended for memory; 0: not counted."""
+    for file in files:
+        if file.is_file() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M)):
+            return int(found[1])
+    return 0
+
+
+def killed_for_memory(error: BaseException, kills: Mapping[str, int]) -> bool:
+    """Return whether that is what a lost process died of; blocks while its pods are asked.
+
+    `kills` holds `memory_kills` of every pod that it may be, by Ray node, as it was before.
+    """
+    if BY_RAY in str(error):
+        return True
+    now = {
+        node: ray.remote(memory_kills).options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote()
+        for node in kills
+    }  # fmt: skip
+    for node, answer in now.items():
+        try:
+            if ray.get(answer, timeout=ANSWER_SECONDS) > kills[node]:
+                return True
+        except (RayError, GetTimeoutError):
+            continue  # gone with its pod, which then says itself why
+    return False
