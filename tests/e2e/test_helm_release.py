@@ -1,0 +1,18 @@
+"""The release itself: what `helm test` tells a platform engineer after the installation."""
+
+import pytest
+
+from cluster.kind_cluster import run
+from cluster.kubernetes import Kubernetes
+from cluster.operator_release import RELEASE, SYSTEM
+from cluster.tools import tool_folder
+
+
+@pytest.mark.timeout(1200)  # the first test waits for cluster and images
+@pytest.mark.usefixtures("operator")
+def test_helm_finds_the_operator_ready_beside_kuberay(cluster: Kubernetes) -> None:
+    helm = [str(tool_folder("helm") / "helm"), "--kubeconfig", str(cluster.kubeconfig)]
+
+    told = run([*helm, "test", RELEASE, "--namespace", SYSTEM, "--logs", "--timeout", "60s"])
+
+    assert "Succeeded" in told
