@@ -6,13 +6,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/dev.txt | sha256sum | cut -c1-16)
+CHECKOV := .cache/checkov/.installed-$(shell sha256sum < requirements/checkov.txt | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test api-test kind-up kind-down e2e e2e-full drills-cluster fuzz test-fast verify fmt lint types generate golden drill bench lock wheel images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster fuzz test-fast verify fmt lint types generate golden drill bench lock wheel images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +43,16 @@ test: setup ## all tests that need neither a GPU nor a cluster
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
 	$(BIN)/python tests/cluster/tools.py helm
 	$(BIN)/python -m pytest tests/chart --durations=10
+
+checkov: setup $(CHECKOV) ## static security checks of the rendered chart and of what a job makes
+	$(BIN)/python tests/cluster/tools.py helm
+	PYTHONPATH=tests $(BIN)/python tests/chart/static_security.py .cache/checkov/bin/checkov
+
+$(CHECKOV): requirements/checkov.txt | $(SETUP)
+	rm -rf .cache/checkov
+	$(BIN)/uv venv --quiet --python $(BIN)/python .cache/checkov
+	$(BIN)/uv pip install --python .cache/checkov/bin/python --quiet --no-deps --require-hashes -r $<
+	touch $@
 
 api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
 	$(BIN)/python tests/cluster/tools.py kube etcd kuberay-config helm
@@ -107,4 +118,4 @@ images: wheel ## docker images raggrpo/operator and raggrpo/trainer; DEVICE=cpu 
 	docker build $(IMAGE_ARGS) --build-arg DEVICE=$(DEVICE) -f trainer_image/Dockerfile -t raggrpo/trainer:$(VERSION) .
 
 clean: ## remove the environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .cache/checkov .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -6,15 +6,17 @@ cd "$(dirname "$0")/.."
 compile() {
   local target=$1
   shift
-  "$uv" pip compile pyproject.toml "$@" --generate-hashes --python-version 3.11 --no-header \
+  "$uv" pip compile "$@" --generate-hashes --python-version 3.11 --no-header \
     --quiet -o "requirements/$target"
 }
 everywhere=(--universal --override requirements/overrides.txt)
 as_tested=(--constraint requirements/dev.txt)
-compile dev.txt --extra operator --extra trainer-cpu --extra quickstart --extra dev --extra bench \
-  "${everywhere[@]}"
-compile operator.txt --extra operator "${everywhere[@]}" "${as_tested[@]}"
-compile trainer-cpu.txt --extra trainer-cpu --extra quickstart "${everywhere[@]}" "${as_tested[@]}"
+compile dev.txt pyproject.toml --extra operator --extra trainer-cpu --extra quickstart --extra dev \
+  --extra bench "${everywhere[@]}"
+compile operator.txt pyproject.toml --extra operator "${everywhere[@]}" "${as_tested[@]}"
+compile trainer-cpu.txt pyproject.toml --extra trainer-cpu --extra quickstart "${everywhere[@]}" \
+  "${as_tested[@]}"
 # CUDA wheels exist for Linux only, and vLLM pins other versions with them than without.
-compile trainer-cuda.txt --extra trainer-cuda --extra quickstart \
+compile trainer-cuda.txt pyproject.toml --extra trainer-cuda --extra quickstart \
   --python-platform x86_64-manylinux_2_28
+compile checkov.txt --group checkov --universal

@@ -1,4 +1,4 @@
-"""The operator's chart, rendered by Helm."""
+"""The operator's chart, rendered by Helm, and the values that it is looked at with."""
 
 import json
 import subprocess
@@ -12,6 +12,44 @@ import yaml
 RELEASE, NAMESPACE = "raggrpo-operator", "raggrpo-system"
 KUBE_VERSION = "1.36.3"
 Manifest = dict[str, Any]
+
+EVERYTHING: dict[str, Any] = {
+    "replicas": 2,
+    "imagePullSecrets": [{"name": "registry"}],
+    "image": {"digest": "sha256:" + "0" * 64},
+    "rbac": {"aggregateToDefaultRoles": True},
+    "serviceAccount": {"name": "operator", "annotations": {"a": "b"}},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "priorityClassName": "high",
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "ml"},
+    "metrics": {
+        "scrapeFrom": ["monitoring"],
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboard": {"enabled": True},
+    },
+}
+MATRIX: Mapping[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "namespaced": {"watchNamespaces": ["team-a", "team-b"]},
+    "namespaced everything": EVERYTHING | {"watchNamespaces": ["team-a"]},
+    "minimal": {
+        "crds": {"install": False},
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False},
+        "networkPolicy": {"enabled": False},
+        "installationKey": {"existingSecret": "own-key"},
+    },
+}
 
 
 class HelmRefused(Exception):

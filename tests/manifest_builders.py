@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import JobStatus, PreflightStatus, Sizing
@@ -15,7 +16,9 @@ from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
+from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
 from raggrpo_operator.core.manifests.retriever import render_retriever
+from raggrpo_operator.core.manifests.token_secret import render_token_secret
 from raggrpo_operator.core.resolve import resolve, trainer_config
 from raggrpo_operator.core.sizing import size
 
@@ -78,6 +81,19 @@ def pod_templates(manifest: Manifest) -> Iterator[Manifest]:
             yield manifest["spec"]["headGroupSpec"]["template"]
             for group in manifest["spec"]["workerGroupSpecs"]:
                 yield group["template"]
+
+
+def objects_of(job: RagGrpoJob) -> dict[str, Manifest]:
+    """Return all that is made for a job, KubeRay's pods too: as Pods, which every tool knows."""
+    found = all_manifests(job)
+    for template in pod_templates(found["raycluster"]):
+        role = template["metadata"]["labels"][names.LABEL_ROLE]
+        metadata = {"name": f"{job.metadata.name}-{role}", "namespace": job.metadata.namespace}
+        pod = template | {"metadata": template["metadata"] | metadata}
+        found[role] = {"apiVersion": "v1", "kind": "Pod"} | pod
+    found["token"] = render_token_secret(job, key_id=SETTINGS.token_key_id, token="t")
+    found["reader"] = render_reader_pod(job, "reader", SETTINGS.trainer_image)
+    return found
 
 
 def as_yaml(manifest: Manifest) -> str:

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 import yaml
 
-from helm_chart import NAMESPACE, RELEASE, Chart, HelmRefused, Manifest, of_kind, one
+from helm_chart import (
+    EVERYTHING,
+    MATRIX,
+    NAMESPACE,
+    RELEASE,
+    Chart,
+    HelmRefused,
+    Manifest,
+    of_kind,
+    one,
+)
+from kubernetes_schemas import violations_of_schemas
 from pod_security import violations_of_restricted
 from raggrpo_api.crd import KEEP, crd_manifest
 from raggrpo_api.progress import Progress, Stage
@@ -20,49 +31,17 @@ from raggrpo_trainer.http_json import CallSummary
 from raggrpo_trainer.metric_sinks import PrometheusText
 from report_builders import a_step
 
-EVERYTHING: dict[str, Any] = {
-    "replicas": 2,
-    "imagePullSecrets": [{"name": "registry"}],
-    "image": {"digest": "sha256:" + "0" * 64},
-    "rbac": {"aggregateToDefaultRoles": True},
-    "serviceAccount": {"name": "operator", "annotations": {"a": "b"}},
-    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
-    "priorityClassName": "high",
-    "nodeSelector": {"pool": "system"},
-    "tolerations": [{"key": "system", "operator": "Exists"}],
-    "affinity": {"nodeAffinity": {}},
-    "topologySpreadConstraints": [
-        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
-    ],
-    "podAnnotations": {"a": "b"},
-    "podLabels": {"team": "ml"},
-    "metrics": {
-        "scrapeFrom": ["monitoring"],
-        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
-        "dashboard": {"enabled": True},
-    },
-}
-MATRIX: Mapping[str, dict[str, Any]] = {
-    "defaults": {},
-    "everything": EVERYTHING,
-    "namespaced": {"watchNamespaces": ["team-a", "team-b"]},
-    "namespaced everything": EVERYTHING | {"watchNamespaces": ["team-a"]},
-    "minimal": {
-        "crds": {"install": False},
-        "rbac": {"create": False},
-        "serviceAccount": {"create": False},
-        "networkPolicy": {"enabled": False},
-        "installationKey": {"existingSecret": "own-key"},
-    },
-}
 EACH = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
 
 @EACH
 def test_the_chart_is_well_formed(chart: Chart, values: dict[str, Any]) -> None:
     assert "0 chart(s) failed" in chart.lint(values)
+
+
+@EACH
+def test_objects_match_the_schemas_of_kubernetes(chart: Chart, values: dict[str, Any]) -> None:
+    assert violations_of_schemas(chart.render(values)) == []
 
 
 @EACH

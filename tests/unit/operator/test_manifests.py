@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job_builders import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_raw_job, a_sample
+from kubernetes_schemas import violations_of_schemas
 from manifest_builders import (
     SETTINGS,
     UID,
     a_clustered_job,
     all_manifests,
     as_yaml,
+    objects_of,
     pod_templates,
     sizing_of,
 )
@@ -142,6 +144,13 @@ def test_manifests_of_samples(path: Path, golden: Golden) -> None:
 
     for name, manifest in all_manifests(job).items():
         golden(f"{path.stem}/{name}.yaml", as_yaml(manifest))
+
+
+@EACH_SAMPLE
+def test_objects_match_the_schemas_of_kubernetes(path: Path) -> None:
+    job = a_clustered_job(a_sample(path), KNOWN_7B)
+
+    assert violations_of_schemas(objects_of(job).values()) == []
 
 
 @settings(max_examples=40)
