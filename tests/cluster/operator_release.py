@@ -14,16 +14,20 @@ MONITORING = "e2e-monitoring"
 """The namespace from which metrics may be scraped."""
 PODS = "app.kubernetes.io/component=operator"
 LEADER_SECONDS = 60.0
+QUICK = "settings.pollSeconds=1,settings.statusSeconds=1"
+"""So that tests wait less than users of the chart's defaults do."""
 
 
-def install(cluster: Kubernetes, images: Images, sources: Path, replicas: int = 1) -> None:
+def install(
+    cluster: Kubernetes, images: Images, sources: Path, replicas: int = 1, settings: str = QUICK
+) -> None:
     """Install the chart of these sources, or upgrade to it, and wait until it is ready."""
     values = [
         f"image.tag={images.operator.rpartition(':')[2]}",
         f"trainerImage.tag={images.trainer.rpartition(':')[2]}",
         f"replicas={replicas}",
         f"metrics.scrapeFrom={{{MONITORING}}}",
-        "settings.pollSeconds=1,settings.statusSeconds=1",
+        *([settings] if settings else []),
     ]
     kind_cluster.run(
         [

@@ -1,0 +1,299 @@
+"""Recovery of a RagGrpoJob and of a KubeRay RayJob with the same trainer, on the kind cluster.
+
+    python tests/bench/recovery.py [--repeats 3] [--limit 600] [--ettr] [--json]
+
+Measured are the seconds from a strike (SIGKILL of the driver, or deletion of the head pod) to the
+end of the first step that a later attempt finishes, in phases. That step may be a repeated one:
+how many are repeated, and when the first step follows that nobody had done, is told beside it.
+Moments come from the trainer's history (ms), the head's record of the submission (ms) and a watch
+of the operator's status (about 0.1 s late); a strike is known to 0.3 s. The cluster is started
+when it is not there; the operator runs with its chart's defaults. docs/benchmarks.md has the rest.
+"""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from bench_rayjob import rayjob, token_secret  # noqa: E402
+from bench_recovery import (  # noqa: E402
+    DRIVER_KILLED,
+    HEAD_DELETED,
+    OURS,
+    RAYJOB,
+    Recovery,
+    Strike,
+    has_recovered,
+    kept_share,
+    last_step,
+    parsed,
+    recovery,
+    steps_of,
+    summary,
+    table,
+)
+
+from cluster import kind_cluster  # noqa: E402
+from cluster.images import REPOSITORY, images  # noqa: E402
+from cluster.kind_cluster import BASE_IMAGE, CannotStart  # noqa: E402
+from cluster.kubernetes import Kubernetes  # noqa: E402
+from cluster.objects import a_pod, mounting  # noqa: E402
+from cluster.operator_release import install  # noqa: E402
+from cluster.tools import KUBERAY, CannotBuild, tool_folder  # noqa: E402
+from cluster.training_job import CLAIM, MOUNT, a_job, seed  # noqa: E402
+from raggrpo_api import names  # noqa: E402
+from raggrpo_api.history import Record  # noqa: E402
+from word_model import write_word_model  # noqa: E402
+
+STEPS, STEPS_FIRST, EVERY = 100, 6, 4
+"""A job's target, its steps before each strike, and its steps between checkpoints."""
+ETTR_STEPS, ETTR_KILL_EVERY, ETTR_SAVE_EVERY = 200, 20, 7
+"""7 and 20 have no common factor: kills fall on every place between two checkpoints."""
+START_SECONDS, END_SECONDS, LOOK_SECONDS = 900.0, 180.0, 2.0
+READER = "reader"
+NUMBERS = 64
+SUBMITTED = (
+    "import json, os, urllib.request as u;"
+    "r = u.Request('http://127.0.0.1:8265/api/jobs/', headers="
+    "{'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']});"
+    "print(max(j['start_time'] for j in json.load(u.urlopen(r)) if j['submission_id']))"
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job of either kind; there is one at a time."""
+
+    cluster: Kubernetes
+    namespace: str
+    kind: str
+    name: str
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl in the benchmark's namespace and return what it printed."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments).stdout
+
+    def records(self) -> list[Record]:
+        """Return the histories of all attempts so far."""
+        files = f"cat {MOUNT}/{self.name}/logs/metrics.e*.jsonl 2>/dev/null || true"
+        return parsed(self.kubectl("exec", READER, "--", "bash", "-c", files))
+
+    def until(self, is_so: Callable[[list[Record]], bool], what: str, limit: float) -> list[Record]:
+        """Wait until the history is so and return it. Raises TimeoutError with the status."""
+        deadline = time.monotonic() + limit
+        while not is_so(records := self.records()):
+            if time.monotonic() > deadline:
+                status = self.kubectl("get", self.kind.lower(), self.name, "-o=jsonpath={.status}")
+                raise TimeoutError(f"{self.name}: no {what} after {limit:.0f} s: {status[:2000]}")
+            time.sleep(LOOK_SECONDS)
+        return records
+
+    def kill_driver(self) -> float:
+        """End the driver as the kernel would; returns when."""
+        kill = "pkill -KILL -f '^python -m raggrpo_trainer$' && date +%s.%N"
+        return float(self._in_head("bash", "-c", kill))
+
+    def delete_head(self) -> float:
+        """Delete the head pod, whose hook lets the driver save; returns when."""
+        at, head = time.time(), self._head()
+        self.kubectl("delete", head, "--wait=false")
+        return at
+
+    def submitted(self) -> float:
+        """Return when the head took its newest submission."""
+        return float(self._in_head("python", "-c", SUBMITTED)) / 1000
+
+    @contextmanager
+    def first_change(self) -> Iterator[Callable[[], float | None]]:
+        """Yield a function that tells when the status first told of an end, if it did."""
+        told = {OURS: "{.status.attempts[*].cause}", RAYJOB: "{.status.jobDeploymentStatus}"}
+        command = [
+            str(tool_folder("kube") / "kubectl"), f"--kubeconfig={self.cluster.kubeconfig}",
+            "-n", self.namespace, "get", self.kind.lower(), self.name, "--watch",
+            f'-o=jsonpath={told[self.kind]}{{"\\n"}}',
+        ]  # fmt: skip
+        changes: list[float] = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+            assert watch.stdout is not None
+            lines = watch.stdout
+            if not (before := lines.readline()):  # as it is now, told at once
+                raise RuntimeError(f"{command} told nothing")
+
+            def follow() -> None:
+                if any(line != before for line in lines):
+                    changes.append(time.time())
+
+            threading.Thread(target=follow, daemon=True).start()
+            try:
+                yield lambda: changes[0] if changes else None
+            finally:
+                watch.terminate()
+
+    def end(self) -> None:
+        """Delete the job and wait until its pods are gone."""
+        self.kubectl("delete", self.kind.lower(), self.name, "--timeout=100s")
+        deadline = time.monotonic() + END_SECONDS
+        while left := self.kubectl("get", "pods", "-l", "ray.io/is-ray-node=yes", "-o=name"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"still there after {END_SECONDS:.0f} s: {left}")
+            time.sleep(LOOK_SECONDS)
+
+    def _in_head(self, *command: str) -> str:
+        return self.kubectl("exec", self._head(), "-c", "ray-head", "--", *command)
+
+    def _head(self) -> str:
+        """Return the newest head: one that was deleted may still be ending."""
+        newest_last = "--sort-by=.metadata.creationTimestamp"
+        heads = self.kubectl("get", "pods", "-l", "ray.io/node-type=head", newest_last, "-o=name")
+        return heads.split()[-1]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The cluster with operator, images and a seeded namespace."""
+
+    cluster: Kubernetes
+    namespace: str
+    image: str
+    limit: float
+
+    def turn(self, number: int) -> dict[str, dict[str, Recovery | None]]:
+        """Strike one job of each kind with everything."""
+        job = self.job(f"ours-{number}", STEPS, EVERY)
+        return {run.kind: self.struck(run) for run in self.both(job, f"rayjob-{number}")}
+
+    def kept_shares(self) -> dict[str, float | None]:
+        """Return the effective training time ratio of both kinds; none: it did not get through."""
+        # Every second step takes two seconds longer: an entry for each has no room in a variable.
+        pace = ";".join(f"slow-step@step={n}:2@attempt=0" for n in range(2, ETTR_STEPS + 1, 2))
+        env = [{"name": names.ENV_FAULT, "value": pace}]
+        job = self.job("ours-ettr", ETTR_STEPS, ETTR_SAVE_EVERY, env=env)
+        return {run.kind: self.kept_share(run) for run in self.both(job, "rayjob-ettr")}
+
+    def job(self, name: str, steps: int, save_every: int, **spec: Any) -> dict[str, Any]:
+        """Return a job with a checkpoint folder of its own."""
+        checkpoint = {"path": f"{MOUNT}/{name}", "everySteps": save_every}
+        return a_job(name, self.image, steps, checkpoint=checkpoint, **spec)
+
+    def both(self, job: dict[str, Any], twin: str) -> Iterator[Run]:
+        """Yield our job while it trains, and after its end the RayJob that does the same."""
+        ours = Run(self.cluster, self.namespace, OURS, job["metadata"]["name"])
+        self.cluster.apply(job, namespace=self.namespace)
+        ours.until(has_trained, "steps", START_SECONDS)
+        where = ("-n", self.namespace)
+        [ray_cluster] = self.cluster.read("rayclusters", *where)["items"]
+        record = self.cluster.read("configmap", names.config_map_name(ours.name, 1), *where)
+        config = json.loads(record["data"][names.CONFIG_FILE])
+        yield ours
+        ours.end()
+        theirs = Run(self.cluster, self.namespace, RAYJOB, twin)
+        same = rayjob(twin, ray_cluster["spec"], config, f"{MOUNT}/{twin}")
+        self.cluster.apply(same, namespace=self.namespace)
+        theirs.until(has_trained, "steps", START_SECONDS)
+        yield theirs
+        theirs.end()
+
+    def struck(self, run: Run) -> dict[str, Recovery | None]:
+        """Kill the driver, then delete the head; a job that is lost is struck no more."""
+        found: dict[str, Recovery | None] = {}
+        for what, strike in {DRIVER_KILLED: run.kill_driver, HEAD_DELETED: run.delete_head}.items():
+            run.until(has_trained, "steps", START_SECONDS)
+            found[what] = self._recovery(run, strike)
+            print(f"{run.name}, {what}: {found[what]}", flush=True)
+            if found[what] is None:
+                break
+        return found
+
+    def kept_share(self, run: Run) -> float | None:
+        """Kill the driver whenever so many more steps are done, up to the last step."""
+        limit = self.limit + START_SECONDS
+        try:
+            for goal in range(ETTR_KILL_EVERY, ETTR_STEPS, ETTR_KILL_EVERY):
+                run.until(reaches(goal), f"step {goal}", limit)
+                run.kill_driver()
+            return kept_share(run.until(reaches(ETTR_STEPS), "end", limit))
+        except TimeoutError as reason:
+            print(reason, flush=True)
+            return None
+
+    def _recovery(self, run: Run, strike: Callable[[], float]) -> Recovery | None:
+        epoch = max(each["epoch"] for each in run.records())
+        with run.first_change() as noticed:
+            at = strike()
+            try:
+                records = run.until(lambda r: has_recovered(r, epoch), "recovery", self.limit)
+            except TimeoutError as reason:
+                print(reason, flush=True)
+                return None
+            seen = Strike(at, epoch, noticed(), run.submitted())
+        return recovery(records, seen)
+
+
+def has_trained(records: list[Record]) -> bool:
+    """Tell whether the newest attempt has done so many steps that a checkpoint is among them."""
+    newest = max((each["epoch"] for each in records), default=0)
+    return len([s for s in steps_of(records) if s["epoch"] == newest]) >= STEPS_FIRST
+
+
+def reaches(goal: int) -> Callable[[list[Record]], bool]:
+    """Return whether a history has got to this step."""
+    return lambda records: last_step(steps_of(records)) >= goal
+
+
+@contextmanager
+def prepared(limit: float) -> Iterator[Bench]:
+    """Bring cluster, images, operator and data up; yields the benchmark in its own namespace."""
+    cluster = kind_cluster.up()
+    made = images()
+    install(cluster, made, REPOSITORY, settings="")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        cluster.namespace(f"bench-{uuid.uuid4().hex[:8]}", restricted=True) as namespace,
+    ):
+        words = [str(number) for number in range(NUMBERS + 1)]
+        model = write_word_model(Path(folder), ["+", "=", *words])
+        sums = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(NUMBERS)]
+        (model / "train.jsonl").write_text("".join(json.dumps(each) + "\n" for each in sums))
+        seed(cluster, namespace, model)
+        reader = mounting(a_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
+        cluster.apply(token_secret(), reader, namespace=namespace)
+        cluster.kubectl("wait", f"pod/{READER}", "--for=condition=Ready", "-n", namespace)
+        yield Bench(cluster, namespace, made.trainer, limit)
+
+
+def main() -> None:
+    """Measure, print the table."""
+    parser = argparse.ArgumentParser(description="recovery of a RagGrpoJob and of a RayJob")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=600, help="seconds a recovery may take")
+    parser.add_argument("--ettr", action="store_true", help="also the share of kept time")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        with prepared(options.limit) as bench:
+            turns = [bench.turn(number + 1) for number in range(options.repeats)]
+            result = summary(turns, bench.kept_shares() if options.ettr else {})
+    except (CannotStart, CannotBuild, TimeoutError) as reason:
+        sys.exit(f"not measured: {reason}")
+    print("\n".join(table(result, options.limit)))
+    if options.json:
+        print(json.dumps(result | {"limit_seconds": options.limit, "kuberay": KUBERAY}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.bench_rayjob import TOKEN, rayjob
+from bench.bench_recovery import (
+    DRIVER_KILLED,
+    HEAD_DELETED,
+    OURS,
+    RAYJOB,
+    Recovery,
+    Strike,
+    has_recovered,
+    kept_share,
+    parsed,
+    recovery,
+    summary,
+    table,
+)
+from job_builders import KNOWN_TINY, a_job
+from manifest_builders import a_clustered_job, all_manifests
+from raggrpo_api import names
+from raggrpo_api.history import Record, history_file
+from raggrpo_trainer.job_config import read_config
+from raggrpo_trainer.metric_sinks import JsonLines
+from report_builders import a_step
+
+KILLED = Strike(at=100.0, epoch=1, noticed=103.0, submitted=104.0)
+START = ((110.0, "start"), (115.0, "StartingRollout"), (130.0, "WarmingRetrieval"))
+RECOVERY = Recovery(
+    seconds=35.0,
+    phases={
+        "noticed": 3.0,
+        "submitted": 1.0,
+        "driver": 6.0,
+        "loaded": 5.0,
+        "engines": 15.0,
+        "step": 5.0,
+    },
+    repeated=2,
+    new_step_seconds=45.0,
+    drivers=1,
+)
+
+
+def history(
+    folder: Path,
+    epoch: int,
+    steps: Mapping[int, float],
+    events: Sequence[tuple[float, str]] = (),
+    step_seconds: float = 4.0,
+) -> list[Record]:
+    """Return what the trainer's own sink writes of an attempt; times in seconds since 1970."""
+    file = history_file(folder, epoch)
+    lines = JsonLines(file, {"epoch": epoch, "attempt": 1})
+    for seconds, what in events:
+        event = {"event": "start"} if what == "start" else {"event": "stage", "stage": what}
+        lines.event(at(seconds), {**event, "step": 0})
+    for step, seconds in steps.items():
+        lines.step(at(seconds), a_step(step, step_seconds=step_seconds), {})
+    return parsed(file.read_text())
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def interrupted(folder: Path) -> list[Record]:
+    """Return an attempt that was killed after step 6 and one that goes on from step 4."""
+    first = history(folder, 1, {step: 60.0 + 6 * step for step in range(1, 7)}, START)
+    return first + history(folder, 2, {5: 135.0, 6: 140.0, 7: 145.0, 8: 150.0}, START)
+
+
+def test_a_recovery_is_split_by_what_was_seen_and_counts_what_is_done_again(
+    tmp_path: Path,
+) -> None:
+    assert recovery(interrupted(tmp_path), KILLED) == RECOVERY
+
+
+@pytest.mark.parametrize("noticed", [None, 120.0])
+def test_an_operator_that_had_no_part_in_it_has_noticed_nothing(
+    tmp_path: Path, noticed: float | None
+) -> None:
+    found = recovery(interrupted(tmp_path), replace(KILLED, noticed=noticed))
+    assert "noticed" not in found.phases
+    assert found.phases["submitted"] == 4.0
+    assert sum(found.phases.values()) == found.seconds
+
+
+def test_drivers_that_finish_no_step_are_counted_and_not_taken_for_the_recovery(
+    tmp_path: Path,
+) -> None:
+    first = history(tmp_path, 1, {1: 90.0, 2: 95.0})
+    failed = history(tmp_path, 2, {}, [(101.0, "start")])
+    last = history(tmp_path, 3, {3: 135.0}, START)
+    found = recovery(first + failed + last, KILLED)
+    assert (found.drivers, found.repeated) == (2, 0)
+    assert found.phases["driver"] == 6.0
+    assert found.new_step_seconds == found.seconds == 35.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "recovered"), [({}, False), ({2: 120.0}, False), ({3: 1.0}, True)]
+)
+def test_a_job_has_recovered_when_it_has_got_beyond_what_was_done_before(
+    tmp_path: Path, steps: Mapping[int, float], recovered: bool
+) -> None:
+    records = history(tmp_path, 1, {1: 90.0, 2: 95.0}) + history(tmp_path, 2, steps, START)
+    assert has_recovered(records, 1) is recovered
+
+
+def test_a_line_that_is_being_written_counts_as_none() -> None:
+    assert parsed('{"step": 1}\n{"step"') == [{"step": 1}]
+
+
+def test_steps_without_a_break_are_all_kept(tmp_path: Path) -> None:
+    steps = {step: 4.0 * step for step in range(1, 6)}
+    assert kept_share(history(tmp_path, 1, steps)) == 1.0
+
+
+def test_only_the_last_time_that_a_step_was_done_is_kept(tmp_path: Path) -> None:
+    first = history(tmp_path, 1, {1: 4.0, 2: 8.0, 3: 12.0})
+    second = history(tmp_path, 2, {3: 36.0, 4: 40.0}, START)
+    assert kept_share(first + second) == 16.0 / 40.0
+
+
+def test_the_table_tells_spread_phases_and_what_did_not_recover() -> None:
+    slower = replace(RECOVERY, seconds=70.0, phases={"submitted": 60.0, "step": 10.0})
+    turns = [
+        {
+            OURS: {DRIVER_KILLED: replace(RECOVERY, seconds=s), HEAD_DELETED: RECOVERY},
+            RAYJOB: {DRIVER_KILLED: slower, HEAD_DELETED: None},
+        }
+        for s in (28.0, 35.0, 42.0)
+    ]
+    result = summary(turns, {OURS: 0.5, RAYJOB: None})
+    assert json.loads(json.dumps(result)) == result
+    _, *lines = table(result, 600)
+    assert [" ".join(line.split()) for line in lines] == [
+        "RagGrpoJob, driver killed 28.0 – 35.0 – 42.0 3.0 1.0 6.0 5.0 15.0 5.0 45.0 2.0",
+        "RagGrpoJob, head deleted 35.0 – 35.0 – 35.0 3.0 1.0 6.0 5.0 15.0 5.0 45.0 2.0",
+        "RayJob, driver killed 70.0 – 70.0 – 70.0 – 60.0 – – – 10.0 45.0 2.0",
+        "RayJob, head deleted did not recover within 600 s: 3 of 3",
+        "RagGrpoJob / RayJob, driver killed: 0.40 – 0.50 – 0.60",
+        "effective training time ratio, RagGrpoJob: 0.50",
+        "effective training time ratio, RayJob: –",
+    ]
+
+
+def test_a_job_that_was_lost_is_missing_where_it_was_not_struck_again() -> None:
+    turn = {OURS: {DRIVER_KILLED: RECOVERY, HEAD_DELETED: RECOVERY}, RAYJOB: {DRIVER_KILLED: None}}
+    result = summary([turn], {})
+    assert result["cases"][f"{RAYJOB}, {DRIVER_KILLED}"] == [None]
+    assert f"{RAYJOB}, {HEAD_DELETED}" not in result["cases"]
+    assert result["ratios"] == {DRIVER_KILLED: [], HEAD_DELETED: []}
+
+
+def test_the_rayjob_does_what_an_attempt_of_ours_does_in_its_own_folder() -> None:
+    job = a_clustered_job(a_job({"resources": {"device": "CPU"}}), KNOWN_TINY)
+    ours = all_manifests(job)
+    spec = ours["raycluster"]["spec"]
+    config = json.loads(ours["configmap"]["data"][names.CONFIG_FILE])
+
+    theirs = rayjob("twin", spec, config, "/mnt/runs/twin")["spec"]
+
+    environment = json.loads(theirs["runtimeEnvYAML"])["env_vars"]
+    expected = read_config({names.ENV_CONFIG: json.dumps(config)}).model_dump()
+    expected["checkpoint"]["path"] = "/mnt/runs/twin"
+    expected["monitoring"]["log_dir"] = "/mnt/runs/twin/logs"
+    assert read_config(environment).model_dump() == expected
+    assert theirs["rayClusterSpec"]["authOptions"] == {"mode": "token", "secretName": TOKEN}
+    assert pods_of(theirs["rayClusterSpec"]) == pods_of(spec)
+    assert "raggrpo.io" not in json.dumps(theirs["rayClusterSpec"])
+    assert "raggrpo.io" in json.dumps(spec), "ours was changed"
+
+
+def pods_of(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    groups = (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    return [{**group, "template": group["template"]["spec"]} for group in groups]
