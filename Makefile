@@ -68,7 +68,7 @@ e2e: SELECTED = tests/e2e -m "not long"
 e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
 e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/cluster-tests.md
 e2e-full: kind-up ## the same with those that take longer; writes docs/cluster-tests.md
-drills-cluster: SELECTED = tests/e2e/drills --drills-table docs/cluster-drills.md
+drills-cluster: SELECTED = tests/e2e/drills -n 3 --drills-table docs/cluster-drills.md
 drills-cluster: kind-up ## every kind of loss on that cluster; writes docs/cluster-drills.md (long)
 e2e e2e-full drills-cluster:
 	$(BIN)/python tests/cluster/tools.py helm

@@ -78,7 +78,7 @@ def tool_folder(name: str) -> Path:
         return folder
     _require_go()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(folder.with_name(f".{folder.name}.lock")):
+    with only_one(folder.with_name(f".{folder.name}.lock")):
         if not folder.is_dir():  # another process may have built it meanwhile
             _build(name, tool, folder)
     return folder
@@ -104,7 +104,8 @@ def _require_go() -> None:
 
 
 @contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
+def only_one(lock: Path) -> Iterator[None]:
+    """Let one process at a time in."""
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -4,6 +4,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from cluster.images import REPOSITORY, Images, images
 from cluster.kubernetes import Kubernetes
 from cluster.operator_release import MONITORING, install
 from cluster.results_table import commit_of, drills_page, page
+from cluster.tools import only_one
 from cluster.training_job import seed
 from word_model import write_word_model
 
@@ -53,7 +55,8 @@ def pytest_terminal_summary(
 def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
     """A cluster with KubeRay; started when it is not there, kept afterwards."""
     logging.getLogger("kind").setLevel(logging.INFO)
-    found = kind_cluster.up()
+    with one_at_a_time():
+        found = kind_cluster.up()
     yield found
     found.all_namespaces_end()
     if request.session.testsfailed:
@@ -63,9 +66,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
 @pytest.fixture(scope="session")
 def operator(cluster: Kubernetes) -> Images:
     """The operator from its chart, with images of the present sources."""
-    made = images()
-    install(cluster, made, REPOSITORY)
+    with one_at_a_time():
+        made = images()
+        install(cluster, made, REPOSITORY)
     return made
+
+
+def one_at_a_time() -> AbstractContextManager[None]:
+    """Several processes may run tests; Helm refuses what is installed meanwhile."""
+    return only_one(kind_cluster.kubeconfig().with_suffix(".lock"))
 
 
 @pytest.fixture

@@ -8,9 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from raggrpo_api.exit_codes import ExitCode
+
 from .checkpoint import SavePhase
+from .checkpoint_folder import CheckpointName
+from .errors import TrainerError
 from .faults import Faults
 from .packing import Group
 from .pod_processes import PodProcess, send, this_process
@@ -25,8 +30,8 @@ FOR_EVER = 86_400.0
 class Drill:
     """Strikes the faults that RAGGRPO_FAULT names when their moment comes."""
 
-    def __init__(self, faults: Faults) -> None:
-        self._faults = faults
+    def __init__(self, faults: Faults, checkpoints: Path) -> None:
+        self._faults, self._checkpoints = faults, checkpoints
         self._victims: dict[str, PodProcess] = {}
         self._actors: dict[str, Any] = {}
 
@@ -61,6 +66,9 @@ class Drill:
         if self._faults.due("freeze", step=step):
             log.warning("drill: the driver stops itself at step %d", step)
             os.kill(os.getpid(), signal.SIGSTOP)
+        if self._faults.due("oom", step=step):
+            message = f"drill: the device is out of memory at step {step}"
+            raise TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message)
         if seconds := self._faults.due("slow-step", step=step):
             await asyncio.sleep(float(seconds))
 
@@ -78,6 +86,11 @@ class Drill:
         for victim, process in self._victims.items():
             if self._faults.due(f"kill-{victim}", save=step, phase=str(phase)):
                 self._kill(process, victim, f"save {step}, {phase}")
+        if self._faults.due("corrupt-checkpoint", save=step, phase=str(phase)):
+            newest = max(CheckpointName.all_in(self._checkpoints))
+            shard = next((self._checkpoints / str(newest)).rglob("*.distcp"))
+            log.warning("drill: half of %s is cut off", shard)
+            os.truncate(shard, shard.stat().st_size // 2)
         if seconds := self._faults.due("pause", save=step, phase=str(phase)):
             log.warning("drill: save %d pauses at %s", step, phase)
             time.sleep(float(seconds))

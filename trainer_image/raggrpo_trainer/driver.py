@@ -134,7 +134,7 @@ class _Attempt:
         """Build ranks and engines side by side, resume, and run the loop."""
         config = self._config
         folder = attempt_folder(config)
-        drill = Drill(self._faults)
+        drill = Drill(self._faults, Path(config.checkpoint.path))
         reporter.stage(Stage.LOADING_MODEL)
         await end_older_ranks(fence.epoch)
         placement = await Placement.obtain(config)

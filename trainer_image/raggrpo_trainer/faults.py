@@ -6,7 +6,7 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
     kill-rank@save=10:shards      SIGKILL while step 10 is saved, at a phase: shards (the default),
                                   complete (all but the marker), retention (older ones remain)
     pause@save=10:complete:20     the save stands still for 20 s at that phase
-    corrupt-checkpoint@save=10:retention   a shard of the complete checkpoint is cut in half
+    corrupt-checkpoint@save=10:retention   a shard of the newest complete checkpoint is cut in half
     hang-driver@step=4            the driver's event loop blocks for ever
     hang-rank@step=4              a call that never returns blocks it; also hang-engine
     use-memory@step=4:2           a rank takes 2 GiB: more than its pod may have, or a leak

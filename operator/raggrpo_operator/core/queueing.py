@@ -10,12 +10,17 @@ from .conditions import QUEUED, get_condition, timestamp
 from .round import Decision, Round
 
 
+def is_queued(this: Round) -> bool:
+    """Tell whether the job's cluster is held back now."""
+    return this.observed.cluster is not None and this.observed.cluster.is_queued
+
+
 def note_queue(this: Round) -> bool:
     """Tell whether the cluster is held back, and say so; provisioning begins when that ends."""
     cluster, suspended = this.observed.cluster, get_condition(this.status, ConditionType.SUSPENDED)
     if this.job.spec.suspend:
         return False
-    if cluster is not None and cluster.is_queued:
+    if cluster is not None and is_queued(this):
         this.condition(ConditionType.SUSPENDED, True, QUEUED, cluster.message)
         return True
     if (suspended.status, suspended.reason) == ("True", QUEUED):
@@ -33,6 +38,5 @@ def wait_in_queue(this: Round) -> Decision:
 
 def tier_on_same_cluster(this: Round) -> Tier:
     """Return how an attempt on the last one's cluster begins: its pods may be all new."""
-    is_queued = this.observed.cluster is not None and this.observed.cluster.is_queued
     admitted_later = this.status.restart_state.cluster_since > this.status.attempts[0].started
-    return Tier.NEW_CLUSTER if is_queued or admitted_later else Tier.WARM_CLUSTER
+    return Tier.NEW_CLUSTER if is_queued(this) or admitted_later else Tier.WARM_CLUSTER

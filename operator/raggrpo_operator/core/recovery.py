@@ -14,6 +14,7 @@ from .bad_nodes import avoided_nodes, with_failure
 from .conditions import parse_timestamp, timestamp
 from .failures import CAUSE_OF_EXIT, POLICIES, Restart
 from .mitigations import next_mitigation
+from .queueing import is_queued
 from .repeated import is_hopeless, leaves_out_step, times_there, told
 from .resolve import resolve
 from .round import Decision, Round
@@ -66,7 +67,8 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
     if leaves_out_step(cause, times):
         _leave_out(this, record.to_step + 1)
     _plan_restart(this, cause, progressed)
-    if cause is Cause.PREEMPTED:  # the pods that the queue took are no loss of the next attempt
+    if cause is Cause.PREEMPTED and is_queued(this):
+        # The pods that the queue took are no loss of the next attempt, which waits for others.
         this.update_restart_state(cluster_since=timestamp(this.now))
     this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
     return this.end(requeue_after=0.0)

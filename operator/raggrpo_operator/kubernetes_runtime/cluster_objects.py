@@ -8,6 +8,9 @@ from raggrpo_api import names
 
 from .client import Manifest
 
+RAY_CLUSTER_LABEL = "ray.io/cluster"
+"""With the RayCluster's name on every pod that KubeRay makes."""
+
 
 class JobKey(NamedTuple):
     """Which job."""

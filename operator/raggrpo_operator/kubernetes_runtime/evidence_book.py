@@ -7,10 +7,8 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from .client import Manifest
-from .cluster_objects import JobKey
+from .cluster_objects import RAY_CLUSTER_LABEL, JobKey
 from .pod_evidence import Loss, StartProblem, loss, start_problem
-
-RAY_CLUSTER_LABEL = "ray.io/cluster"
 
 
 class EvidenceBook:

@@ -1,24 +1,29 @@
 """From objects of the cluster to what `decide` reads. Pure: values in, values out."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import PreflightResult
 from raggrpo_api.status import Cause
+from raggrpo_operator.core.conditions import parse_timestamp
 from raggrpo_operator.core.observed import (
     ClusterObserved,
     PreflightObserved,
     RetrieverObserved,
 )
 
-from .cluster_objects import condition_of, is_going
+from .cluster_objects import RAY_CLUSTER_LABEL, condition_of, is_going
 from .pod_evidence import Loss, StartProblem, start_problem
 
 Manifest = Mapping[str, Any]
+OVER = frozenset({"Succeeded", "Failed"})
+"""Phases of pods in which nothing runs any more."""
 
 
 def cluster_number(ray_cluster: Manifest) -> int:
@@ -88,6 +93,31 @@ def observed_cluster(
         message = f"{refused.get('reason', '')}: {refused.get('message', '')}"
         return ClusterObserved(number, message=message)
     return ClusterObserved(number)
+
+
+def ending_cluster(
+    job: RagGrpoJob, pods: Collection[Manifest], now: datetime
+) -> ClusterObserved | None:
+    """Return the last attempt's cluster, whose RayCluster is gone, while its pods still end.
+
+    A driver in one of them may be saving: the next attempt would take the checkpoint folder away
+    from it. A pod whose grace is over is not waited for; its node may never tell of its end.
+    """
+    attempts, cluster = job.status.attempts, job.status.cluster
+    if not attempts or attempts[0].cause is None:
+        return None
+    for pod in pods:
+        about = pod["metadata"]
+        if about.get("labels", {}).get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
+            message = f"pod {about['name']} may still save"
+            return ClusterObserved(cluster.number, is_lost=True, message=message)
+    return None
+
+
+def _may_run(pod: Manifest, now: datetime) -> bool:
+    if pod.get("status", {}).get("phase") in OVER:
+        return False
+    return not is_going(pod) or now < parse_timestamp(pod["metadata"]["deletionTimestamp"])
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:

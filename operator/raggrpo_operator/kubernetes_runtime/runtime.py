@@ -36,6 +36,7 @@ from .evidence_book import EvidenceBook
 from .heads import Head, Heads
 from .observe import (
     cluster_number,
+    ending_cluster,
     head_is_ready,
     observed_cluster,
     observed_preflight,
@@ -97,7 +98,7 @@ class KubernetesRuntime:
             # Its suspension, which may not be in the cache yet, would explain them.
             ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
         if ray_cluster is None:
-            return observed
+            return replace(observed, cluster=ending_cluster(job, pods, now))
         is_reachable, attempt, progress = await self._follow(job, ray_cluster)
         cluster = self._observed_cluster(job, ray_cluster, is_reachable)
         return replace(

@@ -1,7 +1,7 @@
 """Every kind of loss on the real cluster; `make drills-cluster` writes docs/cluster-drills.md."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -56,9 +56,11 @@ def kill_driver_and_operator(job: TrainingJob) -> None:
 def kill_driver_while_no_operator_runs(job: TrainingJob) -> None:
     """End the driver when nobody looks, and have somebody look again later."""
     scale(job.cluster, 0)
-    job.kill_driver()
-    time.sleep(DOWN_SECONDS)
-    scale(job.cluster, 1)
+    try:
+        job.kill_driver()
+        time.sleep(DOWN_SECONDS)
+    finally:
+        scale(job.cluster, 1)
 
 
 def delete_ray_cluster(job: TrainingJob) -> None:
@@ -99,6 +101,8 @@ class Drill:
     faults: str = ""
     lost: int = EVERY - 1
     """The most steps that may have to be repeated."""
+    skips: int = 0
+    """How many checkpoints are named as not to be used."""
     spec: dict[str, Any] = field(default_factory=dict)
 
 
@@ -114,11 +118,15 @@ DRILLS = {
     ),
     "rank hangs": Drill(faults="hang-rank@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
     "engine hangs": Drill(faults="hang-engine@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
+    "device out of memory": Drill(
+        faults="oom@step=7", ends=(("CudaOutOfMemory", FIRST), DONE_WARM)
+    ),
     "loss is no number": Drill(faults="nan@step=7", ends=(("NonFinite", FIRST), DONE_WARM)),
     "newest checkpoint corrupted": Drill(
         faults="corrupt-checkpoint@save=8:retention;kill-driver@step=10",
         ends=(("ProgramError", FIRST), DONE_WARM),
         lost=2 * EVERY - 1,
+        skips=1,
     ),
     "driver and operator killed": Drill(
         act=kill_driver_and_operator, ends=(("ProgramError", FIRST), DONE_WARM)
@@ -137,24 +145,17 @@ DRILLS = {
 }
 
 
-@pytest.fixture
-def scalable_operator(cluster: Kubernetes, operator: Images) -> Iterator[Images]:
-    """The operator, which runs again after the test."""
-    yield operator
-    scale(cluster, 1)
-
-
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", DRILLS)
 def test_a_job_ends_at_its_target_whatever_is_lost(
     name: str,
     cluster: Kubernetes,
-    scalable_operator: Images,
+    operator: Images,
     seeded: str,
     record_property: Callable[[str, object], None],
 ) -> None:
     drill, job = DRILLS[name], TrainingJob(cluster, seeded, "drill")
-    manifest = a_job(job.name, scalable_operator.trainer, STEPS, **drill.spec)
+    manifest = a_job(job.name, operator.trainer, STEPS, **drill.spec)
     manifest["spec"]["env"][0]["value"] += ";" + drill.faults if drill.faults else ""
     with lifetimes(cluster, seeded) as clusters:
         cluster.apply(manifest, namespace=seeded)
@@ -171,11 +172,12 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     record_property(DRILL, {"name": name, "ends": ends, "lost": lost})
     assert ends == [*drill.ends]
     assert lost <= drill.lost
+    assert sum(len(each["skippedCheckpoints"]) for each in record) == drill.skips
     assert status["progress"]["step"] == STEPS
     assert never_two(births_and_deaths)
     spans = [(begin(each), begin(each) + timedelta(seconds=each["seconds"])) for each in record]
     assert all(end <= start + ONCE for (_, end), (start, _) in pairwise(spans)), spans
-    assert job.on_volume(scalable_operator.trainer)["steps"] == [*range(1, STEPS + 1)]
+    assert job.on_volume(operator.trainer)["steps"] == [*range(1, STEPS + 1)]
 
 
 def begin(record: dict[str, Any]) -> datetime:

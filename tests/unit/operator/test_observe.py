@@ -3,13 +3,14 @@ from typing import Any
 
 import pytest
 
-from job_builders import KNOWN_TINY
+from job_builders import KNOWN_TINY, a_job
 from pod_builders import JOB_UID, Manifest, a_pod, a_ray_cluster, container, ended
 from raggrpo_api import names
 from raggrpo_api.preflight import PreflightResult
-from raggrpo_api.status import Cause
+from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
 from raggrpo_operator.core.observed import ClusterObserved, PreflightObserved, RetrieverObserved
 from raggrpo_operator.kubernetes_runtime.observe import (
+    ending_cluster,
     observed_cluster,
     observed_preflight,
     observed_retrievers,
@@ -183,3 +184,36 @@ def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
     assert bad.cause is Cause.DATA_ERROR
     assert "no such corpus" in bad.problem
     assert new == RetrieverObserved("new", problem="starting")
+
+
+def after_an_attempt(cause: Cause | None) -> JobStatus:
+    record = AttemptRecord(number=1, started="2026-11-21T12:00:00Z", cause=cause)
+    return JobStatus(attempt=1, attempts=[record], cluster=ClusterStatus(name="small-c1", number=1))
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause", "is_waited_for"),
+    [
+        (a_pod(), Cause.HEAD_LOST, True),
+        (a_pod(going=True), Cause.PREEMPTED, True),
+        (a_pod({"phase": "Failed"}), Cause.HEAD_LOST, False),
+        (a_pod(labels={"ray.io/cluster": "small-c0"}), Cause.HEAD_LOST, False),
+        (a_pod(going=True), None, False),  # an attempt whose cluster is gone has to end first
+    ],
+    ids=["not yet deleted", "in its grace", "over", "of another cluster", "attempt not settled"],
+)
+def test_pods_that_may_still_save_are_waited_for(
+    pod: Manifest, cause: Cause | None, is_waited_for: bool
+) -> None:
+    job = a_job().model_copy(update={"status": after_an_attempt(cause)})
+    in_grace = datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)
+
+    found = ending_cluster(job, [pod], in_grace)
+
+    assert (found is not None and found.is_lost) == is_waited_for
+
+
+def test_a_pod_beyond_its_grace_is_not_waited_for() -> None:
+    job = a_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
+
+    assert ending_cluster(job, [a_pod(going=True)], NOW) is None

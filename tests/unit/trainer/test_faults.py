@@ -1,5 +1,9 @@
+import inspect
+import re
+
 import pytest
 
+from raggrpo_trainer import drill, driver
 from raggrpo_trainer.checkpoint import SavePhase
 from raggrpo_trainer.faults import PHASES, WHEN, Faults
 
@@ -78,3 +82,12 @@ def test_every_fault_is_explained_where_it_is_parsed() -> None:
 
     for name in WHEN:
         assert name in str(raggrpo_trainer.faults.__doc__)
+
+
+def test_every_fault_is_struck_somewhere() -> None:
+    code = inspect.getsource(drill) + inspect.getsource(driver)
+    asked = set(re.findall(r'due\(f?"([\w{}-]+)"', code))
+
+    victims = {"driver", "rank", "engine"}
+    struck = {each.replace("{victim}", victim) for each in asked for victim in victims}
+    assert set(WHEN) <= struck
