@@ -159,7 +159,7 @@ def _kubernetes_module() -> Path:
     """Return a folder with one module that requires all programs of a node, so they agree."""
     folder = cache_root() / "sources" / f"kubernetes-{_digest(_KUBERNETES_RECIPE)}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(folder.with_name(f".{folder.name}.lock")):
+    with only_one(folder.with_name(f".{folder.name}.lock")):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(SOURCES, folder)
