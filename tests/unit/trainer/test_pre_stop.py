@@ -4,11 +4,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from raggrpo_trainer.driver_process import DriverProcess
-from raggrpo_trainer.pre_stop import main
+from raggrpo_trainer.pre_stop import kill_raylet, main
 from raggrpo_trainer.progress_server import ProgressServer
 
 
@@ -110,3 +111,29 @@ def test_the_next_attempts_driver_is_asked_too() -> None:
             assert driver.stop()
             assert process.stdout is not None
             assert process.stdout.readline() == b"asked\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "ends"), [("/venv/ray/raylet/raylet", True), ("/venv/ray/gcs_server", False)]
+)
+def test_of_the_pods_processes_only_the_raylet_is_killed(
+    program: str, ends: bool, tmp_path: Path
+) -> None:
+    named = [program, "-c", "import time; print(flush=True); time.sleep(60)"]
+    process = subprocess.Popen(named, executable=sys.executable, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
+        (tmp_path / "uptime").touch()
+
+        kill_raylet(tmp_path)
+
+        if ends:
+            assert process.wait(10) == -signal.SIGKILL
+        else:
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

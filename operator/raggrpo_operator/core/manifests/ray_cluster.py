@@ -172,5 +172,6 @@ def _ray_env(grace_seconds: int) -> dict[str, str]:
 
 def _lifecycle(grace_seconds: int, head: str) -> Manifest:
     """Return the hook that has the driver save before the pod ends; KubeRay sets FQ_RAY_IP."""
-    command = f"exec python -m raggrpo_trainer.pre_stop --head {head} --seconds {grace_seconds}"
+    hook = "exec python -m raggrpo_trainer.pre_stop"
+    command = f"{hook} --head {head} --seconds {grace_seconds} --end-ray"
     return {"preStop": {"exec": {"command": ["/bin/sh", "-c", command]}}}
