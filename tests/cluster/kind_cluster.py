@@ -156,6 +156,14 @@ def run(command: Sequence[str], folder: Path | None = None) -> str:
     return ended.stdout
 
 
+def build_manager(tool: str, image: str) -> None:
+    """Make the image of a tool that is one program called `manager`."""
+    with tempfile.TemporaryDirectory() as context:
+        shutil.copy(tool_folder(tool) / "manager", context)
+        shutil.copy(HERE / "manager.Dockerfile", Path(context, "Dockerfile"))
+        run(["docker", "build", "-q", "-t", image, context])
+
+
 def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
     """Apply the module's own kustomization; its CRDs are too large for kubectl's annotation."""
     kustomization = tool_folder("kuberay-config") / "default"
@@ -163,7 +171,7 @@ def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
     image = f"{named['newName']}:{named['newTag']}"
     if own:
         if not has_image(image):
-            _build_kuberay(image)
+            build_manager("kuberay", image)
         load(image, BASE_IMAGE)
     path = "-o=jsonpath={.spec.template.spec.containers[0].image}"
     present = cluster.kubectl("get", "deployment", "kuberay-operator", path, check=False)
@@ -173,13 +181,6 @@ def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
         "rollout", "status", "deployment/kuberay-operator", f"--timeout={READY_SECONDS}s",
         deadline=READY_SECONDS + 30,
     )  # fmt: skip
-
-
-def _build_kuberay(image: str) -> None:
-    with tempfile.TemporaryDirectory() as context:
-        shutil.copy(tool_folder("kuberay") / "manager", context)
-        shutil.copy(HERE / "kuberay.Dockerfile", Path(context, "Dockerfile"))
-        run(["docker", "build", "-q", "-t", image, context])
 
 
 def _cluster() -> Kubernetes:

@@ -30,6 +30,7 @@ CRICTL = "v1.36.0"
 KIND = "v0.33.0"
 HELM = "v4.3.1"
 KUBERAY = "v1.6.2"
+KUEUE = "v0.16.2"
 REGISTRY = "v3.1.1"
 
 SOURCES = Path(__file__).parent / "go"
@@ -215,6 +216,13 @@ def _build_kuberay(folder: Path) -> None:
     _build_within(folder, _KUBERAY_MODULE, KUBERAY, _KUBERAY_MODULE, "manager")
 
 
+_KUEUE_MODULE = "sigs.k8s.io/kueue"
+
+
+def _build_kueue(folder: Path) -> None:
+    _build_within(folder, _KUEUE_MODULE, KUEUE, f"{_KUEUE_MODULE}/cmd/kueue", "manager")
+
+
 _REGISTRY_MODULE = "github.com/distribution/distribution/v3"
 _REGISTRY_MAIN = (SOURCES.with_name("registry_image") / "main.go").read_text()
 
@@ -241,13 +249,16 @@ def _build_within(
     shutil.rmtree(own)
 
 
-def _copy_kuberay_config(folder: Path) -> None:
-    """KubeRay's module carries its CRDs, roles and deployment as a kustomization."""
-    described = _go("mod", "download", "-json", f"{_KUBERAY_MODULE}@{KUBERAY}", folder=folder)
-    source = Path(json.loads(described)["Dir"]) / "config"
-    shutil.copytree(source, folder, dirs_exist_ok=True)
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(path.stat().st_mode | 0o200)  # the module cache is read-only
+def _config_of(module: str, version: str) -> Callable[[Path], None]:
+    """KubeRay's and Kueue's modules carry CRDs, roles and deployment as a kustomization."""
+
+    def copy(folder: Path) -> None:
+        described = _go("mod", "download", "-json", f"{module}@{version}", folder=folder)
+        shutil.copytree(Path(json.loads(described)["Dir"]) / "config", folder, dirs_exist_ok=True)
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(path.stat().st_mode | 0o200)  # the module cache is read-only
+
+    return copy
 
 
 def _digest(text: str) -> str:
@@ -271,7 +282,9 @@ TOOLS: Mapping[str, Tool] = {
     "helm": Tool(HELM, _install("helm.sh/helm/v4/cmd/helm", HELM), _SMALL),
     "registry": Tool(REGISTRY, _build_registry, f"{_SMALL} {_FLAGS} {_REGISTRY_MAIN}"),
     "kuberay": Tool(KUBERAY, _build_kuberay, f"{_SMALL} {_FLAGS}"),
-    "kuberay-config": Tool(KUBERAY, _copy_kuberay_config, ""),
+    "kuberay-config": Tool(KUBERAY, _config_of(_KUBERAY_MODULE, KUBERAY), ""),
+    "kueue": Tool(KUEUE, _build_kueue, f"{_SMALL} {_FLAGS}"),
+    "kueue-config": Tool(KUEUE, _config_of(_KUEUE_MODULE, KUEUE), ""),
 }
 
 

@@ -1,0 +1,90 @@
+"""Kueue itself: a job waits for quota, trains, gives way to a weightier one, and goes on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cluster import kueue
+from cluster.images import Images
+from cluster.kubernetes import Kubernetes
+from cluster.training_job import MINUTES, Status, TrainingJob, a_job, attempts, lifetimes
+from raggrpo_api.names import LABEL_CLUSTER, LABEL_JOB
+from raggrpo_operator.core.quantity import parse_quantity
+
+pytestmark = pytest.mark.long
+
+STEPS, EVERY = 30, 4
+
+
+@pytest.fixture(scope="module")
+def queue(cluster: Kubernetes) -> Iterator[None]:
+    """Kueue with one queue, which holds one job; gone afterwards."""
+    kueue.install(cluster)
+    yield
+    kueue.remove(cluster)
+
+
+@pytest.mark.timeout(3600)
+def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
+    cluster: Kubernetes, operator: Images, queue: None, seeded: str
+) -> None:
+    job = TrainingJob(cluster, seeded, "patient")
+    cluster.apply(kueue.a_local_queue(), kueue.a_rival("earlier"), namespace=seeded)
+    until_admitted(job, "earlier")
+    # Whatever spent the budget would end the job.
+    spec = {"scheduling": {"queueName": kueue.QUEUE}, "recovery": {"maxRestarts": 0}}
+    with lifetimes(cluster, seeded) as clusters:
+        cluster.apply(a_job(job.name, operator.trainer, STEPS, **spec), namespace=seeded)
+        job.until(lambda status: status.get("phase") == "Queued", "wait for quota")
+        assert ray_pods(job) == ""
+
+        job.kubectl("delete", "job", "earlier")
+        status = job.until_done(EVERY + 1, attempt=1)
+        assert status["checkpoint"]["step"] >= EVERY
+        kueue.until_used(cluster, cpu=requested_cpu(status))
+        template = job.ray_cluster()["spec"]["headGroupSpec"]["template"]
+        assert template["spec"]["nodeSelector"] == kueue.FLAVOUR
+
+        cluster.apply(kueue.a_rival("urgent", priority=kueue.HIGH), namespace=seeded)
+        until_admitted(job, "urgent")
+        assert ray_pods(job) == "", "the quota was passed on before the pods were gone"
+        status = job.until(has_given_way, "way given")
+        saved = status["checkpoint"]["step"]
+        assert EVERY < saved == status["attempts"][-1]["toStep"] < STEPS
+        assert status["restarts"].get("sinceProgress", 0) == 0
+
+        job.kubectl("delete", "job", "urgent")
+        status = job.until_done(1, attempt=2)
+        assert status["attempts"][0]["fromStep"] == saved
+        status = job.until_complete()
+
+        assert attempts(status) == [(1, "Preempted", "First"), (2, "Succeeded", "NewCluster")]
+        assert status["restarts"]["byCause"] == {"Preempted": 1}
+        job.until_freed(90)
+        assert clusters() == ["patient-c1 ADDED", "patient-c1 DELETED"]
+    kueue.until_used(cluster, cpu="0", memory="0")
+    assert job.on_volume(operator.trainer)["steps"] == [*range(1, STEPS + 1)]
+
+
+def until_admitted(job: TrainingJob, rival: str) -> None:
+    """Wait until the rival has its quota."""
+    goes = "--for=jsonpath={.spec.suspend}=false"
+    minutes = f"--timeout={MINUTES}m"
+    job.kubectl("wait", f"job/{rival}", goes, minutes, deadline=60 * MINUTES + 30)
+
+
+def has_given_way(status: Status) -> bool:
+    """Tell whether the first attempt is over and the job waits again."""
+    return status["phase"] == "Queued" and "cause" in status["attempts"][-1]
+
+
+def ray_pods(job: TrainingJob) -> str:
+    """Return the names of the job's Ray pods, also of those that are ending."""
+    return job.kubectl("get", "pods", "-l", f"{LABEL_JOB}={job.name},{LABEL_CLUSTER}", "-o=name")
+
+
+def requested_cpu(status: Status) -> str:
+    """Return what the status says that the Ray pods request together."""
+    sized = [each for each in status["sizing"]["pods"] if each["role"] in ("head", "trainer")]
+    cpus = sum(parse_quantity(each["cpu"]) * each.get("replicas", 1) for each in sized)
+    return f"{1000 * cpus:.0f}m"
