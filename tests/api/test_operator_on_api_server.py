@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -499,7 +500,7 @@ def is_of_ray(pod: Manifest) -> bool:
 
 
 def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list[str]:
-    """Return the verbs that changed objects of a kind, except the players'."""
+    """Return the verbs that changed objects of a kind, except the players' and what was refused."""
     events = [each for each in server.audit_events() if "objectRef" in each]
     return [
         each["verb"]
@@ -508,6 +509,7 @@ def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list
         and each["objectRef"].get("namespace") == namespace
         and each["verb"] not in ("get", "list", "watch")
         and not each["userAgent"].startswith("python-httpx")
+        and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
     ]
 
 
