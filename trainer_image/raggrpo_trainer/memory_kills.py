@@ -10,7 +10,8 @@ from pathlib import Path
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from .pod_processes import run_in_pod
 
 COUNTS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
 """Of control groups version 2 and 1, as a container sees its own."""
@@ -34,12 +35,7 @@ def killed_for_memory(error: BaseException, kills: Mapping[str, int]) -> bool:
     """
     if BY_RAY in str(error):
         return True
-    now = {
-        node: ray.remote(memory_kills).options(
-            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-        ).remote()
-        for node in kills
-    }  # fmt: skip
+    now = {node: run_in_pod(node, memory_kills) for node in kills}
     for node, answer in now.items():
         try:
             if ray.get(answer, timeout=ANSWER_SECONDS) > kills[node]:

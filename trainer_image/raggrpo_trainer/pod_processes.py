@@ -1,8 +1,8 @@
 """Processes of an attempt in its pods: a process number means something in its own pod only."""
 
 import os
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -36,11 +36,16 @@ def send(processes: Iterable[PodProcess], number: int) -> list[int]:
         if node == here:
             sent += [pid] if _send(pid, number) else []
         else:
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
-            task = ray.remote(_send).options(num_cpus=0, scheduling_strategy=there)
-            task.remote(pid, number)
+            run_in_pod(node, _send, pid, number)
             sent.append(pid)
     return sent
+
+
+def run_in_pod(node: str, function: Callable[..., Any], *arguments: object) -> Any:
+    """Return a Ray reference to what a function returns in that pod, an error if it is lost."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    task = ray.remote(function).options(num_cpus=0, scheduling_strategy=there)
+    return task.remote(*arguments)
 
 
 def _send(pid: int, number: int) -> bool:

@@ -20,7 +20,7 @@ def note_queue(this: Round) -> bool:
     cluster, suspended = this.observed.cluster, get_condition(this.status, ConditionType.SUSPENDED)
     if this.job.spec.suspend:
         return False
-    if cluster is not None and is_queued(this):
+    if cluster is not None and cluster.is_queued:
         this.condition(ConditionType.SUSPENDED, True, QUEUED, cluster.message)
         return True
     if (suspended.status, suspended.reason) == ("True", QUEUED):
