@@ -13,6 +13,7 @@ when it is not there; the operator runs with its chart's defaults. docs/benchmar
 import argparse
 import json
 import logging
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,7 @@ from cluster.kubernetes import Kubernetes  # noqa: E402
 from cluster.objects import a_pod, mounting  # noqa: E402
 from cluster.operator_release import install  # noqa: E402
 from cluster.tools import KUBERAY, CannotBuild, tool_folder  # noqa: E402
-from cluster.training_job import CLAIM, MOUNT, a_job, seed  # noqa: E402
+from cluster.training_job import CLAIM, KILL_DRIVER, MOUNT, a_job, seed  # noqa: E402
 from raggrpo_api import names  # noqa: E402
 from raggrpo_api.history import Record  # noqa: E402
 from word_model import write_word_model  # noqa: E402
@@ -103,7 +104,7 @@ class Run:
 
     def kill_driver(self) -> float:
         """End the driver as the kernel would; returns when."""
-        kill = "pkill -KILL -f '^python -m raggrpo_trainer$' && date +%s.%N"
+        kill = f"{shlex.join(KILL_DRIVER)} && date +%s.%N"
         return float(self._in_head("bash", "-c", kill))
 
     def delete_head(self) -> float:

@@ -17,6 +17,8 @@ from raggrpo_api import names
 
 MOUNT = "/mnt/work"
 CLAIM = "work"
+KILL_DRIVER = ("pkill", "-KILL", "-f", "^python -m raggrpo_trainer$")
+"""For the head's container."""
 MINUTES = 8
 """How long one change of a job's state may take on a busy machine."""
 Status = Mapping[str, Any]
@@ -115,7 +117,7 @@ class TrainingJob:
 
     def kill_driver(self) -> None:
         """End the driver as the kernel would."""
-        self.in_head("pkill", "-KILL", "-f", "^python -m raggrpo_trainer$")
+        self.in_head(*KILL_DRIVER)
 
     def submissions(self) -> dict[str, str]:
         """Return the status of every submission that the head knows."""
