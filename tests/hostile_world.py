@@ -117,7 +117,18 @@ class HostileRuntime(SimulatedRuntime):
 
     def delete_cluster(self) -> None:
         """Delete the cluster behind the operator's back."""
-        self._cluster = self._lost = self.attempt = None
+        self.forget_attempt()
+        self._cluster = self._lost = None
+
+    def forget_attempt(self) -> None:
+        """Let the head restart in place, which knows of no submission then.
+
+        One that the operator has not yet seen there is made again, as the same attempt.
+        """
+        record = next(iter(self.job.status.attempts), None)
+        if self.attempt is not None and record is not None and not record.started:
+            self.forgiven += self.attempt.number == record.number
+        self.attempt = None
 
     def forgive(self) -> None:
         """Begin a new budget: the user had a say."""

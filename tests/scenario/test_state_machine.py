@@ -174,7 +174,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.world.has_cluster)
     @rule()
     def head_restarts_and_forgets(self) -> None:
-        self.world.attempt = None
+        self.world.forget_attempt()
 
     @precondition(lambda self: self.world.has_cluster)
     @rule()
