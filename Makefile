@@ -68,8 +68,10 @@ e2e: SELECTED = tests/e2e -m "not long"
 e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
 e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/cluster-tests.md
 e2e-full: kind-up ## the same with those that take longer; writes docs/cluster-tests.md
+drills-cluster: export KIND_CLUSTER = raggrpo-two
+drills-cluster: export KIND_NODES = 2
 drills-cluster: SELECTED = tests/e2e/drills -n 3 --drills-table docs/cluster-drills.md
-drills-cluster: kind-up ## every kind of loss on that cluster; writes docs/cluster-drills.md (long)
+drills-cluster: kind-up ## every kind of loss on a cluster of two nodes; writes docs/cluster-drills.md (long)
 e2e e2e-full drills-cluster:
 	$(BIN)/python tests/cluster/tools.py helm
 	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py

@@ -54,10 +54,16 @@ from cluster.kubernetes import Kubernetes  # noqa: E402
 from cluster.objects import a_pod, mounting  # noqa: E402
 from cluster.operator_release import install  # noqa: E402
 from cluster.tools import KUBERAY, CannotBuild, tool_folder  # noqa: E402
-from cluster.training_job import CLAIM, KILL_DRIVER, MOUNT, a_job, seed  # noqa: E402
+from cluster.training_job import (  # noqa: E402
+    CLAIM,
+    KILL_DRIVER,
+    MOUNT,
+    a_job,
+    seed,
+    write_model_and_data,
+)
 from raggrpo_api import names  # noqa: E402
 from raggrpo_api.history import Record  # noqa: E402
-from word_model import write_word_model  # noqa: E402
 
 STEPS, STEPS_FIRST, EVERY = 100, 6, 4
 """A job's target, its steps before each strike, and its steps between checkpoints."""
@@ -65,7 +71,6 @@ ETTR_STEPS, ETTR_KILL_EVERY, ETTR_SAVE_EVERY = 200, 20, 7
 """7 and 20 have no common factor: kills fall on every place between two checkpoints."""
 START_SECONDS, END_SECONDS, LOOK_SECONDS = 900.0, 180.0, 2.0
 READER = "reader"
-NUMBERS = 64
 SUBMITTED = (
     "import json, os, urllib.request as u;"
     "r = u.Request('http://127.0.0.1:8265/api/jobs/', headers="
@@ -264,11 +269,7 @@ def prepared(limit: float) -> Iterator[Bench]:
         tempfile.TemporaryDirectory() as folder,
         cluster.namespace(f"bench-{uuid.uuid4().hex[:8]}", restricted=True) as namespace,
     ):
-        words = [str(number) for number in range(NUMBERS + 1)]
-        model = write_word_model(Path(folder), ["+", "=", *words])
-        sums = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(NUMBERS)]
-        (model / "train.jsonl").write_text("".join(json.dumps(each) + "\n" for each in sums))
-        seed(cluster, namespace, model)
+        seed(cluster, namespace, write_model_and_data(Path(folder)))
         reader = mounting(a_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
         cluster.apply(token_secret(), reader, namespace=namespace)
         cluster.kubectl("wait", f"pod/{READER}", "--for=condition=Ready", "-n", namespace)

@@ -3,6 +3,7 @@
 KIND_NODE_IMAGE decides where images come from. `stock`: kind's own node image and public images.
 `own`: everything is built here from Go modules and Debian packages. Any other value: that node
 image. Unset: `stock` where a registry answers, else `own`. A cluster that is there is used again.
+KIND_CLUSTER is its name, KIND_NODES how many nodes a new one gets.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,22 @@ import yaml
 
 from cluster import registry
 from cluster.kubernetes import Kubernetes
+from cluster.objects import shared_volumes
 from cluster.tools import KUBERNETES, CannotBuild, tool_folder
 
 log = logging.getLogger("kind")
 
 HERE = Path(__file__).parent
 NAME = os.environ.get("KIND_CLUSTER", "raggrpo")
+FIRST_NODE = f"{NAME}-control-plane"
 READY_SECONDS = 180
 PROBE_IMAGE = "hello-world"
 BASE_IMAGE = "debian:bookworm-slim"
 """What images begin with where no registry answers; made from Debian's packages then."""
 AUDIT_LOG = "/var/log/kubernetes/audit.log"
 """In the node; kind.yaml names it too."""
+VOLUMES, VOLUMES_FOLDER = 100, "/var/local/volumes"
+"""How many claims there may be until the cluster is deleted, and where nodes have their files."""
 FREE_GIB = 8
 """The node image, its layers and a cluster need so much."""
 
@@ -61,9 +67,9 @@ def up() -> Kubernetes:
     if not _is_there():
         with timed(f"cluster {NAME} from {image or 'the stock node image'}"):
             chosen = ["--image", image] if image else []
-            config = ["--config", str(HERE / "kind.yaml"), "--kubeconfig", str(kubeconfig())]
-            kind("create", "cluster", "--name", NAME, "--wait", "180s", *config, *chosen)
+            _create(int(os.environ.get("KIND_NODES", "1")), chosen)
     cluster = _cluster()
+    _prepare_nodes(cluster, own=own)
     with timed("KubeRay"):
         _install_kuberay(cluster, own=own)
     return cluster
@@ -72,21 +78,31 @@ def up() -> Kubernetes:
 def down() -> None:
     """Delete the cluster; images and programs stay in their caches."""
     kind("delete", "cluster", "--name", NAME, "--kubeconfig", str(kubeconfig()))
+    if _shared_folder().exists():
+        # In a container: the files belong to the users of pods.
+        mounted = ["docker", "run", "--rm", "-v", f"{_shared_folder()}:/volumes", BASE_IMAGE]
+        run([*mounted, "find", "/volumes", "-mindepth", "1", "-delete"])
+        _shared_folder().rmdir()
     if not kind("get", "clusters").split():
         registry.stop(run)
 
 
 def load(*images: str) -> None:
-    """Put images of this machine's Docker into the cluster's node."""
+    """Put images of this machine's Docker into the cluster's nodes."""
     with timed(f"load {', '.join(images)}"):
-        registry.deliver(run, images, f"{NAME}-control-plane")
+        registry.deliver(run, images, nodes())
+
+
+def nodes() -> list[str]:
+    """Return the names of the cluster's nodes."""
+    return kind("get", "nodes", "--name", NAME).split()
 
 
 def pretend_gpus(cluster: Kubernetes, number: int, resource: str = "nvidia.com/gpu") -> None:
-    """Have the node offer GPUs that it does not have; pods that ask for them get scheduled."""
+    """Have the first node offer GPUs that it lacks; pods that ask for them get scheduled."""
     amounts = {resource: str(number)}
     status = {"capacity": amounts, "allocatable": amounts}
-    cluster.write_status("node", f"{NAME}-control-plane", status)
+    cluster.write_status("node", FIRST_NODE, status)
 
 
 def kubeconfig() -> Path:
@@ -130,7 +146,7 @@ def audit_events() -> Iterator[dict[str, Any]]:
 
     The log begins with the cluster: one that is used again holds earlier runs too.
     """
-    text = run(["docker", "exec", f"{NAME}-control-plane", "cat", AUDIT_LOG])
+    text = run(["docker", "exec", FIRST_NODE, "cat", AUDIT_LOG])
     for line in text.splitlines():
         yield json.loads(line)
 
@@ -162,6 +178,49 @@ def build_manager(tool: str, image: str) -> None:
         shutil.copy(tool_folder(tool) / "manager", context)
         shutil.copy(HERE / "manager.Dockerfile", Path(context, "Dockerfile"))
         run(["docker", "build", "-q", "-t", image, context])
+
+
+def _create(number: int, chosen: list[str]) -> None:
+    """Create the cluster; several nodes share a folder of this machine for volumes."""
+    config = yaml.safe_load((HERE / "kind.yaml").read_text())
+    config["nodes"] += [{"role": "worker"} for _ in range(number - 1)]
+    if number > 1:
+        _shared_folder().mkdir(exist_ok=True)
+        shared = {"hostPath": str(_shared_folder()), "containerPath": VOLUMES_FOLDER}
+        for node in config["nodes"]:
+            node["extraMounts"] = [*node.get("extraMounts", []), shared]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(config, file)
+        file.flush()
+        given = ["--config", file.name, "--kubeconfig", str(kubeconfig())]
+        kind("create", "cluster", "--name", NAME, "--wait", f"{READY_SECONDS}s", *given, *chosen)
+
+
+def _prepare_nodes(cluster: Kubernetes, own: bool) -> None:
+    """Let pods run on every node, reach those of the others, and share volumes."""
+    cluster.kubectl(
+        "taint", "nodes", "--all", "node-role.kubernetes.io/control-plane-", check=False
+    )
+    if own:  # kind's own image brings a network plugin that does this
+        found = cluster.read("nodes")["items"]
+        for node, other in permutations(found, 2):
+            [address] = [
+                each["address"]
+                for each in other["status"]["addresses"]
+                if each["type"] == "InternalIP"
+            ]
+            route = ["ip", "route", "replace", other["spec"]["podCIDR"], "via", address]
+            run(["docker", "exec", node["metadata"]["name"], *route])
+    folders = " ".join(f"{VOLUMES_FOLDER}/volume-{i}" for i in range(VOLUMES))
+    # Any user may write, as where a provisioner makes them.
+    make = f"mkdir -p {folders} && chmod 0777 {folders}"
+    run(["docker", "exec", FIRST_NODE, "bash", "-c", make])
+    cluster.apply(*shared_volumes(VOLUMES, VOLUMES_FOLDER))
+
+
+def _shared_folder() -> Path:
+    """Return this machine's folder for the volumes of a cluster of several nodes."""
+    return kubeconfig().with_name(f"{NAME}-volumes")
 
 
 def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
@@ -200,8 +259,7 @@ def _is_there() -> bool:
     """Return whether the cluster runs; one whose node was stopped is deleted."""
     if NAME not in kind("get", "clusters").split():
         return False
-    node = f"{NAME}-control-plane"
-    if run(["docker", "inspect", "-f", "{{.State.Running}}", node]).strip() == "true":
+    if run(["docker", "inspect", "-f", "{{.State.Running}}", FIRST_NODE]).strip() == "true":
         return True
     down()
     return False

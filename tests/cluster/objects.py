@@ -2,6 +2,38 @@
 
 from typing import Any
 
+STORAGE_CLASS = "shared"
+
+
+def shared_volumes(number: int, folder: str) -> list[dict[str, Any]]:
+    """Return a class of volumes that pods of all nodes may mount, and so many; see `kind_cluster`.
+
+    The provisioner of kind's own node image makes none that more than one node may mount.
+    """
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+    volumes = [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"volume-{i}"},
+            "spec": {
+                "storageClassName": STORAGE_CLASS,
+                "capacity": {"storage": "100Gi"},
+                "accessModes": ["ReadWriteMany"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "hostPath": {"path": f"{folder}/volume-{i}", "type": "Directory"},
+            },
+        }
+        for i in range(number)
+    ]
+    return [storage_class, *volumes]
+
 
 def a_claim(name: str) -> dict[str, Any]:
     """Return a claim of 1 GiB that pods on any node may mount at once."""
@@ -10,6 +42,7 @@ def a_claim(name: str) -> dict[str, Any]:
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": name},
         "spec": {
+            "storageClassName": STORAGE_CLASS,
             "accessModes": ["ReadWriteMany"],
             "resources": {"requests": {"storage": "1Gi"}},
         },

@@ -7,7 +7,7 @@ that pods use. The layers outlive clusters in the Docker volume `raggrpo-registr
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from cluster.tools import REGISTRY, tool_folder
@@ -23,16 +23,17 @@ Run = Callable[[list[str]], str]
 """Runs a command and returns what it printed."""
 
 
-def deliver(run: Run, images: tuple[str, ...], node: str) -> None:
-    """Give images of this machine's Docker to a node; layers that it has are not moved."""
+def deliver(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
+    """Give images of this machine's Docker to nodes; layers that they have are not moved."""
     outside = _start(run)
     for image in images:
         run(["docker", "tag", image, f"{outside}/{image}"])
         run(["docker", "push", "-q", f"{outside}/{image}"])
         run(["docker", "rmi", "--no-prune", f"{outside}/{image}"])
-        ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
-        run([*ctr, "pull", "--plain-http", f"{INSIDE}/{image}"])
-        run([*ctr, "tag", "--force", f"{INSIDE}/{image}", full_name(image)])
+        for node in nodes:
+            ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
+            run([*ctr, "pull", "--plain-http", f"{INSIDE}/{image}"])
+            run([*ctr, "tag", "--force", f"{INSIDE}/{image}", full_name(image)])
 
 
 def stop(run: Run) -> None:

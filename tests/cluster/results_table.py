@@ -33,8 +33,8 @@ were lost than may be, the exported history holds each step once, and neither tw
 Ray clusters of the job were ever there together. Steps are lost when they were done and had to be
 repeated; seconds are those of the whole test, with seeding a volume and the job's start.
 
-The node drained is the cluster's only one: the job's pods are evicted and wait until it takes
-pods again.
+The cluster has two nodes. The node drained is that of head and driver; the job goes on with both
+on the other one.
 
 Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes.
 

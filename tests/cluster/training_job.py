@@ -14,9 +14,11 @@ from cluster.objects import a_claim, a_pod, mounting
 from cluster.program import Program
 from cluster.tools import tool_folder
 from raggrpo_api import names
+from word_model import write_word_model
 
 MOUNT = "/mnt/work"
 CLAIM = "work"
+PROMPTS = 64
 KILL_DRIVER = ("pkill", "-KILL", "-f", "^python -m raggrpo_trainer$")
 """For the head's container."""
 MINUTES = 8
@@ -111,6 +113,10 @@ class TrainingJob:
         labels = f"{self._mine},{names.LABEL_ROLE}={role}"
         return self.kubectl("get", "pods", "-l", labels, "-o=name").split()[0].split("/")[1]
 
+    def node_of(self, role: str) -> str:
+        """Return the node of the first pod with this role."""
+        return self.kubectl("get", "pod", self.pod(role), "-o=jsonpath={.spec.nodeName}")
+
     def in_head(self, *command: str) -> str:
         """Run a command in the head's container."""
         return self.kubectl("exec", self.pod("head"), "-c", "ray-head", "--", *command)
@@ -157,6 +163,23 @@ class TrainingJob:
         self.kubectl("wait", "pod/reader", "--for=jsonpath={.status.phase}=Succeeded")
         found: dict[str, Any] = json.loads(self.kubectl("logs", "reader"))
         return found
+
+
+def write_model_and_data(folder: Path) -> Path:
+    """Write a tiny model, prompts and passages, few enough bytes for a ConfigMap."""
+    words = [str(number) for number in range(PROMPTS + 1)]
+    write_word_model(folder, ["+", "=", *words])
+    numbers = range(PROMPTS)
+    prompts = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in numbers]
+    write_rows(folder / "train.jsonl", prompts)
+    passages = [{"id": str(n), "contents": f"{n} + 1 = {n + 1}"} for n in numbers]
+    write_rows(folder / "corpus.jsonl", passages)
+    return folder
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write a JSONL file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def seed(cluster: Kubernetes, namespace: str, model: Path) -> None:

@@ -1,6 +1,5 @@
 """The kind cluster that all tests of this tier share, and what is kept when one fails."""
 
-import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -15,13 +14,11 @@ from cluster.kubernetes import Kubernetes
 from cluster.operator_release import MONITORING, install
 from cluster.results_table import commit_of, drills_page, page
 from cluster.tools import only_one
-from cluster.training_job import seed
-from word_model import write_word_model
+from cluster.training_job import seed, write_model_and_data, write_rows
 
 PAGES = {"--results-table": page, "--drills-table": drills_page}
 COMMIT = pytest.StashKey[str]()
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
-PROMPTS = 64
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,22 +98,11 @@ def monitoring(cluster: Kubernetes) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, prompts and passages, few enough bytes for a ConfigMap."""
-    words = [str(number) for number in range(PROMPTS + 1)]
-    folder = write_word_model(tmp_path_factory.mktemp("model"), ["+", "=", *words])
-    numbers = range(PROMPTS)
-    prompts = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in numbers]
-    write_rows(folder / "train.jsonl", prompts)
+    """A folder with a tiny model, prompts and passages."""
+    folder = write_model_and_data(tmp_path_factory.mktemp("model"))
     # A file as it comes from elsewhere: its prompts are in a column that no job expects.
     write_rows(folder / "questions.jsonl", [{"question": "1 + 1 =", "answer": "2"}])
-    passages = [{"id": str(n), "contents": f"{n} + 1 = {n + 1}"} for n in numbers]
-    write_rows(folder / "corpus.jsonl", passages)
     return folder
-
-
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write a JSONL file."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture
