@@ -19,7 +19,7 @@ from raggrpo_operator.core.observed import (
 )
 
 from .cluster_objects import RAY_CLUSTER_LABEL, condition_of, is_going
-from .pod_evidence import Loss, StartProblem, start_problem
+from .pod_evidence import Loss, StartProblem, is_head, start_problem
 
 Manifest = Mapping[str, Any]
 OVER = frozenset({"Succeeded", "Failed"})
@@ -98,17 +98,18 @@ def observed_cluster(
 def ending_cluster(
     job: RagGrpoJob, pods: Collection[Manifest], now: datetime
 ) -> ClusterObserved | None:
-    """Return the last attempt's cluster, whose RayCluster is gone, while its pods still end.
+    """Return the last attempt's cluster, whose RayCluster is gone, while its head still ends.
 
-    A driver in one of them may be saving: the next attempt would take the checkpoint folder away
-    from it. A pod whose grace is over is not waited for; its node may never tell of its end.
+    The driver in it may be saving: the next attempt would take the checkpoint folder away from
+    it. Workers save nothing without a driver. A pod whose grace is over is not waited for; its
+    node may never tell of its end.
     """
     attempts, cluster = job.status.attempts, job.status.cluster
     if not attempts or attempts[0].cause is None:
         return None
-    for pod in pods:
+    for pod in filter(is_head, pods):
         about = pod["metadata"]
-        if about.get("labels", {}).get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
+        if about["labels"].get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
             message = f"pod {about['name']} may still save"
             return ClusterObserved(cluster.number, is_lost=True, message=message)
     return None

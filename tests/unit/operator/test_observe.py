@@ -194,15 +194,16 @@ def after_an_attempt(cause: Cause | None) -> JobStatus:
 @pytest.mark.parametrize(
     ("pod", "cause", "is_waited_for"),
     [
-        (a_pod(), Cause.HEAD_LOST, True),
-        (a_pod(going=True), Cause.PREEMPTED, True),
-        (a_pod({"phase": "Failed"}), Cause.HEAD_LOST, False),
-        (a_pod(labels={"ray.io/cluster": "small-c0"}), Cause.HEAD_LOST, False),
-        (a_pod(going=True), None, False),  # an attempt whose cluster is gone has to end first
+        (a_pod(kind="head"), Cause.HEAD_LOST, True),
+        (a_pod(kind="head", going=True), Cause.PREEMPTED, True),
+        (a_pod(going=True), Cause.PREEMPTED, False),
+        (a_pod({"phase": "Failed"}, kind="head"), Cause.HEAD_LOST, False),
+        (a_pod(kind="head", labels={"ray.io/cluster": "small-c0"}), Cause.HEAD_LOST, False),
+        (a_pod(kind="head", going=True), None, False),  # its attempt has to end first
     ],
-    ids=["not yet deleted", "in its grace", "over", "of another cluster", "attempt not settled"],
+    ids=["not yet deleted", "in its grace", "a worker", "over", "another cluster's", "not settled"],
 )
-def test_pods_that_may_still_save_are_waited_for(
+def test_a_head_that_may_still_save_is_waited_for(
     pod: Manifest, cause: Cause | None, is_waited_for: bool
 ) -> None:
     job = a_job().model_copy(update={"status": after_an_attempt(cause)})
@@ -213,7 +214,7 @@ def test_pods_that_may_still_save_are_waited_for(
     assert (found is not None and found.is_lost) == is_waited_for
 
 
-def test_a_pod_beyond_its_grace_is_not_waited_for() -> None:
+def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
     job = a_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
 
-    assert ending_cluster(job, [a_pod(going=True)], NOW) is None
+    assert ending_cluster(job, [a_pod(kind="head", going=True)], NOW) is None
