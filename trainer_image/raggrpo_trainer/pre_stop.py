@@ -20,6 +20,8 @@ from raggrpo_api import names
 
 PAUSE_SECONDS = 0.5
 CALL_SECONDS = 5.0
+END_SECONDS = 5.0
+"""In which `ray start` ends the container, and this hook with it."""
 RAYLET = "/raylet/raylet"
 """How the program of every Ray node ends; `ray start --block` ends with it."""
 
@@ -43,6 +45,9 @@ def main(
         sleep(PAUSE_SECONDS)
     if options.end_ray:
         kill_raylet(Path("/proc"))
+        # `ray start` looks every second and takes everything with it. After the hook comes SIGTERM,
+        # on which it would rather ask one process after the other.
+        sleep(END_SECONDS)
     return 0
 
 

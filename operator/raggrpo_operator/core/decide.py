@@ -281,18 +281,18 @@ def _wait(this: Round) -> float:
 def _next_attempt(this: Round) -> Decision:
     """Record the next attempt; it is submitted in the next round."""
     state, status = this.status.restart_state, this.status
+    cluster = this.observed.cluster
+    keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
+    keep = keep and not recovery.needs_new_cluster(status)
+    if cluster is not None and not keep:  # before any delay: nobody needs what it holds
+        this.actions.append(DeleteCluster(cluster.number))
+        return this.end(requeue_after=0.5)
     wait = _wait(this)
     if wait > 0:
         return this.end(wait + 0.1)
     if why := this.upgrade_required():
         this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
         return this.end()
-    cluster = this.observed.cluster
-    keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
-    keep = keep and not recovery.needs_new_cluster(status)
-    if cluster is not None and not keep:
-        this.actions.append(DeleteCluster(cluster.number))
-        return this.end(requeue_after=0.5)
     number = status.cluster.number + (0 if keep else 1)
     record = AttemptRecord(
         number=status.attempt + 1,
