@@ -121,6 +121,8 @@ class SimulatedRuntime:
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
     _lost: tuple[Cause, str, str] | None = None
+    saves_until: datetime = T0
+    """How long a lost head may still save."""
     _preflight: tuple[str, datetime, str] | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
@@ -250,7 +252,14 @@ class SimulatedRuntime:
         number, created = self._cluster
         if self._lost is not None:
             cause, message, node = self._lost
-            return ClusterObserved(number, is_lost=True, cause=cause, node=node, message=message)
+            return ClusterObserved(
+                number,
+                is_lost=True,
+                may_save=self.now < self.saves_until,
+                cause=cause,
+                node=node,
+                message=message,
+            )
         if self.queue:
             return ClusterObserved(number, is_queued=True, message=self.queue)
         ready = (self.now - created).total_seconds() >= self.cluster_seconds

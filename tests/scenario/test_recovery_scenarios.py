@@ -151,6 +151,17 @@ async def test_a_lost_cluster_is_deleted_before_the_delay() -> None:
     assert story.runtime.now - lost_at < timedelta(seconds=2)
 
 
+async def test_a_cluster_whose_head_may_still_save_is_left_alone() -> None:
+    story = a_story({(1, 33): head_is_lost})
+    await story.until(lambda status: status.progress.step == 32)
+    story.runtime.saves_until = story.runtime.now + timedelta(seconds=50)
+    await story.until(lambda status: status.attempts[0].cause is not None)
+
+    await story.until(lambda status: status.attempt == 2)
+
+    assert story.runtime.now > story.runtime.saves_until
+
+
 async def test_lost_head_gets_a_new_cluster() -> None:
     story = a_story({(1, 33): head_is_lost})
 

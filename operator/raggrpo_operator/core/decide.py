@@ -285,7 +285,8 @@ def _next_attempt(this: Round) -> Decision:
     keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
     keep = keep and not recovery.needs_new_cluster(status)
     if cluster is not None and not keep:  # before any delay: nobody needs what it holds
-        this.actions.append(DeleteCluster(cluster.number))
+        if not cluster.may_save:
+            this.actions.append(DeleteCluster(cluster.number))
         return this.end(requeue_after=0.5)
     wait = _wait(this)
     if wait > 0:

@@ -44,6 +44,8 @@ class ClusterObserved:
     is_ready: bool = False
     is_lost: bool = False
     """The head is gone for good: nothing on it can be reached again."""
+    may_save: bool = False
+    """The lost head is still ending: its driver may be saving, with the help of its ranks."""
     is_queued: bool = False
     """A queueing system holds its pods back or takes them away; it will let them start again."""
     cause: Cause | None = None

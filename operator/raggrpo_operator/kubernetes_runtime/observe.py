@@ -22,8 +22,8 @@ from .cluster_objects import RAY_CLUSTER_LABEL, condition_of, is_going
 from .pod_evidence import Loss, StartProblem, is_head, start_problem
 
 Manifest = Mapping[str, Any]
-OVER = frozenset({"Succeeded", "Failed"})
-"""Phases of pods in which nothing runs any more."""
+NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
+"""Phases of pods in which there is no driver."""
 
 
 def cluster_number(ray_cluster: Manifest) -> int:
@@ -111,12 +111,17 @@ def ending_cluster(
         about = pod["metadata"]
         if about["labels"].get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
             message = f"pod {about['name']} may still save"
-            return ClusterObserved(cluster.number, is_lost=True, message=message)
+            return ClusterObserved(cluster.number, is_lost=True, may_save=True, message=message)
     return None
 
 
+def may_save(pods: Collection[Manifest], now: datetime) -> bool:
+    """Tell whether a head among these is being deleted and may still have a driver."""
+    return any(is_head(pod) and is_going(pod) and _may_run(pod, now) for pod in pods)
+
+
 def _may_run(pod: Manifest, now: datetime) -> bool:
-    if pod.get("status", {}).get("phase") in OVER:
+    if pod.get("status", {}).get("phase") in NOTHING_RUNS:
         return False
     return not is_going(pod) or now < parse_timestamp(pod["metadata"]["deletionTimestamp"])
 

@@ -38,6 +38,7 @@ from .observe import (
     cluster_number,
     ending_cluster,
     head_is_ready,
+    may_save,
     observed_cluster,
     observed_preflight,
     observed_retrievers,
@@ -206,13 +207,14 @@ class KubernetesRuntime:
         pods = owned_by(uid, self._reach.objects.pods.get(self._key, ()))
         problem, is_final = evidence.start_problem(self._key, pods, now)
         has_started = bool(job.status.attempts and job.status.attempts[0].started)
-        return observed_cluster(
+        cluster = observed_cluster(
             ray_cluster,
             losses=self._losses(job, ray_cluster),
             problem=problem,
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,
         )
+        return replace(cluster, may_save=cluster.is_lost and may_save(pods, now))
 
     def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
         """Return what the cluster has lost since the newest attempt began to run.

@@ -170,7 +170,7 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     lost = sum(each["lostSteps"] for each in record)
     ends = [(cause, tier) for _, cause, tier in attempts(status)]
     record_property(DRILL, {"name": name, "ends": ends, "lost": lost})
-    assert ends == [*drill.ends]
+    assert ends == [*drill.ends], [each.get("message") for each in record]
     assert lost <= drill.lost
     assert sum(len(each["skippedCheckpoints"]) for each in record) == drill.skips
     assert status["progress"]["step"] == STEPS

@@ -11,6 +11,7 @@ from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
 from raggrpo_operator.core.observed import ClusterObserved, PreflightObserved, RetrieverObserved
 from raggrpo_operator.kubernetes_runtime.observe import (
     ending_cluster,
+    may_save,
     observed_cluster,
     observed_preflight,
     observed_retrievers,
@@ -212,6 +213,21 @@ def test_a_head_that_may_still_save_is_waited_for(
     found = ending_cluster(job, [pod], in_grace)
 
     assert (found is not None and found.is_lost) == is_waited_for
+
+
+@pytest.mark.parametrize(
+    ("pod", "may"),
+    [
+        (a_pod(kind="head", going=True), True),
+        (a_pod(kind="head"), False),
+        (a_pod(going=True), False),
+        (a_pod({"phase": "Pending"}, kind="head", going=True), False),
+    ],
+    ids=["being deleted", "replaced already", "a worker", "never began"],
+)
+def test_a_driver_may_save_in_a_head_that_is_being_deleted(pod: Manifest, may: bool) -> None:
+    assert may_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
+    assert not may_save([pod], NOW)
 
 
 def test_a_head_beyond_its_grace_is_not_waited_for() -> None:

@@ -69,20 +69,55 @@ def test_it_waits_no_longer_than_told() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_without_the_token_nothing_is_stopped_and_nothing_waits(token: str) -> None:
+def test_without_the_token_nothing_is_stopped_and_nothing_waits(token: str, tmp_path: Path) -> None:
     asked: list[bool] = []
     with serving(lambda: bool(asked.append(True)), token="secret") as env:
         arguments = ["--head", "127.0.0.1", "--seconds", "30"]
-        assert main(arguments, env | {"RAY_AUTH_TOKEN": token}) == 0
+        assert main(arguments, env | {"RAY_AUTH_TOKEN": token}, processes=tmp_path) == 0
 
     assert not asked
 
 
-def test_nobody_there_is_nothing_to_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_tells_of_a_driver_that_cannot_be_reached(tmp_path: Path) -> None:
+    rank, waits = tmp_path / "815", list[float]()
+    rank.mkdir()
+    (rank / "cmdline").write_text("ray::RankActor.save\0")
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            (rank / "cmdline").write_text("ray::IDLE\0")
+
+    nobody = ["--head", "127.0.0.1", "--seconds", "30"]
+    port = {"RAGGRPO_PROGRESS_PORT": "1"}
+    assert main(nobody, port, clock=lambda: sum(waits), sleep=sleep, processes=tmp_path) == 0
+
+    assert len(waits) == 3
+
+
+def test_ranks_without_a_driver_are_not_waited_for_as_long_as_a_save(tmp_path: Path) -> None:
+    (tmp_path / "815").mkdir()
+    (tmp_path / "815" / "cmdline").write_text("ray::RankActor.train\0")
+    waits: list[float] = []
+
+    main(
+        ["--head", "127.0.0.1", "--seconds", "300"],
+        {"RAGGRPO_PROGRESS_PORT": "1"},
+        clock=lambda: sum(waits),
+        sleep=waits.append,
+        processes=tmp_path,
+    )
+
+    assert sum(waits) == pytest.approx(30, abs=0.5)
+
+
+def test_nobody_there_is_nothing_to_wait_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with serving(lambda: True) as env:
         pass
 
-    assert main(["--head", "127.0.0.1", "--seconds", "30"], env) == 0
+    assert main(["--head", "127.0.0.1", "--seconds", "30"], env, processes=tmp_path) == 0
     assert "refused" in capsys.readouterr().err
 
 
