@@ -1,6 +1,7 @@
 """`EvidenceBook`: what pods gave away, kept beyond the pods, which KubeRay deletes when they fail.
 
-Lives in this process only: after a restart the loss of a vanished pod is told by its cluster.
+Lives in this process only: after a restart the loss of a vanished pod is told by its cluster. What
+is known of a cluster outlives it, for the cache may show a deleted RayCluster a moment longer.
 """
 
 from collections.abc import Collection
@@ -56,11 +57,6 @@ class EvidenceBook:
         late = [each for each in final if now - since[each.uid] >= self._start_grace]
         told = next(iter(late or final or found), None)
         return told, bool(late)
-
-    def forget_cluster(self, key: JobKey, cluster: str) -> None:
-        """Drop what is known of a cluster that was deleted."""
-        self._losses.pop((key, cluster), None)
-        self._failing_since.pop(key, None)
 
     def forget(self, key: JobKey) -> None:
         """Drop everything about a job that is gone."""

@@ -256,7 +256,6 @@ class KubernetesRuntime:
             return
         await self._reach.children.delete_cluster(found)
         await self._reach.heads.forget(self._key)
-        self._reach.evidence.forget_cluster(self._key, name)
 
     async def _running_head(self, job: RagGrpoJob) -> Head:
         ray_cluster = await self._ray_cluster(job)

@@ -1,6 +1,7 @@
 """Every kind of loss on the real cluster; `make drills-cluster` writes docs/cluster-drills.md."""
 
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -154,7 +155,8 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     seeded: str,
     record_property: Callable[[str, object], None],
 ) -> None:
-    drill, job = DRILLS[name], TrainingJob(cluster, seeded, "drill")
+    # A drain finds pods by their job's name in all namespaces, those of other drills too.
+    drill, job = DRILLS[name], TrainingJob(cluster, seeded, f"drill-{uuid.uuid4().hex[:8]}")
     manifest = a_job(job.name, operator.trainer, STEPS, **drill.spec)
     manifest["spec"]["env"][0]["value"] += ";" + drill.faults if drill.faults else ""
     with lifetimes(cluster, seeded) as clusters:
