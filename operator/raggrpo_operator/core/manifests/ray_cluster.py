@@ -17,7 +17,7 @@ from .pods import container, pod_labels, pod_spec, trainer_env
 SPARE_CPUS = 2
 """Logical CPUs of a worker beside its ranks and engines: Ray's own tasks must find a place."""
 SHUTDOWN_SECONDS = 15
-"""From the end of the preStop hook to SIGKILL."""
+"""From the end of the preStop hook's wait for the driver to SIGKILL: for Ray to end in."""
 
 
 def render_ray_cluster(
