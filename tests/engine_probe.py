@@ -44,7 +44,6 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         enable_chunked_prefill=True,
         enforce_eager=True,
         enable_sleep=False,
-        kv_cache_bytes=64 << 20,
     )
     engine = (InProcessEngine if kind == "in-process" else AsyncEngine)(options)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -19,8 +19,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from raggrpo_api.algorithm import LossAggregation
 from raggrpo_api.model import Attention
 from raggrpo_api.training import Precision, RowLayout
-from raggrpo_trainer.loss import Objective
-from raggrpo_trainer.packing import Completion, Group
+from raggrpo_trainer.groups import Completion, Group
+from raggrpo_trainer.objective import Objective
 from raggrpo_trainer.policy import Policy, init_process_group
 
 T = TypeVar("T")

@@ -81,7 +81,8 @@ def test_run_can_be_interrupted_killed_and_continued(tmp_path: Path) -> None:
     job.wait_until_gone()
     assert code == 0, output
     causes = [cause for cause, _ in job.attempts()]
-    assert causes == ["Suspended", "HeadLost", "Suspended", "Succeeded"]
+    said = job.state["status"]["attempts"]
+    assert causes == ["Suspended", "HeadLost", "Suspended", "Succeeded"], said
     last, _, dead, _ = job.state["status"]["attempts"]
     assert last["fromStep"] == saved
     assert "`raggrpo run` was killed" in dead["message"]

@@ -22,7 +22,7 @@ from raggrpo_operator.core.resolve import resolve, trainer_config
 from raggrpo_operator.errors import RuntimeTrouble
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
-from raggrpo_operator.local_runtime.processes import Processes, free_port
+from raggrpo_operator.local_runtime.processes import Processes, free_ports
 from raggrpo_operator.local_runtime.ray_head import RayHead
 from raggrpo_operator.local_runtime.runtime import SILENT_LOOKS, SILENT_SECONDS, LocalRuntime
 from raggrpo_operator.local_runtime.supervise import prepare
@@ -79,7 +79,7 @@ def is_there(path: str) -> bool:
 def a_silent_head(tmp_path: Path, processes: Processes) -> RayHead:
     """A head that lives, and whose Jobs API never answers."""
     child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
-    return RayHead(1, child, tmp_path / "raggrpo-x", free_port(), free_port())
+    return RayHead(1, child, tmp_path / "raggrpo-x", *free_ports(2))
 
 
 async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(

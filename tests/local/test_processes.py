@@ -3,6 +3,7 @@ import json
 import operator
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import process_tree
 from raggrpo_api import names
 from raggrpo_operator.errors import RuntimeTrouble
 from raggrpo_operator.local_runtime import warden
-from raggrpo_operator.local_runtime.processes import Processes, free_port, signal_name
+from raggrpo_operator.local_runtime.processes import Processes, free_ports, is_free, signal_name
 
 DEADLINE_SECONDS = 60
 
@@ -221,5 +222,11 @@ def test_nothing_survives_an_exception(tmp_path: Path) -> None:
     owner.close()
 
 
-def test_free_ports_lie_where_ray_allows_its_gcs() -> None:
-    assert all(not 10_002 <= free_port() <= 19_999 for _ in range(50))
+def test_free_ports_differ_and_lie_where_ray_allows_its_gcs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        found = [port for _ in range(10) for port in free_ports(50)]
+
+        assert not is_free(taken)
+    assert all(len(set(found[i : i + 50])) == 50 for i in range(0, 500, 50))
+    assert all(not 10_002 <= port <= 19_999 for port in found)

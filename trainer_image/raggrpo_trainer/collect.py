@@ -24,7 +24,7 @@ from .actor_output import parse_actor_output
 from .advantage import group_advantages
 from .engine import Generation, GenerationRequest
 from .errors import TrainerError
-from .packing import Group
+from .groups import Group
 from .prompt_files import Prompt
 from .prompts import Composer, PromptTooLong, cut_to_tokens
 from .retrieval import RetrievalClient

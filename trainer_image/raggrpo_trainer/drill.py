@@ -17,7 +17,7 @@ from .checkpoint import SavePhase
 from .checkpoint_folder import CheckpointName
 from .errors import TrainerError
 from .faults import Faults
-from .packing import Group
+from .groups import Group
 from .pod_processes import PodProcess, send, this_process
 from .ranks import Ranks
 from .rollout import EnginePool

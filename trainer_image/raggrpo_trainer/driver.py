@@ -36,13 +36,13 @@ from .faults import Faults
 from .fence import Fence
 from .job_config import endpoint_headers, read_config
 from .loop import Parts, Position, Stopped, train
-from .loss import Objective
+from .objective import Objective
 from .placement import Placement
 from .pod_processes import this_process
 from .precision import chosen_precision
 from .progress_actor import ProgressActor, obtain_progress_actor
 from .prompt_files import Prompt, read_prompts, stage_files
-from .prompts import Composer, PromptSource, load_tokenizer
+from .prompts import Composer, PromptSource, Tokenizer, load_tokenizer
 from .ranks import Ranks, end_older_ranks
 from .reporting import Reporter
 from .retrieval import RetrievalClient
@@ -140,14 +140,15 @@ class _Attempt:
         placement = await Placement.obtain(config)
         ranks = Ranks.create(config, placement, fence.epoch, folder)
         store = await asyncio.to_thread(self._open_store, fence, drill)
-        tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
-        train_prompts, validation_prompts = await asyncio.to_thread(read_data, config)
-        identity = identity_of(config, len(train_prompts))
+        reading = asyncio.create_task(asyncio.to_thread(read_inputs, config))
         precision = await _precision(config, ranks)
         options = engine_options(config, precision)
         pool = EnginePool(config, options, placement, fence.epoch, folder)
         starting = asyncio.create_task(pool.start())
-        await ranks.build(policy_arguments(config) | {"precision": precision})
+        building = ranks.build(policy_arguments(config) | {"precision": precision})
+        inputs, _ = await asyncio.gather(reading, building)
+        tokenizer, train_prompts, validation_prompts = inputs
+        identity = identity_of(config, len(train_prompts))
         reporter.measure(ranks.flops_probe(config.monitoring.flops_every_steps))
         reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
         position = await self._resume(store, ranks, reporter, identity)
@@ -276,16 +277,20 @@ def attempt_folder(config: TrainerConfig) -> Path:
     return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)
 
 
-def read_data(config: TrainerConfig) -> tuple[list[Prompt], list[Prompt]]:
-    """Return training and held-out prompts, from copies on the pod's own disk if asked (A6)."""
+def read_inputs(config: TrainerConfig) -> tuple[Tokenizer, list[Prompt], list[Prompt]]:
+    """Return tokenizer, training and held-out prompts.
+
+    The prompts are read from copies on the pod's own disk if that is asked for (A6).
+    """
     data = config.data
+    tokenizer = load_tokenizer(config.model.path)
 
     def read(files: Sequence[str]) -> list[Prompt]:
         if data.stage_to_local_disk:
             files = stage_files(files, Path(tempfile.gettempdir()) / "raggrpo-data")
         return read_prompts(files, data, config.retrieval, config.reward)
 
-    return read(data.train_files), read(data.validation_files)
+    return tokenizer, read(data.train_files), read(data.validation_files)
 
 
 def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 WORKER_EXTENSION = "raggrpo_trainer.vllm_extension.WorkerExtension"
 CPU_BLOCK_SIZE = 32
 """Tokens per cache block; vLLM's CPU default of 128 would never share a short prompt."""
+CPU_KV_CACHE_BYTES = (64 << 20, 2 << 30)
+"""Least and most of a CPU's cache; within it, all concurrent sequences find room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ class EngineOptions:
     enable_chunked_prefill: bool
     enforce_eager: bool
     enable_sleep: bool
-    kv_cache_bytes: int = 0
-    """Size of the KV cache on CPU; on GPU it follows from gpu_memory_utilization."""
+    kv_cache_tokens: int = 0
+    """What the KV cache holds on CPU; on GPU it follows from gpu_memory_utilization."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of vLLM's engines."""
@@ -61,7 +63,7 @@ class EngineOptions:
             return common | {
                 "enforce_eager": True,
                 "block_size": CPU_BLOCK_SIZE,
-                "kv_cache_memory_bytes": self.kv_cache_bytes,
+                "kv_cache_memory_bytes": self._kv_cache_bytes(),
                 "enable_chunked_prefill": False,
             }
         return common | {
@@ -70,6 +72,17 @@ class EngineOptions:
             "enable_chunked_prefill": self.enable_chunked_prefill,
             "enable_sleep_mode": self.enable_sleep,
         }
+
+    def _kv_cache_bytes(self) -> int:
+        from transformers import AutoConfig  # slow to import; an engine's process needs it anyway
+
+        model = AutoConfig.from_pretrained(self.model_path)
+        head = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+        kv_heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
+        element = {"FP32": 4, "BF16": 2}[self.precision]
+        per_token = 2 * model.num_hidden_layers * kv_heads * head * element
+        least, most = CPU_KV_CACHE_BYTES
+        return int(min(max(least, self.kv_cache_tokens * per_token), most))
 
 
 def environment(device: str, threads: int) -> dict[str, str]:

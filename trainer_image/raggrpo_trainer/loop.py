@@ -26,7 +26,7 @@ from .checkpoint_compatibility import meta_of
 from .collect import Collector
 from .drill import Drill
 from .errors import TrainerError
-from .packing import Group
+from .groups import Group
 from .prompts import PromptSource
 from .ranks import Ranks
 from .reporting import Reporter

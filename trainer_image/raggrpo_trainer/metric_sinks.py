@@ -5,6 +5,7 @@ Used by the reporting thread alone. What grows with the run is thinned out, neve
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -68,13 +69,18 @@ class TensorBoard:
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add the scalars' points at a step."""
-        if self._board is None:
-            # Slow to import: an attempt that fails before its first step must not wait for it.
-            from torch.utils.tensorboard import SummaryWriter
+        # TensorBoard's own writer: torch's does the same, and importing torch takes seconds.
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-            self._board = SummaryWriter(self.place, purge_step=step, flush_secs=self._flush_seconds)
-        for name, value in scalars.items():
-            self._board.add_scalar(name, value, step)
+        now = time.time()
+        if self._board is None:
+            self._board = EventFileWriter(self.place, flush_secs=self._flush_seconds)
+            began = SessionLog(status=SessionLog.START)
+            self._board.add_event(Event(wall_time=now, step=step, session_log=began))
+        points = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._board.add_event(Event(wall_time=now, step=step, summary=Summary(value=points)))
 
     def close(self) -> None:
         """Flush and close the event file."""

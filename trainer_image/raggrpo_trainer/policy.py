@@ -33,12 +33,15 @@ from raggrpo_api.model import Attention
 from raggrpo_api.training import Precision, RowLayout
 
 from .export import full_parameters, write_folder
-from .loss import Objective, grpo_loss, token_weights
+from .groups import Group
+from .loss import grpo_loss
 from .model import TokenLogprobs, build_model
-from .packing import Group, Item, MicroBatch, balance, items, micro_batch, plan
+from .objective import Objective, token_weights
+from .packing import Item, MicroBatch, balance, items, micro_batch, plan
 from .peak_memory import PeakMemory
-from .step_metrics import StepMetrics, Totals, UpdateSums, step_metrics
+from .step_metrics import StepMetrics, UpdateSums, step_metrics
 from .stopwatch import Stopwatch
+from .update_totals import UpdateTotals
 
 
 def init_process_group(
@@ -233,7 +236,7 @@ class Policy:
     def _accumulate_gradients(
         self, work: "_Work", old_logprobs: Tensor | None, clock: Stopwatch
     ) -> tuple[UpdateSums, float]:
-        totals = Totals(self._device)
+        totals = UpdateTotals(self._device)
         for batch in self._micro_batches(work):
             clock.mark("pack")
             ref_logprobs = None

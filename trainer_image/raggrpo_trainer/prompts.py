@@ -90,12 +90,17 @@ def load_tokenizer(path: str) -> Tokenizer:
     AutoTokenizer replaces a generic tokenizer by the class that belongs to the model's type, and
     with it its way of splitting text: what `tokenizer.json` says would be ignored without a word.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     config = Path(path) / "tokenizer_config.json"
     name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
-    kind = PreTrainedTokenizerFast if name in GENERIC_TOKENIZERS else AutoTokenizer
-    tokenizer: Tokenizer = kind.from_pretrained(path)
+    tokenizer: Tokenizer
+    if name in GENERIC_TOKENIZERS:
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+    else:
+        from transformers import AutoTokenizer  # brings torch, which takes seconds
+
+        tokenizer = AutoTokenizer.from_pretrained(path)
     return tokenizer
 
 

@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 MAX_REPLACEMENTS = 3
 """In-place replacements of engines per attempt; more of them point to something deeper."""
-CPU_KV_CACHE_BYTES_PER_ELEMENT = {"FP32": 4, "BF16": 2}
 
 
 class StaleEpoch(Exception):
@@ -129,20 +128,8 @@ def engine_options(config: TrainerConfig, precision: str) -> EngineOptions:
         enable_chunked_prefill=rollout.enable_chunked_prefill,
         enforce_eager=rollout.enforce_eager,
         enable_sleep=config.resources.placement == "Colocated",
-        kv_cache_bytes=_cpu_cache_bytes(config, precision, length * concurrent) if on_cpu else 0,
+        kv_cache_tokens=length * concurrent if on_cpu else 0,
     )
-
-
-def _cpu_cache_bytes(config: TrainerConfig, precision: str, tokens: int) -> int:
-    """Return the CPU cache that holds all concurrent sequences, at most 2 GiB."""
-    from transformers import AutoConfig
-
-    model = AutoConfig.from_pretrained(config.model.path)
-    head = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-    kv_heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
-    element = CPU_KV_CACHE_BYTES_PER_ELEMENT[precision]
-    per_token = 2 * model.num_hidden_layers * kv_heads * head * element
-    return int(min(max(64 << 20, tokens * per_token), 2 << 30))
 
 
 class EnginePool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .engine import Generation
-from .packing import Completion
+from .groups import Completion
 from .prompt_files import Prompt
 from .sample_failures import FailureLedger
 

@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from raggrpo_api.names import ENV_RUN_MARK
@@ -138,17 +139,23 @@ def sweep(mark: str) -> None:
         raise RuntimeTrouble(f"processes {withstood} cannot be ended", retryable=False)
 
 
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on."""
-    for port in random.sample(PORTS, 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeTrouble(f"no free port between {PORTS.start} and {PORTS.stop}")
+def free_ports(number: int) -> list[int]:
+    """Return different TCP ports of the loopback interface that nobody listens on."""
+    found = list(islice(filter(is_free, random.sample(PORTS, 100)), number))
+    if len(found) < number:
+        raise RuntimeTrouble(f"no free port between {PORTS.start} and {PORTS.stop}")
+    return found
+
+
+def is_free(port: int) -> bool:
+    """Return whether nobody listens on this port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def tail(file: Path, lines: int) -> str:

@@ -16,7 +16,7 @@ from raggrpo_api.trainer_config import World
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
-from .processes import Child, Processes, free_port, signal_name
+from .processes import Child, Processes, free_ports, signal_name
 
 SPARE_CPUS = 2
 """Logical CPUs beside ranks and engines: the driver's tasks must never wait for a place."""
@@ -77,18 +77,19 @@ def start_ray_head(
     temp_dir: Path,
 ) -> RayHead:
     """Start a head with room for the whole world, however many CPUs the machine has."""
-    dashboard_port = free_port()
+    # All at once: two components of a head with one port end it.
+    dashboard_port, progress_port, gcs_port, client_port, agent_port = free_ports(5)
     command = ray_start(
         cpus=logical_cpus(world),
         object_store_bytes=object_store_bytes,
-        gcs_port=free_port(),
+        gcs_port=gcs_port,
         dashboard_port=dashboard_port,
-        client_port=free_port(),
-        agent_port=free_port(),
+        client_port=client_port,
+        agent_port=agent_port,
         temp_dir=temp_dir,
     )
     child = processes.start(f"c{number}", command, head_env(env), log_file)
-    return RayHead(number, child, temp_dir, dashboard_port, free_port())
+    return RayHead(number, child, temp_dir, dashboard_port, progress_port)
 
 
 def driver_log(temp_dir: Path, submission_id: str) -> Path:

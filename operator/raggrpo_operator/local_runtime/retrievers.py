@@ -14,7 +14,7 @@ from raggrpo_api.status import Cause
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.observed import RetrieverObserved
 
-from .processes import Child, Processes, free_port, signal_name
+from .processes import Child, Processes, free_ports, signal_name
 
 HEALTH_SECONDS = 2.0
 
@@ -38,7 +38,8 @@ class Retrievers:
         if old is not None and old.child.exit_code() is None:
             return
         [managed] = [e.managed for e in endpoints if e.name == name and e.managed is not None]
-        port = old.port if old is not None else free_port()  # a running trainer knows the port
+        # A running trainer knows the port.
+        port = old.port if old is not None else free_ports(1)[0]
         log_file = self._logs / f"retriever-{name}.log"
         child = self._processes.start(
             f"retriever-{name}", command(managed, port), os.environ, log_file

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from policy_support import an_objective
 from raggrpo_api.algorithm import LossAggregation
-from raggrpo_trainer.loss import LossTerms, grpo_loss, token_weights
+from raggrpo_trainer.loss import LossTerms, grpo_loss
+from raggrpo_trainer.objective import token_weights
 
 
 def loss_of(

@@ -3,17 +3,8 @@ import torch
 
 from policy_support import a_group, uneven_groups
 from raggrpo_api.training import RowLayout
-from raggrpo_trainer.packing import (
-    Completion,
-    Group,
-    Item,
-    MicroBatch,
-    Span,
-    balance,
-    items,
-    micro_batch,
-    plan,
-)
+from raggrpo_trainer.groups import Completion, Group
+from raggrpo_trainer.packing import Item, MicroBatch, Span, balance, items, micro_batch, plan
 
 
 def items_of(groups: list[Group], *, skip_zero_advantage: bool = False) -> list[Item]:

@@ -26,9 +26,10 @@ from policy_support import (
 from raggrpo_api.algorithm import LossAggregation
 from raggrpo_api.model import Attention
 from raggrpo_api.training import Precision, RowLayout
+from raggrpo_trainer.groups import Completion, Group
 from raggrpo_trainer.loss import grpo_loss
 from raggrpo_trainer.model import TokenLogprobs, attention_implementation
-from raggrpo_trainer.packing import Completion, Group, items, micro_batch, plan
+from raggrpo_trainer.packing import items, micro_batch, plan
 from raggrpo_trainer.policy import Policy
 from raggrpo_trainer.step_metrics import StepMetrics
 

@@ -5,12 +5,8 @@ import pytest
 from policy_support import write_model
 from raggrpo_api.training import Precision
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.precision import (
-    MeasuredPrecision,
-    chosen_precision,
-    clearly_faster,
-    measure_precision,
-)
+from raggrpo_trainer.precision import MeasuredPrecision, chosen_precision
+from raggrpo_trainer.precision_probe import clearly_faster, measure_precision
 
 
 def test_bf16_is_chosen_only_when_clearly_faster() -> None:
