@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .large_import import large_import
+
 WORKER_EXTENSION = "raggrpo_trainer.vllm_extension.WorkerExtension"
 CPU_BLOCK_SIZE = 32
 """Tokens per cache block; vLLM's CPU default of 128 would never share a short prompt."""
@@ -185,7 +187,8 @@ class InProcessEngine:
     """vLLM's engine core stepped by one thread of this process: small and quick to start."""
 
     def __init__(self, options: EngineOptions) -> None:
-        from vllm import LLM
+        with large_import():
+            from vllm import LLM
 
         self._llm = LLM(**options.arguments())
         self._core = self._llm.llm_engine
@@ -293,8 +296,9 @@ class AsyncEngine:
     """vLLM's AsyncLLM: the engine of GPUs, tensor-parallel workers in processes of their own."""
 
     def __init__(self, options: EngineOptions) -> None:
-        from vllm import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
+        with large_import():
+            from vllm import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options.arguments()))
         self._can_sleep = options.enable_sleep and options.device != "cpu"

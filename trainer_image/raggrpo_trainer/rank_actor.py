@@ -18,6 +18,7 @@ from raggrpo_api.model import Attention
 
 from .device_peaks import peak_tflops
 from .groups import Group
+from .large_import import large_import
 from .memory_kills import memory_kills
 from .pod_processes import PodProcess, this_process
 from .precision import MeasuredPrecision
@@ -53,7 +54,8 @@ class RankActor:
 
     def __init__(self, rank: int, world_size: int, log_folder: str) -> None:
         register(Path(log_folder), f"rank-{rank}")
-        importlib.import_module(f"{__package__}.policy")  # begins now; `build` finds it
+        with large_import():
+            importlib.import_module(f"{__package__}.policy")  # begins now; `build` finds it
         self._rank, self._world_size = rank, world_size
         self._policy: Policy | None = None
         self._written: list[Path] = []

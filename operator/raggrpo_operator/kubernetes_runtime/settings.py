@@ -38,7 +38,7 @@ class Settings:
     """LEASE_NAME."""
     resync_seconds: float = 300.0
     """RESYNC_SECONDS: how often every job is looked at without an event."""
-    poll_seconds: float = 5.0
+    poll_seconds: float = 2.0
     """POLL_SECONDS: how often a running attempt is asked for its progress; see `Pace`."""
     status_seconds: float = 10.0
     """STATUS_SECONDS between two status writes that differ in progress only."""

@@ -132,6 +132,9 @@ def head_env(env: Mapping[str, str]) -> dict[str, str]:
         # Read by the process that stops a driver; given with the submission it has no effect, and
         # the driver is killed after 3 s, in the middle of its last save.
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
+        # Ranks and engines have environments of their own: workers in advance are for nobody.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
         "RAY_worker_niceness": "0",  # the default of 15 lets any other process starve ranks
         **inherited,
         **SURVIVES_SETPROCTITLE,
