@@ -144,16 +144,38 @@ def test_a_child_ignoring_signals_and_stopped_is_ended(
     assert warden.carriers(child.mark) == []
 
 
+def warden_of(processes: Processes) -> int:
+    """Return its process id; the environment of a process in its exec reads as empty."""
+    mark = f"{processes.mark}.warden"
+    wait_for(lambda: warden.carriers(mark) != [])
+    [found] = warden.carriers(mark)
+    return found
+
+
 def test_lost_warden_is_replaced(processes: Processes) -> None:
     processes.guard()
-    [first] = warden.carriers(f"{processes.mark}.warden")
+    first = warden_of(processes)
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: warden.carriers(f"{processes.mark}.warden") == [])
 
     processes.guard()
 
-    [second] = warden.carriers(f"{processes.mark}.warden")
-    assert second != first
+    assert warden_of(processes) != first
+
+
+def test_a_sweep_looks_again_before_it_says_that_nothing_is_left(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = processes.start("sleeper", ["sleep", "1000"], os.environ, tmp_path / "log")
+    look, blind = warden.carriers, [True]
+    monkeypatch.setattr(
+        warden, "carriers", lambda mark: [] if blind and blind.pop() else look(mark)
+    )
+    wait_for(lambda: look(child.mark) != [])
+
+    assert warden.sweep(child.mark) == []
+
+    assert look(child.mark) == []
 
 
 @pytest.mark.parametrize("victims", ["run", "run warden", "run keeper", "warden run", "keeper run"])
@@ -192,7 +214,7 @@ def signals(pid: int, *masks: str) -> int:
 
 def test_children_live_in_sessions_of_their_own(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sleep", "1000"], os.environ, tmp_path / "log")
-    [guard] = warden.carriers(f"{processes.mark}.warden")
+    guard = warden_of(processes)
 
     sessions = {os.getsid(pid) for pid in (child.process.pid, guard, os.getpid())}
 

@@ -43,15 +43,21 @@ def carriers(mark: str) -> list[int]:
 
 
 def sweep(mark: str, patience_seconds: float = PATIENCE_SECONDS) -> list[int]:
-    """SIGKILL every process with this mark until none is left; return those that withstood."""
+    """SIGKILL every process with this mark until none is left; return those that withstood.
+
+    None is left when two looks find none: the environment of a process in its exec reads as empty.
+    """
     deadline = time.monotonic() + patience_seconds
-    while left := carriers(mark):
+    missed = 0
+    while missed < 2:
+        left = carriers(mark)
+        missed = 0 if left else missed + 1
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        if time.monotonic() > deadline:
+        if left and time.monotonic() > deadline:
             return left
         time.sleep(0.02)
     return []
