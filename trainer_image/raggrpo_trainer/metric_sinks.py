@@ -69,7 +69,7 @@ class TensorBoard:
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add the scalars' points at a step."""
-        # TensorBoard's own writer: torch's does the same, and importing torch takes seconds.
+        # Imported late: a driver that starts must not wait for it. Torch's writer brings torch too.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
