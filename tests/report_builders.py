@@ -46,6 +46,7 @@ def a_step(step: int, **changes: Any) -> StepRecord:
         entropy=1.2,
         seconds={"retrieve": 0.5, "generate": 1.0, "reward": 0.0, "train": 2.0, "sync": 0.25},
         step_seconds=4.0,
+        rank_memory_bytes=2**30,
     )
     return replace(record, **changes)
 

@@ -163,6 +163,8 @@ class Baseline(ApiModel):
     seconds_by_stage: dict[str, float] = {}
     host_memory: int = 0
     """Bytes of the head pod."""
+    rank_memory: int = 0
+    """Bytes of the trainer pod that held most."""
 
 
 class RestartState(ApiModel):

@@ -56,6 +56,7 @@ def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> No
     log_dir = claim / "checkpoints" / "minimal" / "logs"
     for record in read_history(log_dir):  # rewards that are all equal leave nothing to compute
         assert (record["train_tflops"] > 0) == (record["num_positions"] > 0)
+        assert record["rank_memory_bytes"] > 2**28  # torch itself, which the driver does without
     shown = offline_run(log_dir)
     assert (shown.project, shown.name) == ("demo", "minimal")
     assert {p["step"] for p in shown.history if "train_tflops" in p} == {1, 2}

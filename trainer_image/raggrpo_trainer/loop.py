@@ -148,8 +148,9 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
             f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}: look at "
             "the step's samples, or lower training.learningRate",
         )
-    most = max(each.device_memory_bytes or 0 for each in of_ranks)
-    return replace(metrics, device_memory_bytes=most or None)
+    on_device = max(each.device_memory_bytes or 0 for each in of_ranks)
+    on_host = max(each.host_memory_bytes for each in of_ranks)
+    return replace(metrics, host_memory_bytes=on_host, device_memory_bytes=on_device or None)
 
 
 async def _synchronise(parts: Parts, version: int) -> None:
@@ -301,6 +302,7 @@ def step_record(
         entropy=metrics.entropy,
         seconds=seconds,
         step_seconds=total,
+        rank_memory_bytes=metrics.host_memory_bytes,
         device_memory_bytes=metrics.device_memory_bytes,
     )
 

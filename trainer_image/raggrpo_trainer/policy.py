@@ -185,6 +185,11 @@ class Policy:
         for name, tensor in full_parameters(self._model.causal_lm, dtype):
             yield name, tensor.cpu()
 
+    def release_cached_memory(self) -> None:
+        """Give back device memory that torch only keeps: engines may share the device (A26)."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def export_hf(self, folder: Path) -> None:
         """Write a plain Hugging Face folder on rank 0, in the data type of the starting model."""
         source = Path(self._model_path)

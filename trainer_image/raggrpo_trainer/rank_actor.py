@@ -7,8 +7,8 @@ imported in the actor's own process, where it begins while the driver goes on.
 import importlib
 import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from raggrpo_api.model import Attention
 
 from .device_peaks import peak_tflops
 from .groups import Group
+from .host_memory import host_memory_bytes
 from .large_import import large_import
 from .memory_kills import memory_kills
 from .pod_processes import PodProcess, this_process
@@ -91,27 +92,22 @@ class RankActor:
 
     def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
         """Train one step; `groups` is the whole batch, of which this rank takes its share."""
-        return self._built().step(groups, step=step)
+        metrics = self._built().step(groups, step=step)
+        return replace(metrics, host_memory_bytes=host_memory_bytes())
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         """Return the log-probabilities of the sampled tokens, one list per completion."""
         return self._built().logprobs(groups)
 
     def write_weights(self, version: int) -> str:
-        """Write all weights to a file in this pod's memory (rank 0; the others take part)."""
-        weights = self._built().export_weights()
-        if self._rank != 0:
-            for _ in weights:  # each is gathered from all ranks, and only rank 0 keeps it
-                pass
-            return ""
-        from safetensors.torch import save_file
+        """Write all weights to a file in this pod's memory (rank 0; the others take part).
 
-        path = Path(f"/dev/shm/raggrpo-weights-{os.getpid()}-{version}.safetensors")
-        while len(self._written) >= KEPT_WEIGHT_FILES:
-            self._written.pop(0).unlink()
-        save_file(dict(weights), path)
-        self._written.append(path)
-        return str(path)
+        The ranks are done with their devices then, which the engines take next.
+        """
+        policy = self._built()
+        path = self._keep_weights(policy.export_weights(), version)
+        policy.release_cached_memory()
+        return path
 
     def read_weights(self, path: str) -> Any:
         """Return a weights file as bytes that Ray shares without copying."""
@@ -149,6 +145,20 @@ class RankActor:
         """Remove the weights files."""
         for path in self._written:
             path.unlink(missing_ok=True)
+
+    def _keep_weights(self, weights: Iterable[tuple[str, Any]], version: int) -> str:
+        if self._rank != 0:
+            for _ in weights:  # each is gathered from all ranks, and only rank 0 keeps it
+                pass
+            return ""
+        from safetensors.torch import save_file
+
+        path = Path(f"/dev/shm/raggrpo-weights-{os.getpid()}-{version}.safetensors")
+        while len(self._written) >= KEPT_WEIGHT_FILES:
+            self._written.pop(0).unlink()
+        save_file(dict(weights), path)
+        self._written.append(path)
+        return str(path)
 
     def _built(self) -> "Policy":
         if self._policy is None:

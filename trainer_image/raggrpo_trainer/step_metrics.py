@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """What one step did: over all ranks, except the last two, which are this rank's own.
+    """What one step did: over all ranks, except the last three, which are this rank's own.
 
     Means are over the trained tokens.
     """
@@ -34,6 +34,8 @@ class StepMetrics:
     seconds: dict[str, float]
     device_memory_bytes: int | None
     """The most that tensors held at once during the step; None on a CPU."""
+    host_memory_bytes: int = 0
+    """What the rank's pod used after the step; 0: not looked at."""
 
 
 @dataclass(frozen=True, slots=True)

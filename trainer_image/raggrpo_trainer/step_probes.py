@@ -1,13 +1,11 @@
 """Measurements that are too dear or too slow-moving for every step (A23, A29)."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from .host_memory import host_memory_bytes
 from .step_record import StepRecord
 
-CGROUP = Path("/sys/fs/cgroup")
 FLOPS_PER_PARAMETER = 6
 """Of one position, forward 2 and backward 4, attention left out (Kaplan et al. 2020, 2.1)."""
 
@@ -20,9 +18,14 @@ class Probe:
     read: Callable[[StepRecord], Mapping[str, float]]
 
 
-def host_memory_probe(every_steps: int, cgroup: Path = CGROUP) -> Probe:
-    """Measure `host_memory_bytes`: the pod's working set, else this process's own (A26)."""
-    return Probe(every_steps, lambda _: {"host_memory_bytes": host_memory_bytes(cgroup)})
+def host_memory_probe(every_steps: int) -> Probe:
+    """Measure `host_memory_bytes` of the driver's pod, `rank_memory_bytes` of the ranks' (A26)."""
+
+    def read(record: StepRecord) -> Mapping[str, float]:
+        of_ranks = record.rank_memory_bytes
+        return {"host_memory_bytes": host_memory_bytes(), "rank_memory_bytes": of_ranks}
+
+    return Probe(every_steps, read)
 
 
 def device_memory_probe(every_steps: int) -> Probe:
@@ -45,13 +48,3 @@ def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Pr
         return {"train_tflops": tflops} | ({"mfu": tflops / peak_tflops} if peak_tflops else {})
 
     return Probe(every_steps, read)
-
-
-def host_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """Return bytes as the kubelet counts them: what the group uses less its idle page cache."""
-    current = cgroup / "memory.current"  # a machine's own root group has no such file
-    if not current.exists():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    lines = (cgroup / "memory.stat").read_text().splitlines()
-    idle = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    return int(current.read_text()) - idle

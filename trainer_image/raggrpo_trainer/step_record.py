@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields
 
 from .http_json import CallSummary
 
-_APART = ("step", "reward_parts", "seconds", "step_seconds", "retrieval", "device_memory_bytes")
+_MEMORY = ("rank_memory_bytes", "device_memory_bytes")
+_APART = ("step", "reward_parts", "seconds", "step_seconds", "retrieval", *_MEMORY)
 """Not among the scalars of every step."""
 
 
@@ -43,6 +44,8 @@ class StepRecord:
     seconds: Mapping[str, float]
     """By stage (retrieve, generate, reward, train, sync): only what the step waited for."""
     step_seconds: float
+    rank_memory_bytes: int
+    """What a rank's pod used of its memory after the step; the most of all ranks."""
     device_memory_bytes: int | None = None
     """The most of all ranks; None on CPUs."""
     retrieval: Mapping[str, CallSummary] = field(default_factory=dict)

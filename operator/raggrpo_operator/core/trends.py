@@ -3,6 +3,8 @@
 Both compare with the attempt's own beginning. They warn; a job may ask to be restarted for them.
 """
 
+from collections.abc import Mapping
+
 from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.status import Baseline, ConditionType, JobStatus, PodRole
 
@@ -18,7 +20,8 @@ SLOWER, RECOVERED = 1.3, 1.2
 SPAN_STEPS = 20
 LEAST_GROWTH = 0.05
 """Of the limit: less is noise, whatever it would come to."""
-MEMORY = "host_memory_bytes"
+MEMORY = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
+"""What the trainer reports of the pods by role; the most where there are several."""
 TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
 
 
@@ -29,9 +32,9 @@ def note_trends(this: Round, progress: Progress) -> None:
         return
     if base.step:
         is_slow = is_true(this.status, ConditionType.SLOWING_DOWN)
-        limit = parse_quantity(pod(this.status.sizing, PodRole.HEAD).memory)
+        limits = {role: parse_quantity(pod(this.status.sizing, role).memory) for role in MEMORY}
         _tell(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
-        _tell(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limit))
+        _tell(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limits))
     elif progress.step - began >= WARM_UP_STEPS:
         this.update_restart_state(baseline=baseline_of(progress))
         _tell(this, ConditionType.SLOWING_DOWN, "")
@@ -52,7 +55,8 @@ def baseline_of(progress: Progress) -> Baseline:
         step=progress.step,
         seconds=round(progress.seconds_per_step, 3),
         seconds_by_stage={k: round(v, 3) for k, v in progress.seconds_by_stage.items()},
-        host_memory=round(_memory(progress)),
+        host_memory=round(_memory(progress, PodRole.HEAD)),
+        rank_memory=round(_memory(progress, PodRole.TRAINER)),
     )
 
 
@@ -69,21 +73,27 @@ def slower(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
     return f"{text}: {stage} grew from {before.get(stage, 0.0):.2f} to {now[stage]:.2f} s"
 
 
-def memory_grows(base: Baseline, progress: Progress, limit: float) -> str:
-    """Return when the head pod's memory will have grown beyond its limit; empty: not in this job.
+def memory_grows(base: Baseline, progress: Progress, limits: Mapping[PodRole, float]) -> str:
+    """Return when a pod's memory will have grown beyond its limit; empty: not in this job.
 
-    `limit` is in bytes, 0 for none.
+    `limits` are in bytes, 0 for none.
     """
-    now, steps = _memory(progress), progress.step - base.step
-    grown = now - base.host_memory
-    if not (limit and now and base.host_memory) or steps < SPAN_STEPS:
+    before = {PodRole.HEAD: base.host_memory, PodRole.TRAINER: base.rank_memory}
+    told = (_grows(role, base.step, before[role], progress, limits[role]) for role in MEMORY)
+    return "; ".join(each for each in told if each)
+
+
+def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: float) -> str:
+    now, steps = _memory(progress, role), progress.step - since
+    grown = now - before
+    if not (limit and now and before) or steps < SPAN_STEPS:
         return ""
     left = progress.total_steps - progress.step
     if grown < LEAST_GROWTH * limit or now + left * grown / steps <= limit:
         return ""
     last = progress.step + int(max(0.0, limit - now) * steps / grown)
     return (
-        f"head pod: {now / GIB:.2f} GiB, {base.host_memory / GIB:.2f} GiB at step {base.step}; "
+        f"{role} pod: {now / GIB:.2f} GiB, {before / GIB:.2f} GiB at step {since}; "
         f"the limit of {limit / GIB:.2f} GiB is reached at about step {last}"
     )
 
@@ -95,5 +105,5 @@ def _tell(this: Round, kind: ConditionType, message: str) -> None:
         this.condition(kind, bool(message), reason, message)
 
 
-def _memory(progress: Progress) -> float:
-    return next((float(m.value) for m in progress.metrics if m.name == MEMORY), 0.0)
+def _memory(progress: Progress, role: PodRole) -> float:
+    return next((float(m.value) for m in progress.metrics if m.name == MEMORY[role]), 0.0)

@@ -39,7 +39,12 @@ _CHARTS = (
     ),
     _Chart("Gradient norm before clipping", (("grad_norm", "norm"),)),
     _Chart("Tokens per second", (("tokens_per_second", "sampled"),)),
-    _Chart("Host memory", (("host_memory_bytes", "GiB"),), GIB, always=False),
+    _Chart(
+        "Host memory",
+        (("host_memory_bytes", "driver, GiB"), ("rank_memory_bytes", "rank, GiB")),
+        GIB,
+        always=False,
+    ),
     _Chart("Device memory", (("device_memory_bytes", "GiB"),), GIB, always=False),
     _Chart("Training arithmetic", (("train_tflops", "TFLOP/s"),), always=False),
     _Chart("Model FLOPs utilization", (("mfu", "share"),), always=False),

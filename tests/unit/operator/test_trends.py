@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.progress import Metric, Progress, Stage
-from raggrpo_api.status import Baseline
+from raggrpo_api.status import Baseline, PodRole
 from raggrpo_operator.core.quantity import GIB
 from raggrpo_operator.core.trends import baseline_of, memory_grows, slower
 
@@ -12,12 +12,15 @@ BASE = Baseline(
     seconds=10.0,
     seconds_by_stage={"generate": 4.0, "train": 5.0, "other": 1.0},
     host_memory=4 * GIB,
+    rank_memory=20 * GIB,
 )
-LIMIT = 10.0 * GIB
+LIMITS = {PodRole.HEAD: 10.0 * GIB, PodRole.TRAINER: 60.0 * GIB}
+NO_LIMITS = dict.fromkeys(LIMITS, 0.0)
 
 
-def at(step: int, memory: float = 0.0, **more: Any) -> Progress:
-    metrics = [Metric(name="host_memory_bytes", value=f"{memory:.6g}")] if memory else []
+def at(step: int, memory: float = 0.0, of_ranks: float = 0.0, **more: Any) -> Progress:
+    measured = {"host_memory_bytes": memory, "rank_memory_bytes": of_ranks}
+    metrics = [Metric(name=name, value=f"{value:.6g}") for name, value in measured.items() if value]
     return Progress(
         attempt=1, stage=Stage.TRAINING, step=step, total_steps=400, metrics=metrics, **more
     )
@@ -43,31 +46,44 @@ def test_the_stage_that_grew_most_is_named() -> None:
 
 def test_memory_that_will_not_last_is_told_with_the_step_that_it_lasts_until() -> None:
     # 2 GiB in 100 steps, 4 GiB left: 200 steps more.
-    words = memory_grows(BASE, at(110, 6 * GIB), LIMIT)
+    words = memory_grows(BASE, at(110, 6 * GIB), LIMITS)
 
     assert words.startswith("head pod: 6.00 GiB, 4.00 GiB at step 10;")
     assert words.endswith("is reached at about step 310")
 
 
+def test_memory_of_the_ranks_pods_is_watched_beside_the_heads() -> None:
+    # 10 GiB in 100 steps, 30 GiB left: 300 steps more, while 290 are to come.
+    assert memory_grows(BASE, at(110, 4 * GIB, 30 * GIB), LIMITS) == ""
+
+    of_ranks = memory_grows(BASE, at(110, 4 * GIB, 31 * GIB), LIMITS)
+    of_both = memory_grows(BASE, at(110, 6 * GIB, 31 * GIB), LIMITS)
+
+    assert of_ranks.startswith("trainer pod: 31.00 GiB, 20.00 GiB at step 10; the limit of 60")
+    assert of_both.startswith("head pod: 6.00 GiB")
+    assert of_both.endswith(of_ranks)
+
+
 @pytest.mark.parametrize(
-    ("progress", "limit"),
+    ("progress", "limits"),
     [
-        pytest.param(at(390, 6 * GIB), LIMIT, id="lasts until the end"),
-        pytest.param(at(29, 6 * GIB), LIMIT, id="too few steps"),
-        pytest.param(at(110, 4.4 * GIB), LIMIT, id="noise"),
-        pytest.param(at(110, 3 * GIB), LIMIT, id="shrinks"),
-        pytest.param(at(110), LIMIT, id="not measured"),
-        pytest.param(at(110, 6 * GIB), 0.0, id="no limit"),
+        pytest.param(at(390, 6 * GIB), LIMITS, id="lasts until the end"),
+        pytest.param(at(29, 6 * GIB), LIMITS, id="too few steps"),
+        pytest.param(at(110, 4.4 * GIB), LIMITS, id="noise"),
+        pytest.param(at(110, 3 * GIB), LIMITS, id="shrinks"),
+        pytest.param(at(110), LIMITS, id="not measured"),
+        pytest.param(at(110, 6 * GIB), NO_LIMITS, id="no limit"),
     ],
 )
-def test_memory_that_lasts_is_not_told(progress: Progress, limit: float) -> None:
-    assert memory_grows(BASE, progress, limit) == ""
+def test_memory_that_lasts_is_not_told(progress: Progress, limits: dict[PodRole, float]) -> None:
+    assert memory_grows(BASE, progress, limits) == ""
 
 
 def test_a_baseline_keeps_what_was_measured() -> None:
     parts = {"generate": 4.0}
 
-    base = baseline_of(at(12, 2 * GIB, seconds_per_step=9.5, seconds_by_stage=parts))
+    base = baseline_of(at(12, 2 * GIB, 7 * GIB, seconds_per_step=9.5, seconds_by_stage=parts))
 
     assert (base.step, base.seconds, base.seconds_by_stage) == (12, 9.5, parts)
     assert base.host_memory == pytest.approx(2 * GIB, rel=1e-5)
+    assert base.rank_memory == pytest.approx(7 * GIB, rel=1e-5)

@@ -12,11 +12,12 @@ from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
 from raggrpo_trainer.backup_thread import BackupOutcome
 from raggrpo_trainer.device_peaks import peak_tflops
+from raggrpo_trainer.host_memory import host_memory_bytes
 from raggrpo_trainer.http_json import CallSummary
 from raggrpo_trainer.metric_sinks import JsonLines, PrometheusText, is_kept
 from raggrpo_trainer.reporting import Reporter
 from raggrpo_trainer.sample_failures import FailureCause
-from raggrpo_trainer.step_probes import Probe, flops_probe, host_memory_bytes
+from raggrpo_trainer.step_probes import Probe, flops_probe
 from report_builders import Published, a_config, a_step
 
 
@@ -275,6 +276,21 @@ def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path
     assert shown == [(1, None), (2, 2000), (3, None), (4, 4000), (5, None), (6, None)]
     assert steps_of(log_dir, "device_memory_bytes") == [2, 4]
     assert "raggrpo_device_memory_bytes" in published.metrics[-1]
+
+
+def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) -> None:
+    config = a_config(tmp_path, {"monitoring.performanceEverySteps": 2})
+    published = Published()
+    reporter = Reporter(config, 1, publish=published)
+
+    for step in range(1, 4):
+        reporter.step(a_step(step, rank_memory_bytes=step * 1000))
+    reporter.close()
+
+    shown = {metric.name: float(metric.value) for metric in published.progresses[-1].metrics}
+    assert shown["rank_memory_bytes"] == 2000
+    assert shown["host_memory_bytes"] > 10 * 2**20
+    assert steps_of(Path(config.monitoring.log_dir), "rank_memory_bytes") == [2]
 
 
 def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path: Path) -> None:
