@@ -3,9 +3,11 @@
 import textwrap
 from collections.abc import Iterator
 
-from raggrpo_api.status import AttemptRecord, Condition, JobStatus
+from raggrpo_api.progress import Stage
+from raggrpo_api.status import AttemptRecord, Condition, JobStatus, Phase
 
 from .sizing_text import INDENT, sizing_lines
+from .stages import advice
 
 LABEL_WIDTH = 10
 REWARD = "reward_mean"
@@ -39,6 +41,9 @@ def labelled(label: str, text: str, width: int) -> Iterator[str]:
 def _lines(status: JobStatus, width: int) -> Iterator[str]:
     yield from labelled("phase", status.phase, width)
     yield from labelled("progress", _progress(status), width)
+    if status.phase is Phase.STARTING and status.progress.stage:
+        since, stage = status.restart_state.still_since, Stage(status.progress.stage)
+        yield from labelled("stage", f"{stage} since {since}: {advice(stage)}", width)
     if status.checkpoint is not None:
         yield from labelled("newest", status.checkpoint.path, width)
     if status.restarts.total:

@@ -2,15 +2,13 @@
 
 from datetime import datetime
 
-from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.progress import Progress
 from raggrpo_api.recovery import Deadlines
 from raggrpo_api.status import RestartState
 
 from .clocks import elapsed
 from .conditions import timestamp
-
-MIN_STEP_LIMIT_SECONDS = 60.0
-"""Below this a slow disk or a garbage collection would look like a hang."""
+from .stages import advice, stage_limit
 
 ENOUGH_READS = 2
 """One read tells where the driver is, another that it is still there."""
@@ -45,24 +43,7 @@ def overdue(
     lasted = elapsed(state.still_since, state, now)
     if state.reads_since_step < ENOUGH_READS or lasted <= limit:
         return None
-    return f"stage {progress.stage} at step {progress.step} for {lasted:.0f} s, limit {limit:.0f} s"
-
-
-def stage_limit(progress: Progress, deadlines: Deadlines) -> float:
-    """Return how long the present stage may last without a step (seconds)."""
-    match progress.stage:
-        case Stage.CONNECTING | Stage.LOADING_MODEL:
-            return deadlines.loading_model_seconds
-        case Stage.STARTING_ROLLOUT:
-            return deadlines.starting_rollout_seconds
-        case Stage.WARMING_RETRIEVAL:
-            return deadlines.warming_retrieval_seconds
-        case Stage.FIRST_STEP:
-            return deadlines.first_step_seconds
-        case Stage.TRAINING:
-            usual = progress.seconds_per_step
-            return max(MIN_STEP_LIMIT_SECONDS, deadlines.step_timeout_factor * usual)
-        case Stage.CHECKPOINTING | Stage.EXPORTING | Stage.FINISHED:
-            return deadlines.checkpoint_seconds
-        case Stage.VALIDATING:
-            return deadlines.validation_seconds
+    return (
+        f"stage {progress.stage} at step {progress.step} for {lasted:.0f} s, limit {limit:.0f} s: "
+        f"{advice(progress.stage)}"
+    )

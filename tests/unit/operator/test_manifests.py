@@ -397,6 +397,16 @@ def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
     assert all_manifests(later)["raycluster"]["spec"]["rayVersion"] == "2.59.0"
 
 
+def test_ray_is_told_in_the_version_that_the_image_has() -> None:
+    plain = a_clustered_job(a_job())
+    read = plain.status.preflight.facts.model_copy(update={"ray_version": "2.61.1"})
+    preflight = plain.status.preflight.model_copy(update={"facts": read})
+    other = plain.model_copy(
+        update={"status": plain.status.model_copy(update={"preflight": preflight})}
+    )
+    assert all_manifests(other)["raycluster"]["spec"]["rayVersion"] == "2.61.1"
+
+
 USUAL_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 

@@ -60,6 +60,19 @@ def test_a_status_fits_its_width_and_holds_every_word() -> None:
     assert " ".join(text.split()).count(" ".join(LONG.split())) == 2
 
 
+def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
+    status = a_status()
+    progress = status.progress.model_copy(update={"stage": "StartingRollout"})
+    state = status.restart_state.model_copy(update={"still_since": "2026-11-22T10:00:00Z"})
+    changes = {"phase": Phase.STARTING, "progress": progress, "restart_state": state}
+    text = render_status(status.model_copy(update=changes))
+
+    words = " ".join(text.split())
+    assert "stage StartingRollout since 2026-11-22T10:00:00Z: vLLM starts, reads the model" in words
+    assert "recovery.deadlines.startingRolloutSeconds gives it more time" in words
+    assert "gives it more time" not in render_status(status)
+
+
 def test_what_matters_stands_in_one_line_each() -> None:
     lines = render_status(a_status()).splitlines()
 
