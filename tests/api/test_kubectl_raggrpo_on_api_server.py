@@ -118,6 +118,13 @@ def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image
     assert "Model: 560,000 parameters" in shown.stdout
     assert shown.stdout.splitlines()[-1] == f"Image: {IMAGE} (the operator's)"
 
+    asked = ("plan", "small", "--manifests", "-n", namespace)
+    stream = kubectl_raggrpo(*asked, kubeconfig=api_server.kubeconfig).stdout
+    manifests = {each["kind"]: each for each in yaml.safe_load_all(stream)}
+    about, pod = manifests["RayCluster"]["metadata"], manifests["Pod"]["spec"]
+    assert (about["namespace"], pod["containers"][0]["image"]) == (namespace, IMAGE)
+    assert about["ownerReferences"][0]["uid"]
+
 
 def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(
     api_server: ApiServer, namespace: str, tmp_path: Path

@@ -21,7 +21,8 @@ import yaml
 from cluster.tools import tool_folder
 from helm_chart import MATRIX, Chart
 from job_builders import KNOWN_7B, SAMPLES, a_sample
-from manifest_builders import a_clustered_job, as_yaml, objects_of
+from manifest_builders import a_clustered_job, objects_of
+from raggrpo_cli.manifests_text import as_yaml
 
 CHART = Path("helm/raggrpo-operator").resolve()
 ALONE = {"CKV_SKIP_PACKAGE_UPDATE_CHECK": "true"}

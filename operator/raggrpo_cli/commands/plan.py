@@ -7,6 +7,7 @@ import typer
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_cli.job_file import JobFile, Sets, given_job
+from raggrpo_cli.manifests_text import Manifests, manifests_text
 from raggrpo_operator.core.plan import render_plan
 from raggrpo_operator.core.resolve import resolve, trainer_config
 from raggrpo_operator.core.rules import violations
@@ -18,8 +19,9 @@ def plan(
     job_file: JobFile,
     set_: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    manifests: Manifests = False,
 ) -> None:
-    """Show what a job amounts to: values with origin, sizing terms, warnings."""
+    """Show what a job amounts to: values with origin, sizing terms, warnings, or manifests."""
     job = given_job(job_file, set_)
     resolved = resolve(job)
     found, sizing = violations(job, resolved), size(resolved.spec)
@@ -32,6 +34,8 @@ def plan(
             "problems": [v.line() for v in found],
         }
         typer.echo(json.dumps(answer, indent=1))
+    elif manifests and not errors(found):
+        typer.echo(manifests_text(job, resolved), nl=False)
     else:
         typer.echo(render_plan(job, resolved, sizing, found), nl=False)
     if errors(found):

@@ -8,6 +8,7 @@ import typer
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_cli.job_file import given_job, refuse
+from raggrpo_cli.manifests_text import Manifests, manifests_text
 from raggrpo_operator.core.plan import render_plan
 from raggrpo_operator.core.resolve import resolve
 from raggrpo_operator.core.rules import violations
@@ -27,30 +28,35 @@ def plan(
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
+    manifests: Manifests = False,
 ) -> None:
-    """Show what a job amounts to: values with origin, sizing terms, warnings, image."""
+    """Show what a job amounts to: values with origin, sizing, warnings, image; or manifests."""
     if bool(name) == (file is not None):
         refuse("name one job: NAME of one in the cluster, or -f JOB.yaml")
     of_file = given_job(file) if file is not None else None
 
-    async def read(client: UserClient) -> tuple[RagGrpoJob, str]:
+    async def read(client: UserClient) -> tuple[RagGrpoJob, str, str]:
         job = of_file or await the_job(client, namespace, name)
-        return job, await _image(client, job)
+        return job, *await _image(client, job)
 
-    job, image = in_cluster(kubeconfig, context, read)
+    job, image, of_whom = in_cluster(kubeconfig, context, read)
     facts = job.status.preflight.known_facts
     resolved = resolve(job, facts)
     found = violations(job, resolved, facts)
-    typer.echo(render_plan(job, resolved, size(resolved.spec, facts), found, facts), nl=False)
-    typer.echo(f"\nImage: {image}")
+    if manifests and not errors(found):
+        typer.echo(manifests_text(job, resolved, image, facts), nl=False)
+    else:
+        typer.echo(render_plan(job, resolved, size(resolved.spec, facts), found, facts), nl=False)
+        typer.echo(f"\nImage: {image}{of_whom}")
     if errors(found):
         raise typer.Exit(ExitCode.CONFIG_ERROR)
 
 
-async def _image(client: UserClient, job: RagGrpoJob) -> str:
+async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:
+    """Return the image, empty where it cannot be read, and what there is to say of it."""
     if job.spec.image:
-        return job.spec.image
+        return job.spec.image, ""
     try:
-        return f"{await default_image(client)} (the operator's)"
+        return await default_image(client), " (the operator's)"
     except RuntimeTrouble as trouble:
-        return f"the operator's, which cannot be read here ({trouble})"
+        return "", f"the operator's, which cannot be read here ({trouble})"

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,25 @@ def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
     assert found["config"]["rollout"]["n"] == 3
     assert found["origins"]["rollout.n"] == "preset"
     assert found["problems"] == []
+
+
+def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
+    result = raggrpo("plan", a_job_file(tmp_path), "--manifests")
+
+    assert result.exit_code == 0
+    manifests = {each["kind"]: each for each in yaml.safe_load_all(result.output)}
+    assert [*manifests] == ["Pod", "NetworkPolicy", "RayCluster", "ConfigMap"]
+    head = manifests["RayCluster"]["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    assert head["image"] == f"raggrpo/trainer:{version('raggrpo-operator')}"
+    assert {each["metadata"]["namespace"] for each in manifests.values()} == {"default"}
+
+
+def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Path) -> None:
+    result = raggrpo("plan", a_job_file(tmp_path), "--manifests", "--set", "rollout.n=1")
+
+    assert result.exit_code == 2
+    assert "spec.rollout.n: " in result.output
+    assert "kind: RayCluster" not in result.output
 
 
 def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from manifest_builders import (
     UID,
     a_clustered_job,
     all_manifests,
-    as_yaml,
     objects_of,
     pod_templates,
     sizing_of,
@@ -23,6 +22,7 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import PodRole, PodSizing, RestartState
+from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.manifests.retriever import render_retriever, with_retriever_urls
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret
 from raggrpo_operator.core.parse import parse_job

@@ -1,0 +1,43 @@
+"""The manifests of a plan as YAML, for a person or a tool to read."""
+
+import json
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+import yaml
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.manifests.first_attempt import render_first_attempt
+from raggrpo_operator.core.manifests.metadata import Manifest
+from raggrpo_operator.core.resolve import Resolved
+
+Manifests = Annotated[
+    bool, typer.Option("--manifests", help="Print what the operator would create, as YAML.")
+]
+HEADER = """\
+# What the operator creates for the first attempt, with the settings of the chart's defaults.
+# Left out is the Secret with the token of Ray: its value exists in the cluster only.
+"""
+RELEASE = "raggrpo-system"
+
+
+def manifests_text(
+    job: RagGrpoJob, resolved: Resolved, image: str = "", facts: Facts | None = None
+) -> str:
+    """Return a YAML stream; without an `image` that of this release stands for the operator's."""
+    settings = ClusterSettings(
+        trainer_image=image or f"raggrpo/trainer:{version('raggrpo-operator')}",
+        operator_namespace=RELEASE,
+        token_key_id="current",
+    )
+    manifests = render_first_attempt(job, resolved, settings, facts)
+    return HEADER + "---\n".join(map(as_yaml, manifests.values()))
+
+
+def as_yaml(manifest: Manifest) -> str:
+    """Return the manifest as readable text, the same for the same manifest."""
+    plain = json.loads(json.dumps(manifest))  # no aliases
+    return str(yaml.safe_dump(plain, sort_keys=False, width=100, allow_unicode=True))
