@@ -8,6 +8,7 @@ import typer
 from .commands.check import check
 from .commands.compare import compare
 from .commands.crd import crd
+from .commands.diff import diff
 from .commands.logs import logs
 from .commands.plan import plan
 from .commands.report import report
@@ -18,7 +19,7 @@ from .commands.validate import validate
 PLUGIN = "kubectl-raggrpo"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for _verb in (run, validate, plan, check, status, logs, report, compare, crd):
+for _verb in (run, validate, plan, check, status, logs, report, compare, diff, crd):
     app.command()(_verb)
 
 

@@ -1,5 +1,6 @@
 """`kubectl raggrpo` against a real API server: what it shows and how it refuses."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,32 @@ def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image
     about, pod = manifests["RayCluster"]["metadata"], manifests["Pod"]["spec"]
     assert (about["namespace"], pod["containers"][0]["image"]) == (namespace, IMAGE)
     assert about["ownerReferences"][0]["uid"]
+
+
+def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace: str) -> None:
+    records = [a_record("small-a1", {"n": 4}), a_record("small-a2", {"n": 8})]
+    api_server.apply(a_cluster_job(), *records, namespace=namespace)
+    api_server.write_status("rgj", "small", A_STATUS, namespace)
+
+    def diff(*of: str) -> Any:
+        return kubectl_raggrpo("diff", *of, "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+    assert diff("small").stdout == "small@1 → small@2\nrollout.n: 4 → 8\n"
+    assert diff("small@2", "small@1").stdout.endswith("rollout.n: 8 → 4\n")
+    api_server.kubectl("delete", "configmap", "small-a1", "-n", namespace)
+    for wrong, words in {
+        "small@1": "small has no attempt 0: its attempts are 1 to 2",
+        "small": "the record of small@1 is no longer there (ConfigMap small-a1)",
+        "other": "there is no job other in namespace",
+    }.items():
+        refused = diff(wrong)
+        assert refused.returncode != 0
+        assert words in refused.stderr
+
+
+def a_record(name: str, rollout: dict[str, int]) -> dict[str, Any]:
+    data = {"config.json": json.dumps({"attempt": {"jobName": name}, "rollout": rollout})}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
 def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(

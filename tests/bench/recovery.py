@@ -57,6 +57,7 @@ from cluster.tools import KUBERAY, CannotBuild, tool_folder  # noqa: E402
 from cluster.training_job import (  # noqa: E402
     CLAIM,
     KILL_DRIVER,
+    LIST_SUBMISSIONS,
     MOUNT,
     a_job,
     seed,
@@ -71,12 +72,6 @@ ETTR_STEPS, ETTR_KILL_EVERY, ETTR_SAVE_EVERY = 200, 20, 7
 """7 and 20 have no common factor: kills fall on every place between two checkpoints."""
 START_SECONDS, END_SECONDS, LOOK_SECONDS = 900.0, 180.0, 2.0
 READER = "reader"
-SUBMITTED = (
-    "import json, os, urllib.request as u;"
-    "r = u.Request('http://127.0.0.1:8265/api/jobs/', headers="
-    "{'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']});"
-    "print(max(j['start_time'] for j in json.load(u.urlopen(r)) if j['submission_id']))"
-)
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,8 @@ class Run:
 
     def submitted(self) -> float:
         """Return when the head took its newest submission."""
-        return float(self._in_head("python", "-c", SUBMITTED)) / 1000
+        found = json.loads(self._in_head(*LIST_SUBMISSIONS))
+        return max(float(each["start_time"]) for each in found) / 1000
 
     @contextmanager
     def first_change(self) -> Iterator[Callable[[], float | None]]:

@@ -21,6 +21,15 @@ CLAIM = "work"
 PROMPTS = 64
 KILL_DRIVER = ("pkill", "-KILL", "-f", "^python -m raggrpo_trainer$")
 """For the head's container."""
+LIST_SUBMISSIONS = (
+    "python",
+    "-c",
+    "import json, os, urllib.request as u;"
+    "r = u.Request('http://127.0.0.1:8265/api/jobs/', headers="
+    "{'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']});"
+    "print(json.dumps([j for j in json.load(u.urlopen(r)) if j['submission_id']]))",
+)
+"""For the head's container: what its Jobs API tells of every submission."""
 MINUTES = 8
 """How long one change of a job's state may take on a busy machine."""
 Status = Mapping[str, Any]
@@ -127,15 +136,8 @@ class TrainingJob:
 
     def submissions(self) -> dict[str, str]:
         """Return the status of every submission that the head knows."""
-        script = (
-            "import json, os, urllib.request as u;"
-            "r = u.Request('http://127.0.0.1:8265/api/jobs/', headers="
-            "{'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']});"
-            "print(json.dumps({j['submission_id']: j['status']"
-            " for j in json.load(u.urlopen(r)) if j['submission_id']}))"
-        )
-        found: dict[str, str] = json.loads(self.in_head("python", "-c", script))
-        return found
+        found = json.loads(self.in_head(*LIST_SUBMISSIONS))
+        return {each["submission_id"]: each["status"] for each in found}
 
     def until_freed(self, seconds: float) -> None:
         """Wait until no pod and no RayCluster of the job is left."""

@@ -113,6 +113,35 @@ def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Pat
     assert "kind: RayCluster" not in result.output
 
 
+def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -> None:
+    status = JobStatus(phase=Phase.RUNNING, attempt=2)
+    folder = a_recorded_job(tmp_path, status)
+    for number, size in ((1, 4096), (2, 2048)):
+        config = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "config.json"
+        config.parent.mkdir(parents=True)
+        config.write_text(json.dumps({"training": {"tokens": size}, "attempt": number}))
+
+    result = raggrpo("diff", folder)
+    same = raggrpo("diff", f"{folder}@1", f"{folder}@1")
+
+    assert result.output == f"{folder}@1 → {folder}@2\ntraining.tokens: 4096 → 2048\n"
+    assert same.output.splitlines()[1] == "nothing differs"
+    assert (result.exit_code, same.exit_code) == (0, 0)
+
+
+def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
+    folder = a_recorded_job(tmp_path, JobStatus(attempt=2))
+
+    nowhere, never, lost = (
+        raggrpo("diff", name) for name in (tmp_path, f"{folder}@3", f"{folder}@2")
+    )
+
+    assert (nowhere.exit_code, never.exit_code, lost.exit_code) == (2, 2, 2)
+    assert "is no job folder" in nowhere.output
+    assert "has no attempt 3: its attempts are 1 to 2" in never.output
+    assert "the configuration of attempt 1 cannot be read" in lost.output
+
+
 def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:
     result = raggrpo("status", "--dir", a_recorded_job(tmp_path))
 
@@ -253,7 +282,7 @@ def test_exit_codes(status: JobStatus, suspended_by_spec: bool, code: int) -> No
 
 
 def test_help_lists_every_verb() -> None:
-    verbs = ("run", "validate", "plan", "check", "status", "logs", "report", "compare", "crd")
+    verbs = ("run", "validate", "plan", "check", "status", "logs", "report", "compare", "diff")
 
     output = raggrpo("--help").output
 

@@ -18,11 +18,11 @@ def test_under_the_plugins_name_the_command_is_about_a_cluster() -> None:
 
     assert shown.returncode == 0, shown.stderr
     assert "Usage: kubectl raggrpo" in shown.stdout
-    assert all(f" {verb} " in shown.stdout for verb in ("status", "logs", "plan"))
+    assert all(f" {verb} " in shown.stdout for verb in ("status", "logs", "plan", "diff"))
     assert " run " not in shown.stdout
 
 
-@pytest.mark.parametrize("verb", [["status"], ["logs", "small"], ["plan", "small"]])
+@pytest.mark.parametrize("verb", [["status"], ["logs", "small"], ["plan", "small"], ["diff", "a"]])
 def test_without_a_kubeconfig_the_places_to_name_one_are_told(
     verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

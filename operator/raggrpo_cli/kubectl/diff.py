@@ -1,0 +1,54 @@
+"""`kubectl raggrpo diff A[@N] [B[@M]]`: what two attempts were configured differently (A16)."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from raggrpo_api import names
+from raggrpo_cli.commands.diff import HELP, report
+from raggrpo_cli.job_file import refuse
+from raggrpo_operator.core.config_diff import AttemptName, attempt_name, pair
+from raggrpo_operator.errors import NotThere
+from raggrpo_operator.kubernetes_runtime.client import CONFIG_MAPS
+from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+
+from .cluster_job import TROUBLE, Context, Kubeconfig, Namespace, in_cluster, the_job
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help=HELP.format("NAME", "NAME"))],
+    second: Annotated[str, typer.Argument(metavar="[B]", help="Default: the one before A.")] = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show where the configurations of two attempts differ."""
+    named = [attempt_name(text) for text in (first, second) if text]
+
+    async def read(client: UserClient) -> str:
+        jobs = {job: await the_job(client, namespace, job) for job, _ in named}
+        newest = {job: found.status.attempt for job, found in jobs.items()}
+        try:
+            earlier, later = pair(named[0], named[1] if second else None, newest)
+        except ValueError as wrong:
+            refuse(str(wrong))
+        where = namespace or client.namespace
+        a, b = await _config(client, where, earlier), await _config(client, where, later)
+        return report(str(earlier), a, str(later), b)
+
+    typer.echo(in_cluster(kubeconfig, context, read))
+
+
+async def _config(client: UserClient, namespace: str, name: AttemptName) -> dict[str, Any]:
+    record = names.config_map_name(name.job, name.number)
+    try:
+        found = await client.get(CONFIG_MAPS, namespace, record)
+    except NotThere:
+        refuse(
+            f"the record of {name} is no longer there (ConfigMap {record}): those of a job's "
+            "newest attempts are kept",
+            TROUBLE,
+        )
+    config: dict[str, Any] = json.loads(found["data"][names.CONFIG_FILE])
+    return config

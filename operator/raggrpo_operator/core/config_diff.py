@@ -1,0 +1,71 @@
+"""Where the configurations of two attempts differ (A16). Pure."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+IDENTITY = frozenset({"attempt", "schemaDigest"})
+"""What differs between any two attempts, and says nothing of what they train."""
+ABSENT = "–"
+
+
+class AttemptName(NamedTuple):
+    """An attempt of a job, which `JOB@3` names; `JOB` is its newest."""
+
+    job: str
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.job}@{self.number}"
+
+
+def attempt_name(text: str) -> AttemptName:
+    """Return what a text names; the folder of a job may hold other @ signs."""
+    found = re.fullmatch(r"(.+)@(\d+)", text)
+    return AttemptName(found[1], int(found[2])) if found else AttemptName(text)
+
+
+def pair(
+    first: AttemptName, second: AttemptName | None, newest: Mapping[str, int]
+) -> tuple[AttemptName, AttemptName]:
+    """Return which attempts are compared: without a second, the first one and that before it.
+
+    `newest` holds the newest attempt of either job. Raises ValueError for one that never was.
+    """
+    later = _numbered(second or first, newest)
+    earlier = _numbered(first, newest) if second else AttemptName(first.job, later.number - 1)
+    for job, number in (earlier, later):
+        if not 1 <= number <= newest[job]:
+            has = f"1 to {newest[job]}" if newest[job] else "none yet"
+            raise ValueError(f"{job} has no attempt {number}: its attempts are {has}")
+    return earlier, later
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each value that differs, such as `rollout.n: 4 → 8`."""
+    of_a, of_b = dict(_leaves(_without_identity(a))), dict(_leaves(_without_identity(b)))
+    for path in {**of_a, **of_b}:
+        before, after = of_a.get(path, ABSENT), of_b.get(path, ABSENT)
+        if before != after:
+            yield f"{path}: {before} → {after}"
+
+
+def _numbered(name: AttemptName, newest: Mapping[str, int]) -> AttemptName:
+    return AttemptName(name.job, name.number or newest[name.job])
+
+
+def _without_identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in IDENTITY}
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every leaf by its path, as JSON; an empty list or object is one, too."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from _leaves(each, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and value:
+        for number, each in enumerate(value):
+            yield from _leaves(each, f"{path}[{number}]")
+    else:
+        yield path, json.dumps(value, ensure_ascii=False)
