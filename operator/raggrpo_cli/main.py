@@ -11,6 +11,7 @@ from .commands.crd import crd
 from .commands.diff import diff
 from .commands.logs import logs
 from .commands.plan import plan
+from .commands.rag_test import rag_test
 from .commands.report import report
 from .commands.run import run
 from .commands.status import status
@@ -19,7 +20,7 @@ from .commands.validate import validate
 PLUGIN = "kubectl-raggrpo"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for _verb in (run, validate, plan, check, status, logs, report, compare, diff, crd):
+for _verb in (run, validate, plan, check, rag_test, status, logs, report, compare, diff, crd):
     app.command()(_verb)
 
 

@@ -114,6 +114,11 @@ class RetrievalClient:
         self._log(endpoint, sample, started, f"{status}, {len(passages)} passages")
         return passages
 
+    async def ask_once(self, endpoint: str, question: Question) -> Passages:
+        """Make one call, without memory, batches and retries. Raises CallFailed."""
+        asked = self._endpoints[endpoint]
+        return await asked.ask_once(question, asked.spec.timeout_seconds)
+
     async def warm_up(self, endpoint: str, limit_seconds: float) -> WarmUp:
         """Ask until a first answer comes, then once more, and return what both took (A4).
 

@@ -282,7 +282,18 @@ def test_exit_codes(status: JobStatus, suspended_by_spec: bool, code: int) -> No
 
 
 def test_help_lists_every_verb() -> None:
-    verbs = ("run", "validate", "plan", "check", "status", "logs", "report", "compare", "diff")
+    verbs = (
+        "run",
+        "validate",
+        "plan",
+        "check",
+        "rag-test",
+        "status",
+        "logs",
+        "report",
+        "compare",
+        "diff",
+    )
 
     output = raggrpo("--help").output
 

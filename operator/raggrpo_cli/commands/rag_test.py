@@ -1,0 +1,102 @@
+"""`raggrpo rag-test JOB.yaml`: how the job's RAG endpoints answer, alone and under load (A15)."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import typer
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, Variant
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_operator.core.resolve import trainer_config
+from raggrpo_operator.local_runtime.secret_values import trainer_env
+
+COMMAND = (sys.executable, "-m", "raggrpo_trainer.rag_test")
+
+
+def rag_test(
+    job_file: JobFile,
+    mount: Mounts = None,
+    endpoint: Endpoints = None,
+    set_: Sets = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="How long each level of load lasts.")
+    ] = 5.0,
+    most: Annotated[
+        int, typer.Option("--most", min=1, max=4096, help="Most calls in flight at once.")
+    ] = 32,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Call the RAG endpoints for real: one call each, variants, rising load, one training step."""
+    job, resolved = local_job(job_file, set_, endpoint, mount)
+    config = trainer_config(job, resolved, number=1)
+    if all(each.managed is not None for each in config.retrieval.endpoints):
+        refuse(
+            "spec.retrieval.endpoints: there is no endpoint to test before the job runs: name one "
+            "with --endpoint NAME=URL"
+        )
+    found = _measured(config, trainer_env(resolved.spec, os.environ), seconds, most)
+    if as_json:
+        typer.echo(found.model_dump_json(by_alias=True, indent=1))
+    else:
+        typer.echo("\n\n".join("\n".join(lines(each)) for each in found.endpoints))
+    if any(each.failure for each in found.endpoints):
+        raise typer.Exit(ExitCode.RETRIEVAL_UNAVAILABLE)
+
+
+def _measured(config: TrainerConfig, env: Mapping[str, str], seconds: float, most: int) -> RagTest:
+    """Measure in a process of the trainer, which has the client that training uses."""
+    ended = subprocess.run(
+        [*COMMAND, str(seconds), str(most)],
+        env={**env, names.ENV_CONFIG: config.to_json()},
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if ended.returncode:
+        raise typer.Exit(ended.returncode)  # it has said why
+    return RagTest.model_validate_json(ended.stdout)
+
+
+def lines(test: EndpointTest) -> Iterator[str]:
+    """Yield what is shown of one endpoint."""
+    yield f"endpoint {test.name} ({test.url})"
+    if test.failure:
+        yield f"  FAILED {test.failure}; check that the service runs, its URL and its headers"
+        return
+    yield f"  first call {test.first_seconds:.3f} s"
+    yield from map(_variant, test.variants)
+    yield f"  {'in flight':>9}{'answers/s':>11}{'p50':>9}{'p95':>9}{'p99':>9}  failed"
+    yield from map(_level, test.levels)
+    if test.saturates_at:
+        yield (
+            f"  saturated by {test.saturates_at} calls in flight: more of them only wait "
+            "(retrieval.endpoints[].maxConcurrency)"
+        )
+    else:
+        yield "  not saturated: the last level still brought more answers, or it failed"
+    if test.step is not None:
+        yield (
+            f"  one step asks {test.step.questions} questions: {test.step.seconds:.1f} s, failed: "
+            f"{_failures(test.step.failures)}"
+        )
+
+
+def _variant(variant: Variant) -> str:
+    if variant.failure:
+        return f"  {variant.name:<20} FAILED {variant.failure}"
+    return f"  {variant.name:<20} {variant.passages} passages in {variant.seconds:.3f} s"
+
+
+def _level(level: LoadLevel) -> str:
+    cells = ["–" if each is None else f"{each:.3f}" for each in (level.p50, level.p95, level.p99)]
+    seconds = "".join(f"{cell:>9}" for cell in cells)
+    return f"  {level.in_flight:>9}{level.per_second:>11.1f}{seconds}  {_failures(level.failures)}"
+
+
+def _failures(by_cause: Mapping[str, int]) -> str:
+    return ", ".join(f"{cause} {number}" for cause, number in by_cause.items()) or "0"
