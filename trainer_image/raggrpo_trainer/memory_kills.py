@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 
 from .pod_processes import run_in_pod
 
 COUNTS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
 """Of control groups version 2 and 1, as a container sees its own."""
-BY_RAY = "memory usage threshold"
-"""What Ray says of a worker that its own monitor ended before the kernel had to."""
+ACTOR_LOST = (RayActorError, OutOfMemoryError)
+"""What Ray raises for an actor that is gone: the second, which is no RayActorError, when Ray's own
+monitor ended it for memory before the kernel had to."""
 ANSWER_SECONDS = 10.0
 
 
@@ -33,7 +34,7 @@ def killed_for_memory(error: BaseException, kills: Mapping[str, int]) -> bool:
 
     `kills` holds `memory_kills` of every pod that it may be, by Ray node, as it was before.
     """
-    if BY_RAY in str(error):
+    if isinstance(error, OutOfMemoryError):
         return True
     now = {node: run_in_pod(node, memory_kills) for node in kills}
     for node, answer in now.items():

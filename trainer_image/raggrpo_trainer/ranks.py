@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.trainer_config import TrainerConfig
 
 from .errors import TrainerError
 from .groups import Group
-from .memory_kills import killed_for_memory
+from .memory_kills import ACTOR_LOST, killed_for_memory
 from .placement import Placement
 from .precision import MeasuredPrecision
 from .rank_actor import RankActor, RankInfo
@@ -123,14 +123,14 @@ class Ranks:
             done, waiting = ray.wait(waiting)
             try:
                 ray.get(done)
-            except (RayActorError, RayTaskError) as error:
+            except (*ACTOR_LOST, RayTaskError) as error:
                 raise self._lost(error) from error
 
     def _lost(self, error: BaseException | None) -> BaseException:
         """Return the trainer's own error for a rank that failed; blocks."""
         if isinstance(error, RayTaskError):
             return _of_task(error)
-        if isinstance(error, RayActorError):
+        if isinstance(error, ACTOR_LOST):
             kills = {info.process.node: info.memory_kills for info in self.infos}
             if killed_for_memory(error, kills):
                 return TrainerError(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.trainer_config import TrainerConfig, content_hash
@@ -23,6 +22,7 @@ from raggrpo_api.trainer_config import TrainerConfig, content_hash
 from .engine import AsyncEngine, EngineOptions, Generation, GenerationRequest, InProcessEngine
 from .engine import environment as engine_environment
 from .errors import TrainerError
+from .memory_kills import ACTOR_LOST
 from .placement import Placement
 from .pod_processes import PodProcess, this_process
 from .stacks import register
@@ -207,7 +207,7 @@ class EnginePool:
                 if info["digest"] == digest:
                     return actor, info, True
                 log.info("%s has other options, replacing it", name)
-            except (RayActorError, TimeoutError) as error:
+            except (*ACTOR_LOST, TimeoutError) as error:
                 log.info("%s does not answer, replacing it: %r", name, error)
             await end_actor(actor, name)
         actor = self._start(name, index)
@@ -251,7 +251,7 @@ class EnginePool:
                         if not work[i][1].done():
                             work[i][1].set_result(generation)
                 return
-            except (ActorDiedError, ActorUnavailableError) as error:
+            except ACTOR_LOST as error:
                 work = [(request, future) for request, future in work if not future.done()]
                 await self._replace(index, engine, error)
 
@@ -263,7 +263,7 @@ class EnginePool:
         data = None if self.processes[index].node == node else fetch()
         try:
             await engine.load_weights.remote(self._epoch, version, path, data)
-        except (ActorDiedError, ActorUnavailableError) as error:
+        except ACTOR_LOST as error:
             await self._replace(index, engine, error)
 
     async def _replace(self, index: int, lost: Any, error: Exception) -> None:
