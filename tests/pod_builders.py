@@ -27,6 +27,7 @@ def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
     }
     if about.get("going"):
         metadata["deletionTimestamp"] = "2026-11-21T12:00:30Z"
+        metadata["deletionGracePeriodSeconds"] = 30
     limits = {"limits": {"memory": "2Gi"}}
     spec = {"containers": [{"name": "ray", "resources": limits}]} | about.get("spec", {})
     return {
@@ -64,6 +65,7 @@ def a_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: A
     }
     if about.get("going"):
         metadata["deletionTimestamp"] = "2026-11-21T12:00:30Z"
+        metadata["deletionGracePeriodSeconds"] = 30
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",

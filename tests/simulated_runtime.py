@@ -121,7 +121,8 @@ class SimulatedRuntime:
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
     _lost: tuple[Cause, str, str] | None = None
-    saves_until: datetime = T0
+    _lost_at: datetime = T0
+    _saves_seconds: float = 0.0
     """How long a lost head may still save."""
     _preflight: tuple[str, datetime, str] | None = None
 
@@ -178,10 +179,16 @@ class SimulatedRuntime:
             raise Crash
 
     def lose_head(
-        self, cause: Cause = Cause.HEAD_LOST, message: str = "head killed", node: str = ""
+        self,
+        cause: Cause = Cause.HEAD_LOST,
+        message: str = "head killed",
+        node: str = "",
+        *,
+        saves_seconds: float = 0.0,
     ) -> None:
-        """Let the cluster die with everything on it."""
+        """Let the cluster die with everything on it; its driver may be saving for a while."""
         self._lost, self.attempt = (cause, message, node), None
+        self._lost_at, self._saves_seconds = self.now, saves_seconds
 
     def preempt(self) -> None:
         """Let the queue take the pods away; the driver saves before it ends."""
@@ -255,7 +262,7 @@ class SimulatedRuntime:
             return ClusterObserved(
                 number,
                 is_lost=True,
-                may_save=self.now < self.saves_until,
+                may_save=0 <= (self.now - self._lost_at).total_seconds() < self._saves_seconds,
                 cause=cause,
                 node=node,
                 message=message,

@@ -152,14 +152,16 @@ async def test_a_lost_cluster_is_deleted_before_the_delay() -> None:
 
 
 async def test_a_cluster_whose_head_may_still_save_is_left_alone() -> None:
-    story = a_story({(1, 33): head_is_lost})
-    await story.until(lambda status: status.progress.step == 32)
-    story.runtime.saves_until = story.runtime.now + timedelta(seconds=50)
-    await story.until(lambda status: status.attempts[0].cause is not None)
+    def head_is_lost_and_saves(runtime: SimulatedRuntime, _: Attempt) -> None:
+        runtime.lose_head(saves_seconds=50)
+
+    story = a_story({(1, 33): head_is_lost_and_saves})
+    await story.until(lambda status: status.restarts.total == 1)
+    lost_at = story.runtime.now
 
     await story.until(lambda status: status.attempt == 2)
 
-    assert story.runtime.now > story.runtime.saves_until
+    assert story.runtime.now >= lost_at + timedelta(seconds=49)
 
 
 async def test_lost_head_gets_a_new_cluster() -> None:

@@ -167,9 +167,9 @@ class Life(RuleBasedStateMachine):
     # The cluster
 
     @precondition(lambda self: self.world.has_cluster)
-    @rule(cause=st.sampled_from(CAUSES_OF_PODS))
-    def head_is_lost(self, cause: Cause) -> None:
-        self.world.lose_head(cause)
+    @rule(cause=st.sampled_from(CAUSES_OF_PODS), saves_seconds=st.sampled_from([0, 30]))
+    def head_is_lost(self, cause: Cause, saves_seconds: int) -> None:
+        self.world.lose_head(cause, saves_seconds=saves_seconds)
 
     @precondition(lambda self: self.world.has_cluster)
     @rule()

@@ -22,6 +22,8 @@ from .cluster_objects import RAY_CLUSTER_LABEL, condition_of, is_going
 from .pod_evidence import Loss, StartProblem, is_head, start_problem
 
 Manifest = Mapping[str, Any]
+CLOCK_SKEW_SECONDS = 60
+"""How far the API server's clock may be before ours."""
 NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
 """Phases of pods in which there is no driver."""
 
@@ -123,7 +125,12 @@ def may_save(pods: Collection[Manifest], now: datetime) -> bool:
 def _may_run(pod: Manifest, now: datetime) -> bool:
     if pod.get("status", {}).get("phase") in NOTHING_RUNS:
         return False
-    return not is_going(pod) or now < parse_timestamp(pod["metadata"]["deletionTimestamp"])
+    if not is_going(pod):
+        return True
+    about = pod["metadata"]
+    left = (parse_timestamp(about["deletionTimestamp"]) - now).total_seconds()
+    # More than its whole grace: our clock was set back, which must not make it wait for days.
+    return 0 < left <= float(about["deletionGracePeriodSeconds"]) + CLOCK_SKEW_SECONDS
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:

@@ -1,4 +1,4 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -228,6 +228,15 @@ def test_a_head_that_may_still_save_is_waited_for(
 def test_a_driver_may_save_in_a_head_that_is_being_deleted(pod: Manifest, may: bool) -> None:
     assert may_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
     assert not may_save([pod], NOW)
+
+
+@pytest.mark.parametrize(("hours", "may"), [(0, True), (1, False), (24, False)])
+def test_a_clock_that_was_set_back_does_not_prolong_the_wait_for_a_head(
+    hours: int, may: bool
+) -> None:
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC) - timedelta(hours=hours)
+
+    assert may_save([a_pod(kind="head", going=True)], now) is may
 
 
 def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
