@@ -65,7 +65,6 @@ def a_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: A
     }
     if about.get("going"):
         metadata["deletionTimestamp"] = "2026-11-21T12:00:30Z"
-        metadata["deletionGracePeriodSeconds"] = 30
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",

@@ -145,6 +145,11 @@ class RetrievalEndpoint(ApiModel):
     headers: Annotated[list[Header], Field(max_length=16)] = []
     """HTTP headers, credentials by reference."""
 
+    @property
+    def shown_url(self) -> str:
+        """The URL for messages, without its query: some services want their key there."""
+        return self.url.partition("?")[0]
+
 
 class RetrievalSpec(ApiModel):
     """Retrieval before generation, inside it, or in the reward."""
@@ -171,3 +176,8 @@ class RetrievalSpec(ApiModel):
     """Share of failed samples in a step above which the attempt ends with the reason (A13)."""
     warm_up_timeout_seconds: Seconds = 60
     """How long warming waits for an endpoint before step 1 (A4)."""
+
+    @property
+    def external(self) -> list[RetrievalEndpoint]:
+        """The endpoints that exist without the job; the others are started with it."""
+        return [endpoint for endpoint in self.endpoints if endpoint.managed is None]

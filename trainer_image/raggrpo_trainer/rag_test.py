@@ -17,7 +17,6 @@ from raggrpo_api.retrieval import (
     EndpointRole,
     RetrievalEndpoint,
     RetrievalMode,
-    RetrievalSpec,
 )
 from raggrpo_api.trainer_config import TrainerConfig
 
@@ -46,13 +45,8 @@ async def rag_test(
     """
     headers = endpoint_headers(config.retrieval, env)
     prompts = read_prompts(config.data.train_files, config.data, config.retrieval)
-    tests = [_Test(config, endpoint, headers, prompts) for endpoint in given(config.retrieval)]
+    tests = [_Test(config, endpoint, headers, prompts) for endpoint in config.retrieval.external]
     return RagTest(endpoints=[await test.run(seconds, most) for test in tests])
-
-
-def given(spec: RetrievalSpec) -> list[RetrievalEndpoint]:
-    """Return the endpoints that exist without the job; the others are started with it."""
-    return [endpoint for endpoint in spec.endpoints if endpoint.managed is None]
 
 
 def variants(
@@ -91,7 +85,7 @@ class _Test:
         self._prompts = prompts
 
     async def run(self, seconds: float, most: int) -> EndpointTest:
-        name, url = self._endpoint.name, self._endpoint.url.partition("?")[0]
+        name, url = self._endpoint.name, self._endpoint.shown_url
         first = await self._one("first", self._question(0), self._endpoint)
         if first.failure:
             return EndpointTest(name=name, url=url, failure=first.failure)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from raggrpo_api import names
-from raggrpo_cli.commands.diff import HELP, report
+from raggrpo_cli.commands.diff import HELP, chosen, report
 from raggrpo_cli.job_file import refuse
-from raggrpo_operator.core.config_diff import AttemptName, attempt_name, pair
+from raggrpo_operator.core.config_diff import AttemptName, attempt_name
 from raggrpo_operator.errors import NotThere
 from raggrpo_operator.kubernetes_runtime.client import CONFIG_MAPS
 from raggrpo_operator.kubernetes_runtime.user_client import UserClient
@@ -29,10 +29,7 @@ def diff(
     async def read(client: UserClient) -> str:
         jobs = {job: await the_job(client, namespace, job) for job, _ in named}
         newest = {job: found.status.attempt for job, found in jobs.items()}
-        try:
-            earlier, later = pair(named[0], named[1] if second else None, newest)
-        except ValueError as wrong:
-            refuse(str(wrong))
+        earlier, later = chosen(named, newest)
         where = namespace or client.namespace
         a, b = await _config(client, where, earlier), await _config(client, where, later)
         return report(str(earlier), a, str(later), b)

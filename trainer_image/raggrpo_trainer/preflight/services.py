@@ -26,7 +26,7 @@ RETRY = RetryPolicy(retries=1)
 async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
     """Make one real call to every endpoint that the operator does not run itself, all at once."""
     spec = config.retrieval
-    endpoints = [endpoint for endpoint in spec.endpoints if endpoint.managed is None]
+    endpoints = spec.external
     if not endpoints:
         managed = ", ".join(endpoint.name for endpoint in spec.endpoints)
         why = f"{managed}: started after preflight" if managed else "no endpoint"
@@ -60,14 +60,13 @@ async def _call(
 ) -> tuple[bool, str]:
     """Return whether the answer can be used, and what happened."""
     sent = fields if endpoint.role is EndpointRole.ACTOR else None
-    url = endpoint.url.partition("?")[0]
     began = time.monotonic()
     try:
         passages = await client.retrieve(endpoint.name, WARM_UP_TEXT, sent, sample="preflight")
     except RetrievalFailed as failure:
         return False, (
-            f"endpoint {endpoint.name} ({url}): {failure.cause}: {failure.detail}; check that the "
-            "service runs, its URL and its headers"
+            f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}; "
+            "check that the service runs, its URL and its headers"
         )
     seconds = time.monotonic() - began
     return True, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
