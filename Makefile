@@ -33,7 +33,7 @@ quickstart: setup ## train the small retrieval job for real on this machine
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
 
 demo: setup ## a cluster, the operator and a small CPU job on this machine, followed to its end
-	PYTHONPATH=tests $(BIN)/python tests/cluster/demo.py
+	PYTHONPATH=tests $(BIN)/python tests/tools/kind/demo.py
 
 test: setup ## all tests that need neither a GPU nor a cluster
 	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.
@@ -41,11 +41,11 @@ test: setup ## all tests that need neither a GPU nor a cluster
 	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
-	$(BIN)/python tests/cluster/tools.py helm
+	$(BIN)/python tests/tools/kind/tools.py helm
 	$(BIN)/python -m pytest tests/chart --durations=10
 
 checkov: setup $(CHECKOV) ## static security checks of the rendered chart and of what a job makes
-	$(BIN)/python tests/cluster/tools.py helm
+	$(BIN)/python tests/tools/kind/tools.py helm
 	PYTHONPATH=tests $(BIN)/python tests/chart/static_security.py .cache/checkov/bin/checkov
 
 $(CHECKOV): requirements/checkov.txt | $(SETUP)
@@ -55,14 +55,14 @@ $(CHECKOV): requirements/checkov.txt | $(SETUP)
 	touch $@
 
 api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
-	$(BIN)/python tests/cluster/tools.py kube etcd kuberay-config helm
+	$(BIN)/python tests/tools/kind/tools.py kube etcd kuberay-config helm
 	$(BIN)/python -m pytest tests/api --durations=10
 
 kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
-	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py up
+	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py up
 
 kind-down: setup ## delete that cluster; caches stay
-	PYTHONPATH=tests $(BIN)/python tests/cluster/kind_cluster.py down
+	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py down
 
 e2e: SELECTED = tests/e2e -m "not long"
 e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
@@ -73,8 +73,8 @@ drills-cluster: export KIND_NODES = 2
 drills-cluster: SELECTED = tests/e2e/drills -n 3 --drills-table docs/cluster-drills.md
 drills-cluster: kind-up ## every kind of loss on a cluster of two nodes; writes docs/cluster-drills.md (long)
 e2e e2e-full drills-cluster:
-	$(BIN)/python tests/cluster/tools.py helm
-	PYTHONPATH=tests $(BIN)/python tests/cluster/images.py
+	$(BIN)/python tests/tools/kind/tools.py helm
+	PYTHONPATH=tests $(BIN)/python tests/tools/kind/images.py
 	$(BIN)/python -m pytest $(SELECTED) --durations=10
 
 fuzz: setup ## 100,000 steps of random lives of a job, with every failure at every moment (long)
@@ -98,7 +98,7 @@ generate: setup ## write the CRD and the chart's copy from the models
 	$(BIN)/python -m raggrpo_api.crd
 
 golden: setup ## rewrite the golden files; read the diff
-	$(BIN)/python -m pytest tests/unit/operator/test_plan.py tests/unit/operator/test_manifests.py -q --update-golden
+	$(BIN)/python -m pytest tests/unit/operator/text/test_plan.py tests/unit/operator/manifests/test_manifests.py -q --update-golden
 
 drill: setup ## kill every process at every kind of moment, writes docs/drills.md; hang, S3 (long)
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md

@@ -6,21 +6,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
+from raggrpo_api.spec.algorithm import AlgorithmSpec
+from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.model import ModelSpec
+from raggrpo_api.spec.monitoring import MonitoringSpec
+from raggrpo_api.spec.recovery import RecoverySpec
+from raggrpo_api.spec.resources import EnvVar, ResourcesSpec, SchedulingSpec, Volume
+from raggrpo_api.spec.retrieval import RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_api.spec.rollout import RolloutSpec
+from raggrpo_api.spec.training import TrainingSpec
+from raggrpo_api.spec.validation import ValidationSpec
+
 from . import names
-from .algorithm import AlgorithmSpec
 from .base import ApiModel, JobName, LabelValue
-from .checkpoint import CheckpointSpec
-from .data import DataSpec
-from .model import ModelSpec
-from .monitoring import MonitoringSpec
-from .recovery import RecoverySpec
-from .resources import EnvVar, ResourcesSpec, SchedulingSpec, Volume
-from .retrieval import RetrievalSpec
-from .reward import RewardSpec
-from .rollout import RolloutSpec
 from .status import JobStatus
-from .training import TrainingSpec
-from .validation import ValidationSpec
 
 
 class Preset(StrEnum):

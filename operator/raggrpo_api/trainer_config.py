@@ -11,19 +11,20 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from .algorithm import AlgorithmSpec
+from raggrpo_api.spec.algorithm import AlgorithmSpec
+from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.model import ModelSpec
+from raggrpo_api.spec.monitoring import MonitoringSpec
+from raggrpo_api.spec.resources import ResourcesSpec
+from raggrpo_api.spec.retrieval import RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_api.spec.rollout import RolloutSpec
+from raggrpo_api.spec.training import TrainingSpec
+from raggrpo_api.spec.validation import ValidationSpec
+
 from .base import ApiModel
-from .checkpoint import CheckpointSpec
-from .data import DataSpec
-from .model import ModelSpec
-from .monitoring import MonitoringSpec
-from .resources import ResourcesSpec
-from .retrieval import RetrievalSpec
-from .reward import RewardSpec
-from .rollout import RolloutSpec
 from .trainer_schemas import known_schemas, within
-from .training import TrainingSpec
-from .validation import ValidationSpec
 
 
 class AttemptIdentity(ApiModel):

@@ -10,11 +10,11 @@ import typer
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_operator.core import yaml_text
-from raggrpo_operator.core.parse import parse_job
-from raggrpo_operator.core.resolve import Resolved, resolve
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.violation import Severity, Violation
+from raggrpo_operator.core.spec import yaml_text
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import Resolved, resolve
+from raggrpo_operator.core.spec.violation import Severity, Violation
 from raggrpo_operator.local_runtime.mounts import mounted, read_mounts, unfit_for_one_machine
 from raggrpo_operator.local_runtime.overrides import BadOptions, changed
 from raggrpo_operator.local_runtime.secret_values import missing_secrets

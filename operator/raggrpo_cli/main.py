@@ -5,17 +5,17 @@ from pathlib import Path
 
 import typer
 
-from .commands.check import check
-from .commands.compare import compare
-from .commands.crd import crd
-from .commands.diff import diff
-from .commands.logs import logs
-from .commands.plan import plan
-from .commands.rag_test import rag_test
-from .commands.report import report
-from .commands.run import run
-from .commands.status import status
-from .commands.validate import validate
+from raggrpo_cli.commands.check import check
+from raggrpo_cli.commands.compare import compare
+from raggrpo_cli.commands.crd import crd
+from raggrpo_cli.commands.diff import diff
+from raggrpo_cli.commands.logs import logs
+from raggrpo_cli.commands.plan import plan
+from raggrpo_cli.commands.rag_test import rag_test
+from raggrpo_cli.commands.report import report
+from raggrpo_cli.commands.run import run
+from raggrpo_cli.commands.status import status
+from raggrpo_cli.commands.validate import validate
 
 PLUGIN = "kubectl-raggrpo"
 
@@ -34,7 +34,7 @@ def main() -> None:
     if not Path(sys.argv[0]).name.startswith(PLUGIN):
         app()
     try:
-        from .kubectl.app import app as plugin
+        from raggrpo_cli.kubectl.app import app as plugin
     except ModuleNotFoundError as missing:
         raise SystemExit(
             f"kubectl raggrpo needs {missing.name}: pip install 'raggrpo-operator[operator]'"

@@ -12,7 +12,7 @@ from raggrpo_api.preflight import Facts
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.first_attempt import render_first_attempt
 from raggrpo_operator.core.manifests.metadata import Manifest
-from raggrpo_operator.core.resolve import Resolved
+from raggrpo_operator.core.spec.resolve import Resolved
 
 Manifests = Annotated[
     bool, typer.Option("--manifests", help="Print what the operator would create, as YAML.")

@@ -8,10 +8,10 @@ import typer
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import JobStatus
-from raggrpo_operator.core.resolve import Resolved, resolve
-from raggrpo_operator.core.violation import Violation
-from raggrpo_operator.core.yaml_text import read_yaml
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.core.spec.resolve import Resolved, resolve
+from raggrpo_operator.core.spec.violation import Violation
+from raggrpo_operator.core.spec.yaml_text import read_yaml
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JOB, STATE, JobFolder
 
 from .job_file import given_job, parsed, refuse
@@ -44,7 +44,7 @@ def recorded_job(folder: Path) -> RecordedJob:
         refuse(f"{folder} is no job folder: it is made by `raggrpo run JOB.yaml --dir {folder}`")
     try:
         state = JobFolder(folder).load()
-    except RuntimeTrouble as trouble:
+    except OperatorError as trouble:
         refuse(str(trouble))
     raw = read_yaml((folder / JOB).read_text(encoding="utf-8"))
     if isinstance(raw, Violation):

@@ -1,21 +1,29 @@
-"""`RuntimeTrouble`: what a runtime could not observe or do right now, and whether to try again."""
+"""Errors of a runtime: what it could not observe or do, and whether trying again helps."""
 
 
-class RuntimeTrouble(Exception):
-    """Trouble with the cluster, Ray or a process; the caller decides about the delay."""
+class OperatorError(Exception):
+    """The cluster, Ray or a process did not do what was asked; `retryable` tells what helps."""
 
-    def __init__(self, message: str, *, retryable: bool = True) -> None:
-        super().__init__(message)
-        self.retryable = retryable
+    retryable = True
 
 
-class AccessRefused(RuntimeTrouble):
+class TransientError(OperatorError):
+    """Trying again, after a delay that the caller chooses, may help."""
+
+
+class PermanentError(OperatorError):
+    """Trying again changes nothing until somebody changes something."""
+
+    retryable = False
+
+
+class AccessRefused(OperatorError):
     """HTTP 401 or 403: a condition for people, never a reason to stop an attempt."""
 
 
-class NotThere(RuntimeTrouble):
+class NotFound(OperatorError):
     """HTTP 404: the object, or its kind, does not exist."""
 
 
-class Conflict(RuntimeTrouble):
+class Conflict(OperatorError):
     """HTTP 409: it exists already, or it changed since it was read."""

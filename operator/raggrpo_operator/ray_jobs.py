@@ -11,9 +11,9 @@ import httpx
 
 from raggrpo_api import names
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
-from .core.observed import AttemptObserved, SubmissionStatus
-from .errors import AccessRefused, RuntimeTrouble
+from .errors import AccessRefused, PermanentError, TransientError
 
 TIMEOUT_SECONDS = 10.0
 LAST_LINES = 5
@@ -55,7 +55,7 @@ class RayJobs:
         }
         answer = await self._call("POST", "/api/jobs/", json=body, timeout=SUBMIT_SECONDS)
         if answer.status_code >= 400:
-            raise RuntimeTrouble(f"submitting {submission_id}: {_explain(answer)}")
+            raise TransientError(f"submitting {submission_id}: {_explain(answer)}")
 
     async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
         """Return what is known of a submission, None when the head does not know it."""
@@ -79,13 +79,13 @@ class RayJobs:
         """SIGTERM the driver; Ray kills it after the wait time of its environment."""
         answer = await self._call("POST", f"/api/jobs/{submission_id}/stop")
         if answer.status_code >= 400 and answer.status_code != 404:
-            raise RuntimeTrouble(f"stopping {submission_id}: {_explain(answer)}")
+            raise TransientError(f"stopping {submission_id}: {_explain(answer)}")
 
     async def logs(self, submission_id: str) -> str:
         """Return the driver's output so far."""
         answer = await self._call("GET", f"/api/jobs/{submission_id}/logs")
         if answer.status_code >= 400:
-            raise RuntimeTrouble(f"logs of {submission_id}: {_explain(answer)}")
+            raise TransientError(f"logs of {submission_id}: {_explain(answer)}")
         return str(answer.json().get("logs") or "")
 
     async def _get(self, submission_id: str) -> dict[str, Any] | None:
@@ -93,18 +93,18 @@ class RayJobs:
         if answer.status_code == 404:
             return None
         if answer.status_code >= 400:
-            raise RuntimeTrouble(f"status of {submission_id}: {_explain(answer)}")
+            raise TransientError(f"status of {submission_id}: {_explain(answer)}")
         try:
             body: dict[str, Any] = answer.json()
         except ValueError as error:
-            raise RuntimeTrouble(f"status of {submission_id} is no JSON: {error}") from error
+            raise TransientError(f"status of {submission_id} is no JSON: {error}") from error
         return body
 
     async def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:
             answer = await self._http.request(method, path, **more)
         except httpx.HTTPError as error:
-            raise RuntimeTrouble(f"Ray dashboard {self._http.base_url}: {error!r}") from error
+            raise TransientError(f"Ray dashboard {self._http.base_url}: {error!r}") from error
         if answer.status_code in (401, 403):
             raise AccessRefused(f"Ray dashboard {self._http.base_url}: {_explain(answer)}")
         return answer
@@ -120,14 +120,13 @@ def last_lines(message: str) -> str:
 def submittable(config: TrainerConfig) -> str:
     """Return a configuration as it travels in a submission's environment.
 
-    Raises RuntimeTrouble, which no retry mends, when it is too long for that.
+    Raises OperatorError, which no retry mends, when it is too long for that.
     """
     text = config.to_json()
     if len(text.encode()) > names.MAX_CONFIG_BYTES:
-        raise RuntimeTrouble(
+        raise PermanentError(
             f"the configuration has {len(text)} bytes, more than {names.MAX_CONFIG_BYTES}: "
-            "shorten templates or file lists",
-            retryable=False,
+            "shorten templates or file lists"
         )
     return text
 

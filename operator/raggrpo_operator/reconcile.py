@@ -5,11 +5,10 @@ from typing import Protocol
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import JobStatus
-
-from .core.actions import Action
-from .core.decide import decide
-from .core.observed import Observed
-from .core.round import Decision
+from raggrpo_operator.core.lifecycle.actions import Action
+from raggrpo_operator.core.lifecycle.decide import decide
+from raggrpo_operator.core.lifecycle.observed import Observed
+from raggrpo_operator.core.lifecycle.round import Decision
 
 
 class Runtime(Protocol):

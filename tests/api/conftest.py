@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.api_server import ApiServer, running_api_server
+from tools.kind.api_server import ApiServer, running_api_server
 
 
 @pytest.fixture(scope="session")

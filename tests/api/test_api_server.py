@@ -1,6 +1,6 @@
 """The tier itself: what the other tests of it rely on."""
 
-from cluster.api_server import ApiServer
+from tools.kind.api_server import ApiServer
 
 
 def test_a_service_account_has_no_rights_of_its_own_and_leaves_a_trace(

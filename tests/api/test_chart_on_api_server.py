@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.api_server import ApiServer
-from cluster.tools import tool_folder
+from tools.kind.api_server import ApiServer
+from tools.kind.tools import tool_folder
 
 CHART = Path("helm/raggrpo-operator").resolve()
 RELEASE = "raggrpo-operator"
@@ -110,7 +110,7 @@ def test_jobs_and_their_kind_stay_when_the_release_is_removed(helm: Helm) -> Non
 
     assert helm.server.read("rgj", "kept", "-n", helm.namespace)["metadata"]["uid"]
     gone = helm.server.kubectl("get", "deployment", RELEASE, "-n", helm.namespace, check=False)
-    assert "NotFound" in gone.stderr
+    assert "NotThere" in gone.stderr
 
 
 MAY = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.api_server import ApiServer
-from job_builders import REMOVED, SAMPLES, a_raw_job
+from support.builders.jobs import REMOVED, SAMPLES, a_raw_job
+from tools.kind.api_server import ApiServer
 
 CRD = "raggrpojobs.raggrpo.io"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-from cluster.api_server import ApiServer
-from cluster.kubernetes import kubeconfig_with
-from job_builders import a_raw_job
-from kubectl_plugin import kubectl_raggrpo
+from support.builders.jobs import a_raw_job
+from support.kubectl_plugin import kubectl_raggrpo
+from tools.kind.api_server import ApiServer
+from tools.kind.kubernetes import kubeconfig_with
 
 IMAGE = "trainer:test"
 

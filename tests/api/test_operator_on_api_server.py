@@ -14,27 +14,27 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cluster.api_server import ApiServer
-from cluster.program import Program
-from job_builders import a_raw_job
-from played_kuberay import Api, Manifest, PlayedKubeRay, path_of, played_kuberay
-from played_kueue import NODE_SELECTOR, played_kueue
-from played_ray import PlayedRay, Script, played_ray
 from raggrpo_api.names import KIND
+from support.builders.jobs import a_raw_job
+from support.fakes.fake_kuberay import Api, FakeKubeRay, Manifest, fake_kuberay, path_of
+from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
+from support.fakes.fake_ray import FakeRay, Script, fake_ray
+from tools.kind.api_server import ApiServer
+from tools.kind.program import Program
 
 SECONDS = 30.0
 JOBS = "raggrpo.io/v1alpha1"
-RUNNER = Path(__file__).parents[1] / "operator_under_test.py"
+RUNNER = Path(__file__).parents[1] / "support" / "operator_under_test.py"
 
 
 @dataclass
 class World:
-    """What a test needs of the played cluster."""
+    """What a test needs of the fake cluster."""
 
     api: Api
     namespace: str
-    ray: PlayedRay
-    kuberay: PlayedKubeRay
+    ray: FakeRay
+    kuberay: FakeKubeRay
     operator: Program
 
     async def apply(self, changes: Mapping[str, Any] | None = None) -> None:
@@ -101,10 +101,10 @@ class World:
 
 
 @pytest_asyncio.fixture
-async def played(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
+async def fake(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
     """Play a cluster; its operator does not run yet and watches one namespace."""
     api = Api(api_server.kubeconfig)
-    async with played_ray() as ray, played_kuberay(api, namespace, ray) as kuberay:
+    async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
         operator = an_operator(api_server, tmp_path, ray, namespace)
         try:
             yield World(api, namespace, ray, kuberay, operator)
@@ -114,14 +114,14 @@ async def played(api_server: ApiServer, namespace: str, tmp_path: Path) -> Async
 
 
 @pytest.fixture
-def world(played: World) -> World:
+def world(fake: World) -> World:
     """Play a cluster around a running operator."""
-    played.operator.start()
-    return played
+    fake.operator.start()
+    return fake
 
 
 def an_operator(
-    api_server: ApiServer, folder: Path, ray: PlayedRay, namespace: str, **more: str
+    api_server: ApiServer, folder: Path, ray: FakeRay, namespace: str, **more: str
 ) -> Program:
     """Return the operator as a child process that is not started yet."""
     key = folder / "key" / "current"
@@ -384,60 +384,60 @@ async def test_a_worker_that_ran_out_of_memory_is_the_cause_though_its_pod_is_go
 
 
 async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_there(
-    api_server: ApiServer, played: World, tmp_path: Path
+    api_server: ApiServer, fake: World, tmp_path: Path
 ) -> None:
     # Watches the whole cluster: only then can a kind that appears later be noticed.
-    operator = an_operator(api_server, tmp_path, played.ray, "", RAGGRPO_NAMESPACE=played.namespace)
-    played.operator = operator
+    operator = an_operator(api_server, tmp_path, fake.ray, "", RAGGRPO_NAMESPACE=fake.namespace)
+    fake.operator = operator
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
-    kept = await played.api.get(crd)
+    kept = await fake.api.get(crd)
     assert kept is not None
-    await played.api.delete(crd)
-    await played.until_true(lambda: is_gone(played.api, crd))
+    await fake.api.delete(crd)
+    await fake.until_true(lambda: is_gone(fake.api, crd))
     try:
         operator.start()
-        await played.apply()
-        status = await played.until(lambda s: condition(s, "Reconciling").get("status") == "True")
+        await fake.apply()
+        status = await fake.until(lambda s: condition(s, "Reconciling").get("status") == "True")
         assert "install KubeRay" in condition(status, "Reconciling")["message"]
     finally:
         about = {"name": kept["metadata"]["name"]}
         fresh = {**kept, "metadata": about, "status": {}}
-        await played.api.create(crd.rpartition("/")[0], fresh)
+        await fake.api.create(crd.rpartition("/")[0], fresh)
 
-    status = await played.until(is_phase("Succeeded"))
+    status = await fake.until(is_phase("Succeeded"))
     assert condition(status, "Reconciling")["status"] == "False"
     assert "install KubeRay" in operator.log_file.read_text()
 
 
 async def test_when_the_leader_is_killed_the_other_replica_goes_on(
-    api_server: ApiServer, played: World, tmp_path: Path
+    api_server: ApiServer, fake: World, tmp_path: Path
 ) -> None:
     replicas = {
         name: an_operator(
             api_server,
             tmp_path,
-            played.ray,
-            played.namespace,
+            fake.ray,
+            fake.namespace,
             RAGGRPO_LEADER_ELECTION="true",
             RAGGRPO_POD_NAME=name,
         )
         for name in ("one", "two")
     }
-    played.ray.scripts["small-a1"] = Script(waits_at=7)
-    lease = path_of("coordination.k8s.io/v1", "leases", played.namespace, "raggrpo-operator")
+    fake.ray.scripts["small-a1"] = Script(waits_at=7)
+    lease = path_of("coordination.k8s.io/v1", "leases", fake.namespace, "raggrpo-operator")
 
     async def leader() -> str:
-        found = await played.api.get(lease)
+        found = await fake.api.get(lease)
         return str(found["spec"]["holderIdentity"]) if found else ""
 
     try:
         for replica in replicas.values():
             replica.start()
-        await played.apply()
-        played.operator = replicas["one"]
-        await played.until(lambda status: status.get("progress", {}).get("step") == 7)
+        await fake.apply()
+        fake.operator = replicas["one"]
+        await fake.until(lambda status: status.get("progress", {}).get("step") == 7)
         first = await leader()
-        played.operator = replicas["two" if first == "one" else "one"]
+        fake.operator = replicas["two" if first == "one" else "one"]
         process = replicas[first].process
         assert process is not None
         process.kill()
@@ -446,16 +446,16 @@ async def test_when_the_leader_is_killed_the_other_replica_goes_on(
         async def has_moved() -> bool:
             return await leader() not in ("", first)
 
-        await played.until_true(has_moved)
+        await fake.until_true(has_moved)
         assert time.monotonic() - killed < 20
-        played.ray.go_on = True
-        await played.until(is_phase("Succeeded"))
+        fake.ray.go_on = True
+        await fake.until(is_phase("Succeeded"))
     finally:
         for replica in replicas.values():
             replica.stop()
 
-    assert played.ray.submitted == ["small-a1"]
-    assert len(played.kuberay.clusters_seen) == 1
+    assert fake.ray.submitted == ["small-a1"]
+    assert len(fake.kuberay.clusters_seen) == 1
 
 
 async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_budget(
@@ -463,7 +463,7 @@ async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_bu
 ) -> None:
     world.ray.scripts |= {"small-a1": Script(waits_at=7), "small-a2": Script(waits_at=12)}
     path = path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1")
-    async with played_kueue(world.api, world.namespace) as kueue:
+    async with fake_kueue(world.api, world.namespace) as kueue:
         queue = {"scheduling": {"queueName": "research"}, "recovery": {"maxRestarts": 0}}
         await world.apply({f"spec.{block}": value for block, value in queue.items()})
         status = await world.until(is_phase("Queued"))

@@ -10,14 +10,14 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cluster.api_server import ADMIN_TOKEN, ApiServer
-from job_builders import REMOVED, SAMPLES, a_raw_job
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_operator.core.parse import parse_job
-from raggrpo_operator.core.resolve import resolve
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.violation import Severity
-from wrong_jobs import ACTOR, AN_ENDPOINT, WRONG, prompt_mode, rewards
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import Severity
+from support.builders.jobs import REMOVED, SAMPLES, a_raw_job
+from support.builders.wrong_jobs import ACTOR, AN_ENDPOINT, WRONG, prompt_mode, rewards
+from tools.kind.api_server import ADMIN_TOKEN, ApiServer
 
 CPU = {"device": "CPU"}
 APART = {"gpusPerNode": 8, "placement": "Disaggregated"}

@@ -6,17 +6,17 @@ from typing import Any
 
 import httpx
 
-from played_kuberay import Api, PlayedKubeRay, path_of
-from played_ray import PlayedRay
+from support.fakes.fake_kuberay import Api, FakeKubeRay, path_of
+from support.fakes.fake_ray import FakeRay
 
 AT_ONCE = 16
 """Calls under way; the real ones have limits of this order."""
 
 
-class WatchedKubeRay(PlayedKubeRay):
+class WatchedKubeRay(FakeKubeRay):
     """Makes pods of each RayCluster once, and lets each pod get ready once."""
 
-    def __init__(self, api: Api, namespace: str, ray: PlayedRay) -> None:
+    def __init__(self, api: Api, namespace: str, ray: FakeRay) -> None:
         super().__init__(api, namespace, ray)
         self._free = asyncio.Semaphore(AT_ONCE)
         self._begun: set[str] = set()

@@ -11,7 +11,7 @@ from typing import Any
 
 from raggrpo_api import names
 from raggrpo_operator.core.manifests.token_secret import TOKEN_KEY
-from raggrpo_operator.kubernetes_runtime.runtime import ENTRYPOINT
+from raggrpo_operator.kubernetes_runtime.rounds.runtime import ENTRYPOINT
 
 Manifest = dict[str, Any]
 TOKEN = "rayjob-token"

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.monitoring import MonitoringMode
+from raggrpo_api.spec.monitoring import MonitoringMode
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer import driver
-from raggrpo_trainer.reporting import Publish, Reporter
-from raggrpo_trainer.step_record import StepRecord
+from raggrpo_trainer.driver import attempt as driver
+from raggrpo_trainer.progress.reporter import Publish, Reporter
+from raggrpo_trainer.progress.step_record import StepRecord
 
 ENV_RESULT = "RAGGRPO_BENCH_RESULT"
 MODES = (MonitoringMode.OFF, MonitoringMode.LIGHT, MonitoringMode.FULL)

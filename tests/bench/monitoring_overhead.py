@@ -30,13 +30,13 @@ from bench_workload import TINY, Workload, write_model, write_prompts
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.monitoring import MonitoringMode
+from raggrpo_api.spec.monitoring import MonitoringMode
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.observed import SubmissionStatus
-from raggrpo_operator.core.parse import parse_job
-from raggrpo_operator.core.resolve import resolve, trainer_config
-from raggrpo_operator.core.shared_memory import object_store_bytes
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
+from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.processes import Processes
 from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, start_ray_head
 
@@ -143,7 +143,7 @@ async def _submit(head: RayHead, submission: str, command: str, env: Mapping[str
         try:
             await head.jobs.submit(submission, command, dict(env), {})
             return
-        except RuntimeTrouble:
+        except OperatorError:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(POLL_SECONDS)

@@ -2,7 +2,7 @@
 
     python tests/bench/operator_scale.py [--jobs 1000] [--watch-seconds 60] [--json]
 
-KubeRay, the kubelet and the Ray heads are played by this process, as in tests/api; the operator is
+KubeRay, the kubelet and the Ray heads are faked by this process, as in tests/api; the operator is
 a process of its own with its default settings. Four stages: all jobs are applied at once and begin
 to run; they run; they end; an operator that was restarted looks at all of them again. That last
 one must write nothing: the benchmark fails when it does.
@@ -30,13 +30,13 @@ sys.path.insert(0, str(HERE.parent))
 
 from bench_kuberay import WatchedKubeRay  # noqa: E402
 
-from cluster.api_server import ApiServer, running_api_server  # noqa: E402
-from cluster.program import Program, free_port  # noqa: E402
-from job_builders import a_raw_job  # noqa: E402
-from played_kuberay import Api, Manifest, path_of  # noqa: E402
-from played_ray import PlayedRay, Script, played_ray  # noqa: E402
+from support.builders.jobs import a_raw_job  # noqa: E402
+from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
+from support.fakes.fake_ray import FakeRay, Script, fake_ray  # noqa: E402
+from tools.kind.api_server import ApiServer, running_api_server  # noqa: E402
+from tools.kind.program import Program, free_port  # noqa: E402
 
-RUNNER = HERE.parent / "operator_under_test.py"
+RUNNER = HERE.parent / "support" / "operator_under_test.py"
 NAMESPACE = "scale"
 STEPS = 10_000
 STEP_SECONDS = 10.0
@@ -93,11 +93,11 @@ class Operator:
 
 @dataclass
 class Bench:
-    """The played cluster, and the jobs as their watch tells them."""
+    """The fake cluster, and the jobs as their watch tells them."""
 
     server: ApiServer
     api: Api
-    ray: PlayedRay
+    ray: FakeRay
     kuberay: WatchedKubeRay
     num_jobs: int
     phases: dict[str, str] = field(default_factory=dict)
@@ -193,7 +193,7 @@ async def measure(server: ApiServer, num_jobs: int, watch_seconds: float) -> dic
     """Run all stages; returns what was measured."""
     server.kubectl("create", "namespace", NAMESPACE)
     api = Api(server.kubeconfig)
-    async with played_ray() as ray, asyncio.TaskGroup() as group:
+    async with fake_ray() as ray, asyncio.TaskGroup() as group:
         for number in range(num_jobs):
             ray.scripts[f"job-{number:04}-a1"] = Script(step_seconds=STEP_SECONDS)
         kuberay = WatchedKubeRay(api, NAMESPACE, ray)

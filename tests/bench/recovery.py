@@ -47,14 +47,16 @@ from bench_recovery import (  # noqa: E402
     table,
 )
 
-from cluster import kind_cluster  # noqa: E402
-from cluster.images import REPOSITORY, images  # noqa: E402
-from cluster.kind_cluster import BASE_IMAGE, CannotStart  # noqa: E402
-from cluster.kubernetes import Kubernetes  # noqa: E402
-from cluster.objects import a_pod, mounting  # noqa: E402
-from cluster.operator_release import install  # noqa: E402
-from cluster.tools import KUBERAY, CannotBuild, tool_folder  # noqa: E402
-from cluster.training_job import (  # noqa: E402
+from raggrpo_api import names  # noqa: E402
+from raggrpo_api.history import Record  # noqa: E402
+from tools.kind import kind_cluster  # noqa: E402
+from tools.kind.images import REPOSITORY, images  # noqa: E402
+from tools.kind.kind_cluster import BASE_IMAGE, CannotStart  # noqa: E402
+from tools.kind.kubernetes import Kubernetes  # noqa: E402
+from tools.kind.objects import a_pod, mounting  # noqa: E402
+from tools.kind.operator_release import install  # noqa: E402
+from tools.kind.tools import KUBERAY, CannotBuild, tool_folder  # noqa: E402
+from tools.kind.training_job import (  # noqa: E402
     CLAIM,
     KILL_DRIVER,
     LIST_SUBMISSIONS,
@@ -63,8 +65,6 @@ from cluster.training_job import (  # noqa: E402
     seed,
     write_model_and_data,
 )
-from raggrpo_api import names  # noqa: E402
-from raggrpo_api.history import Record  # noqa: E402
 
 STEPS, STEPS_FIRST, EVERY = 100, 6, 4
 """A job's target, its steps before each strike, and its steps between checkpoints."""

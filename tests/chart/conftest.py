@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.tools import tool_folder
-from helm_chart import Chart
+from support.helm_chart import Chart
+from tools.kind.tools import tool_folder
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,11 @@ from typing import Any
 
 import yaml
 
-from cluster.tools import tool_folder
-from helm_chart import MATRIX, Chart
-from job_builders import KNOWN_7B, SAMPLES, a_sample
-from manifest_builders import a_clustered_job, objects_of
 from raggrpo_cli.manifests_text import as_yaml
+from support.builders.jobs import KNOWN_7B, SAMPLES, a_sample
+from support.builders.manifests import a_clustered_job, objects_of
+from support.helm_chart import MATRIX, Chart
+from tools.kind.tools import tool_folder
 
 CHART = Path("helm/raggrpo-operator").resolve()
 ALONE = {"CKV_SKIP_PACKAGE_UPDATE_CHECK": "true"}

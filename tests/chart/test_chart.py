@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
-from helm_chart import (
+from raggrpo_api.crd import KEEP, crd_manifest
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.kube.client import BY_KIND, JOBS, LEASES
+from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.process.settings import PREFIX, read_settings
+from raggrpo_operator.kubernetes_runtime.watching.informer import CHILDREN
+from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.progress.metric_sinks import PrometheusText
+from support.builders.reports import a_step
+from support.helm_chart import (
     EVERYTHING,
     MATRIX,
     NAMESPACE,
@@ -18,18 +28,8 @@ from helm_chart import (
     of_kind,
     one,
 )
-from kubernetes_schemas import violations_of_schemas
-from pod_security import violations_of_restricted
-from raggrpo_api.crd import KEEP, crd_manifest
-from raggrpo_api.progress import Progress, Stage
-from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
-from raggrpo_operator.kubernetes_runtime.client import BY_KIND, JOBS, LEASES
-from raggrpo_operator.kubernetes_runtime.informer import CHILDREN
-from raggrpo_operator.kubernetes_runtime.metrics import Metrics
-from raggrpo_operator.kubernetes_runtime.settings import PREFIX, read_settings
-from raggrpo_trainer.http_json import CallSummary
-from raggrpo_trainer.metric_sinks import PrometheusText
-from report_builders import a_step
+from support.kubernetes_schemas import violations_of_schemas
+from support.pod_security import violations_of_restricted
 
 EACH = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import kind_cluster
-from cluster.images import REPOSITORY, Images, images
-from cluster.kubernetes import Kubernetes
-from cluster.operator_release import MONITORING, install
-from cluster.results_table import commit_of, drills_page, page
-from cluster.tools import only_one
-from cluster.training_job import seed, write_model_and_data, write_rows
+from tools.kind import kind_cluster
+from tools.kind.images import REPOSITORY, Images, images
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.operator_release import MONITORING, install
+from tools.kind.results_table import commit_of, drills_page, page
+from tools.kind.tools import only_one
+from tools.kind.training_job import seed, write_model_and_data, write_rows
 
 PAGES = {"--results-table": page, "--drills-table": drills_page}
 COMMIT = pytest.StashKey[str]()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.images import Images
-from cluster.kubernetes import Kubernetes
-from cluster.operator_release import scale
-from cluster.training_job import TrainingJob, a_job, seed
+from tools.kind.images import Images
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.operator_release import scale
+from tools.kind.training_job import TrainingJob, a_job, seed
 
 pytestmark = pytest.mark.long
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from cluster.images import Images
-from cluster.kubernetes import Kubernetes
-from cluster.operator_release import kill
-from cluster.training_job import TrainingJob, a_job, attempts, lifetimes
+from tools.kind.images import Images
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.operator_release import kill
+from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
 
 STEPS = 24
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from cluster import kind_cluster
-from cluster.kubernetes import Kubernetes
-from cluster.objects import a_claim, a_pod, mounting
+from tools.kind import kind_cluster
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.objects import a_claim, a_pod, mounting
 
 MIB = 1024**2
 

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from cluster.images import Images
-from cluster.kind_cluster import BASE_IMAGE
-from cluster.kubernetes import Kubernetes
-from cluster.training_job import CLAIM, MINUTES, TrainingJob, a_job
-from kubectl_plugin import command, kubectl_raggrpo
+from support.kubectl_plugin import command, kubectl_raggrpo
+from tools.kind.images import Images
+from tools.kind.kind_cluster import BASE_IMAGE
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.training_job import CLAIM, MINUTES, TrainingJob, a_job
 
 pytestmark = pytest.mark.long
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import kueue
-from cluster.images import Images
-from cluster.kubernetes import Kubernetes
-from cluster.training_job import MINUTES, Status, TrainingJob, a_job, attempts, lifetimes
 from raggrpo_api.names import LABEL_CLUSTER, LABEL_JOB
-from raggrpo_operator.core.quantity import parse_quantity
+from raggrpo_operator.core.spec.quantity import parse_quantity
+from tools.kind import kueue
+from tools.kind.images import Images
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.training_job import MINUTES, Status, TrainingJob, a_job, attempts, lifetimes
 
 pytestmark = pytest.mark.long
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cluster import kind_cluster
-from cluster.images import Images
-from cluster.jobs import a_small_job, pods_when_ready, status_when
-from cluster.kubernetes import Kubernetes
-from raggrpo_operator.core.quantity import parse_quantity
+from raggrpo_operator.core.spec.quantity import parse_quantity
+from tools.kind import kind_cluster
+from tools.kind.images import Images
+from tools.kind.jobs import a_small_job, pods_when_ready, status_when
+from tools.kind.kubernetes import Kubernetes
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from cluster.images import Images
-from cluster.jobs import a_small_job, condition, events_about, has_ended, status_when
-from cluster.kubernetes import Kubernetes
-from cluster.objects import a_pod
-from cluster.operator_release import RELEASE, SYSTEM
-from cluster.training_job import MOUNT
+from tools.kind.images import Images
+from tools.kind.jobs import a_small_job, condition, events_about, has_ended, status_when
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.objects import a_pod
+from tools.kind.operator_release import RELEASE, SYSTEM
+from tools.kind.training_job import MOUNT
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cluster.images import Images
-from cluster.kubernetes import Kubernetes
-from cluster.training_job import MOUNT, TrainingJob, a_job, attempts
+from tools.kind.images import Images
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.training_job import MOUNT, TrainingJob, a_job, attempts
 
 pytestmark = pytest.mark.long
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cluster.images import REPOSITORY, Images, operator_image
-from cluster.kubernetes import Kubernetes
-from cluster.operator_release import install, kill, leader
-from cluster.training_job import TrainingJob, a_job, attempts, lifetimes
+from tools.kind.images import REPOSITORY, Images, operator_image
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.operator_release import install, kill, leader
+from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
 
 pytestmark = pytest.mark.long
 

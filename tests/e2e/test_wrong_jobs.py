@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from cluster import kind_cluster
-from cluster.images import Images
-from cluster.jobs import a_small_job, condition, has_ended, status_when
-from cluster.kubernetes import Kubernetes
-from cluster.training_job import MOUNT
 from raggrpo_api.preflight import CheckId
+from tools.kind import kind_cluster
+from tools.kind.images import Images
+from tools.kind.jobs import a_small_job, condition, has_ended, status_when
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.training_job import MOUNT
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from cluster import kind_cluster
-from cluster.tools import tool_folder
-from helm_chart import NAMESPACE, RELEASE, Chart, of_kind
+from support.helm_chart import NAMESPACE, RELEASE, Chart, of_kind
+from tools.kind import kind_cluster
+from tools.kind.tools import tool_folder
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,7 @@ ENDING = {("coordination.k8s.io", "leases", verb) for verb in ("get", "patch")}
 def granted() -> set[Right]:
     """Rights of the operator's service account, with the election of several replicas."""
     helm = tool_folder("helm") / "helm"
-    rendered = Chart(helm, kind_cluster.HERE.parents[1] / "helm" / RELEASE).render({"replicas": 2})
+    rendered = Chart(helm, kind_cluster.HERE.parents[2] / "helm" / RELEASE).render({"replicas": 2})
     roles = [*of_kind(rendered, "ClusterRole"), *of_kind(rendered, "Role")]
     return {
         (group, resource, verb)

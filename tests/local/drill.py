@@ -27,7 +27,7 @@ import yaml
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
-from word_model import write_word_model
+from support.builders.word_model import write_word_model
 
 STEPS = 12
 SAVE_EVERY = 3

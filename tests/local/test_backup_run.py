@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from local.drill import Run
-from s3_server import KEY, S3Server
+from support.servers.s3_server import KEY, S3Server
 
 pytestmark = pytest.mark.long
 

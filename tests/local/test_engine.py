@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from word_model import write_word_model
+from support.builders.word_model import write_word_model
 
-PROBE = Path(__file__).parents[1] / "engine_probe.py"
+PROBE = Path(__file__).parents[1] / "support" / "engine_probe.py"
 
 
 @pytest.fixture(

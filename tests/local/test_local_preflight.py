@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from local_job import LocalJob, kill
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.job_folder import JobFolder
+from support.builders.local_job import LocalJob, kill
 
 
 def is_checking(job: LocalJob) -> bool:

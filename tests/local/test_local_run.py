@@ -4,8 +4,8 @@ from pathlib import Path
 
 import psutil
 
-from local_job import LocalJob, kill
 from raggrpo_operator.local_runtime import warden
+from support.builders.local_job import LocalJob, kill
 
 
 def test_crash_and_lost_head_are_recovered_and_nothing_is_left(tmp_path: Path) -> None:

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from job_builders import a_job
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus
-from raggrpo_operator.core.actions import (
+from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
     StartRetriever,
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.observed import RetrieverObserved
-from raggrpo_operator.core.resolve import resolve, trainer_config
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_operator.local_runtime.processes import Processes, free_ports
 from raggrpo_operator.local_runtime.ray_head import RayHead
 from raggrpo_operator.local_runtime.runtime import SILENT_LOOKS, SILENT_SECONDS, LocalRuntime
 from raggrpo_operator.local_runtime.supervise import prepare
+from support.builders.jobs import a_job
 
 CORPUS = '{"id": "1", "contents": "a passage"}\n'
 
@@ -199,7 +199,7 @@ async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: P
     runtime, job = a_runtime(tmp_path, processes), a_job()
     config = trainer_config(job, resolve(job), number=1)
 
-    with pytest.raises(RuntimeTrouble, match="there is no Ray head"):
+    with pytest.raises(OperatorError, match="there is no Ray head"):
         await runtime.perform(job, SubmitAttempt(config, 1))
 
 
@@ -210,7 +210,7 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
     runtime, job = a_runtime(tmp_path, processes), a_job({"data.trainFiles": files})
     runtime._head = a_silent_head(tmp_path, processes)
 
-    with pytest.raises(RuntimeTrouble, match="shorten templates or file lists") as caught:
+    with pytest.raises(OperatorError, match="shorten templates or file lists") as caught:
         await runtime.perform(job, SubmitAttempt(trainer_config(job, resolve(job), number=1), 1))
 
     assert not caught.value.retryable

@@ -9,7 +9,7 @@ ATTEMPT = """
 import asyncio, sys, time
 import ray
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.ranks import Ranks
+from raggrpo_trainer.ranks.ranks import Ranks
 
 class Rank:
     def save(self, folder):

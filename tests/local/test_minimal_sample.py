@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from raggrpo_api.history import read_history
-from wandb_files import offline_run
-from word_model import write_word_model
+from support.builders.word_model import write_word_model
+from support.servers.wandb_files import offline_run
 
 SAMPLE = Path(__file__).parents[2] / "crds" / "samples" / "minimal.yaml"
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import process_tree
 from raggrpo_api import names
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes, free_ports, is_free, signal_name
+from support import process_tree
 
 DEADLINE_SECONDS = 60
 
@@ -107,7 +107,7 @@ def test_command_that_does_not_exist_is_named_in_its_log(
 def test_log_folder_that_cannot_be_made_is_trouble(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(RuntimeTrouble, match="starting probe"):
+    with pytest.raises(OperatorError, match="starting probe"):
         processes.start("probe", ["true"], os.environ, tmp_path / "file" / "log")
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-import ray_tree
 from raggrpo_api.trainer_config import World
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes
 from raggrpo_operator.local_runtime.ray_head import head_env, logical_cpus, make_temp_dir
+from support import ray_tree
 
 DEADLINE_SECONDS = 120
 

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from starlette.responses import JSONResponse, Response
 
-from faulty_server import FaultyServer, Received, serving
 from local.drill import Outcome, Run
 from raggrpo_api.history import read_history
-from raggrpo_trainer.retrieval import WARM_UP_TEXT
-from word_model import write_word_model
+from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
+from support.builders.word_model import write_word_model
+from support.servers.faulty_server import FaultyServer, Received, serving
 
 STEPS, PROMPTS, N = 3, 8, 4
 SECRET = "Bearer only-the-services-see-this"

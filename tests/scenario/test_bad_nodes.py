@@ -1,12 +1,12 @@
 """A node under which a job fails again and again is left out; one failure is bad luck."""
 
 from raggrpo_api.status import Cause, JobStatus, Phase
-from raggrpo_operator.core.bad_nodes import avoided_nodes
-from simulated_runtime import Attempt, Fault, SimulatedRuntime, Story, a_story
+from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
+from support.fakes.fake_runtime import Attempt, FakeRuntime, Fault, Story, a_story
 
 
 def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
-    def fault(runtime: SimulatedRuntime, _: Attempt) -> None:
+    def fault(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(cause, "worker pod ended with exit code 139", node)
 
     return fault

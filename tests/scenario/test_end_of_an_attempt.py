@@ -8,15 +8,15 @@ import pytest
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Failure, Progress, Stage
 from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
-from raggrpo_operator.core.actions import SubmitAttempt
-from raggrpo_operator.core.decide import decide
-from raggrpo_operator.core.observed import (
+from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
+from raggrpo_operator.core.lifecycle.decide import decide
+from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
     Observed,
     SubmissionStatus,
 )
-from simulated_runtime import T0, a_story
+from support.fakes.fake_runtime import T0, a_story
 
 HTTP = ["200", "404", "silent"]
 """Silent: no connection, a time-out or 5xx; 401 and 403 end the round (test_time_and_trust)."""

@@ -1,4 +1,4 @@
-from simulated_runtime import a_story, head_is_lost
+from support.fakes.fake_runtime import a_story, head_is_lost
 
 
 async def test_the_slowest_save_of_all_attempts_is_remembered() -> None:

@@ -8,8 +8,8 @@ import pytest
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.status import Cause
-from raggrpo_operator.core.observed import Observed
-from simulated_runtime import T0, SimulatedRuntime, Story, a_story, a_story_job
+from raggrpo_operator.core.lifecycle.observed import Observed
+from support.fakes.fake_runtime import T0, FakeRuntime, Story, a_story, a_story_job
 
 MANY_LOOKS = 250
 Part = tuple[Stage, int, float]
@@ -71,7 +71,7 @@ HEALTHY: dict[str, list[Part]] = {
 
 
 @dataclass
-class PlayedRuntime(SimulatedRuntime):
+class FakeRuntime(FakeRuntime):
     """/progress tells a timeline, from the attempt's submission on."""
 
     timeline: list[Part] = field(default_factory=list)
@@ -82,14 +82,14 @@ class PlayedRuntime(SimulatedRuntime):
         return await super().observe(job)
 
     @property
-    def played(self) -> float:
+    def fake(self) -> float:
         """Seconds since the submission."""
         return (self.now - self.attempt.started).total_seconds() if self.attempt else 0.0
 
     def _progress(self) -> Progress | None:
         if self.attempt is None:
             return None
-        left, recent = self.played, []
+        left, recent = self.fake, []
         for stage, step, lasts in self.timeline:  # noqa: B007
             if left < lasts:
                 break
@@ -106,16 +106,16 @@ class PlayedRuntime(SimulatedRuntime):
         )
 
 
-def a_played_story(timeline: list[Part], changes: dict[str, Any] | None = None) -> Story:
-    return Story(a_story_job(changes), PlayedRuntime(timeline=timeline))
+def a_fake_story(timeline: list[Part], changes: dict[str, Any] | None = None) -> Story:
+    return Story(a_story_job(changes), FakeRuntime(timeline=timeline))
 
 
 async def looks(story: Story, until: float) -> None:
     """Look every few seconds until so many seconds after the submission."""
     await story.until(lambda status: bool(status.attempts and status.attempts[0].started))
     runtime = story.runtime
-    assert isinstance(runtime, PlayedRuntime)
-    while runtime.played < until and story.status.restart_state.intent is None:
+    assert isinstance(runtime, FakeRuntime)
+    while runtime.fake < until and story.status.restart_state.intent is None:
         now = runtime.now
         await story.round()
         runtime.now = max(runtime.now, now + timedelta(seconds=poll(runtime.timeline)))
@@ -123,7 +123,7 @@ async def looks(story: Story, until: float) -> None:
 
 @pytest.mark.parametrize("timeline", HEALTHY.values(), ids=HEALTHY.keys())
 async def test_a_healthy_run_is_no_hang(timeline: list[Part]) -> None:
-    story = a_played_story(timeline)
+    story = a_fake_story(timeline)
 
     await looks(story, sum(lasts for _, _, lasts in timeline) - poll(timeline))
 
@@ -152,15 +152,15 @@ HANGS = {name: (timeline, limit) for name, timeline, limit in hangs_of()}
 async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> None:
     timeline, limit = HANGS[name]
     begun = sum(lasts for _, _, lasts in timeline[:-1])
-    story = a_played_story(timeline)
+    story = a_fake_story(timeline)
 
     await looks(story, begun + limit + 100)
 
     assert story.status.restart_state.intent is Cause.STALLED
     runtime = story.runtime
-    assert isinstance(runtime, PlayedRuntime)
+    assert isinstance(runtime, FakeRuntime)
     # One poll until the hang is seen to begin, one until its deadline is seen to be over.
-    found = runtime.played - poll(timeline) - begun
+    found = runtime.fake - poll(timeline) - begun
     assert limit - 1 < found <= limit + 2 * poll(timeline)
 
 

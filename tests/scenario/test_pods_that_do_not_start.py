@@ -6,22 +6,22 @@ import pytest
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import Cause, ConditionType, Phase
-from raggrpo_operator.core.actions import (
+from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,
     DeletePreflight,
     StartPreflight,
     SubmitAttempt,
 )
-from raggrpo_operator.core.observed import Observed
-from raggrpo_operator.errors import RuntimeTrouble
-from simulated_runtime import Attempt, SimulatedRuntime, Story, a_story_job, exits
+from raggrpo_operator.core.lifecycle.observed import Observed
+from raggrpo_operator.errors import TransientError
+from support.fakes.fake_runtime import Attempt, FakeRuntime, Story, a_story_job, exits
 
 WORDS = "trainer pod small-c1-worker-0: ImagePullBackOff: no such image"
 
 
 @dataclass
-class PodsRuntime(SimulatedRuntime):
+class PodsRuntime(FakeRuntime):
     """Pods may wait, and a deleted preflight pod is there for one more round."""
 
     waiting_for: str = ""
@@ -59,7 +59,7 @@ class PodsRuntime(SimulatedRuntime):
             self._deleting = 2
         if self._deleting and isinstance(action, StartPreflight):
             self._deleting -= 1
-            raise RuntimeTrouble("the earlier preflight is still being deleted")
+            raise TransientError("the earlier preflight is still being deleted")
         await super().perform(job, action)
 
 
@@ -113,7 +113,7 @@ async def test_losses_of_the_preflight_are_counted_though_its_pods_vanish_slowly
 async def test_a_worker_lost_on_the_way_to_the_target_does_not_undo_the_success() -> None:
     story, runtime = a_pods_story()
 
-    def lose_worker(_: SimulatedRuntime, attempt: Attempt) -> None:
+    def lose_worker(_: FakeRuntime, attempt: Attempt) -> None:
         runtime.lost_worker = True
 
     runtime.faults[1, 30] = lose_worker

@@ -4,9 +4,9 @@ import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
-from raggrpo_operator.core.actions import CreateCluster, DeleteCluster, StopAttempt
-from raggrpo_operator.core.observed import SubmissionStatus
-from simulated_runtime import Story, a_story
+from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, StopAttempt
+from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
+from support.fakes.fake_runtime import Story, a_story
 
 QUEUE = "waits in queue research"
 SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}

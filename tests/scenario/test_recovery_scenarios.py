@@ -3,11 +3,10 @@ from typing import Any
 
 import pytest
 
-from job_builders import KNOWN_TINY
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
-from raggrpo_operator.core.actions import (
+from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
     DumpStacks,
@@ -16,11 +15,12 @@ from raggrpo_operator.core.actions import (
     StopAttempt,
     StopRetrievers,
 )
-from raggrpo_operator.core.observed import RetrieverObserved
-from simulated_runtime import (
+from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from support.builders.jobs import KNOWN_TINY
+from support.fakes.fake_runtime import (
     T0,
     Attempt,
-    SimulatedRuntime,
+    FakeRuntime,
     Story,
     a_story,
     exits,
@@ -152,7 +152,7 @@ async def test_a_lost_cluster_is_deleted_before_the_delay() -> None:
 
 
 async def test_a_cluster_whose_head_may_still_save_is_left_alone() -> None:
-    def head_is_lost_and_saves(runtime: SimulatedRuntime, _: Attempt) -> None:
+    def head_is_lost_and_saves(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(saves_seconds=50)
 
     story = a_story({(1, 33): head_is_lost_and_saves})
@@ -176,7 +176,7 @@ async def test_lost_head_gets_a_new_cluster() -> None:
 
 
 async def test_head_that_forgot_the_attempt_has_restarted() -> None:
-    def forgets(runtime: SimulatedRuntime, _: Attempt) -> None:
+    def forgets(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.attempt = None
 
     story = a_story({(1, 12): forgets})
@@ -222,7 +222,7 @@ async def test_success_whose_progress_can_never_be_read_is_not_believed() -> Non
 
 
 async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
-    def crashes_and_forgets(runtime: SimulatedRuntime, attempt: Attempt) -> None:
+    def crashes_and_forgets(runtime: FakeRuntime, attempt: Attempt) -> None:
         runtime.resume_at = 10
         CRASH(runtime, attempt)
 
@@ -236,7 +236,7 @@ async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
 
 
 async def test_older_checkpoint_is_accepted_when_the_newer_was_skipped_with_a_reason() -> None:
-    def crashes_and_tears(runtime: SimulatedRuntime, attempt: Attempt) -> None:
+    def crashes_and_tears(runtime: FakeRuntime, attempt: Attempt) -> None:
         runtime.torn = True
         CRASH(runtime, attempt)
 

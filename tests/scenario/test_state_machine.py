@@ -14,12 +14,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hostile_world import HostileRuntime, Mishap
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import Cause, ConditionType, Phase
-from raggrpo_operator.core.conditions import is_true
-from raggrpo_operator.core.observed import RetrieverObserved, SubmissionStatus
-from simulated_runtime import T0, a_story_job, exits
+from raggrpo_operator.core.lifecycle.observed import RetrieverObserved, SubmissionStatus
+from raggrpo_operator.core.state.conditions import is_true
+from support.fakes.fake_runtime import T0, a_story_job, exits
+from support.fakes.hostile_world import HostileRuntime, Mishap
 
 EXIT_CODES = [*map(int, ExitCode), 99, -9, None]
 CAUSES_OF_PODS = [

@@ -6,17 +6,10 @@ import pytest
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Stage
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
-from raggrpo_operator.core.actions import CreateCluster, DeleteCluster, SubmitAttempt
-from raggrpo_operator.core.observed import ClusterObserved
+from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, SubmitAttempt
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.errors import AccessRefused
-from simulated_runtime import (
-    Attempt,
-    SimulatedRuntime,
-    Story,
-    a_story,
-    exits,
-    hangs,
-)
+from support.fakes.fake_runtime import Attempt, FakeRuntime, Story, a_story, exits, hangs
 
 CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
 OUTAGE = timedelta(minutes=31)
@@ -88,7 +81,7 @@ async def test_progress_that_stays_unreadable_ends_the_attempt_after_its_long_de
 
 
 async def test_refused_access_for_hours_kills_nothing() -> None:
-    class Refusing(SimulatedRuntime):
+    class Refusing(FakeRuntime):
         refuses = False
 
         async def observe(self, job: Any) -> Any:
@@ -113,7 +106,7 @@ async def test_refused_access_for_hours_kills_nothing() -> None:
 
 
 async def test_a_driver_that_outlives_its_stop_goes_with_its_cluster() -> None:
-    def never_dies(_: SimulatedRuntime, attempt: Attempt) -> None:
+    def never_dies(_: FakeRuntime, attempt: Attempt) -> None:
         attempt.hangs = attempt.ignores_stop = True
 
     story = a_story({(1, 25): never_dies})
@@ -151,7 +144,7 @@ async def test_a_save_or_an_end_that_is_stuck_meets_its_deadline(stage: Stage) -
 
 
 async def test_a_checkpoint_that_is_torn_and_written_anew_each_time_renews_no_budget() -> None:
-    def tears(runtime: SimulatedRuntime, attempt: Attempt) -> None:
+    def tears(runtime: FakeRuntime, attempt: Attempt) -> None:
         runtime.torn = True
         CRASH(runtime, attempt)
 
@@ -236,7 +229,7 @@ async def test_a_deleted_job_gets_nothing_any_more() -> None:
 
 
 async def test_an_old_cluster_that_shows_up_late_goes_first_and_costs_nothing() -> None:
-    class Lagging(SimulatedRuntime):
+    class Lagging(FakeRuntime):
         old = 0
 
         async def observe(self, job: Any) -> Any:
@@ -262,7 +255,7 @@ async def test_an_old_cluster_that_shows_up_late_goes_first_and_costs_nothing() 
 async def test_whatever_must_exist_once_is_written_down_before_each_try(
     action: type[CreateCluster | SubmitAttempt],
 ) -> None:
-    class Failing(SimulatedRuntime):
+    class Failing(FakeRuntime):
         tries = 0
 
         async def perform(self, job: Any, todo: Any) -> None:

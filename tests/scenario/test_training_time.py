@@ -6,7 +6,7 @@ import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import JobStatus, Phase
-from simulated_runtime import LOAD_SECONDS, Story, a_story, exits, head_is_lost
+from support.fakes.fake_runtime import LOAD_SECONDS, Story, a_story, exits, head_is_lost
 
 CRASH = exits(ExitCode.PROGRAM_ERROR)
 

@@ -1,5 +1,5 @@
 from raggrpo_api.status import Baseline, Cause, ConditionType
-from simulated_runtime import Story, a_story, head_is_lost
+from support.fakes.fake_runtime import Story, a_story, head_is_lost
 
 
 async def until_step(story: Story, step: int) -> None:

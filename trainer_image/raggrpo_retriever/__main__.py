@@ -15,10 +15,11 @@ from pathlib import Path
 
 import uvicorn
 
-from raggrpo_api.retrieval import IndexKind
-from raggrpo_retriever.corpus import CorpusError, load_corpus, load_vectors
-from raggrpo_retriever.index import Bm25Index, DenseIndex, Index
-from raggrpo_retriever.server import Shelf, build_app
+from raggrpo_api.spec.retrieval import IndexKind
+
+from .corpus import CorpusError, load_corpus, load_vectors
+from .index import Bm25Index, DenseIndex, Index
+from .server import Shelf, build_app
 
 EXIT_USAGE = 2
 EXIT_CORPUS = 3

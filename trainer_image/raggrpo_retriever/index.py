@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import bm25s
 import numpy as np
 
-from raggrpo_retriever.corpus import Passage
+from .corpus import Passage
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG on import
 

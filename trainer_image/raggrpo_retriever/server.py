@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from raggrpo_retriever.index import Bm25Index, Hit, Index
+from .index import Bm25Index, Hit, Index
 
 MAX_QUERIES = 1024  # per request; the trainer's client batches 64
 MAX_TOP_K = 1000

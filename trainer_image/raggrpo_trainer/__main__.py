@@ -2,7 +2,7 @@
 
 import sys
 
-from .driver import main
+from raggrpo_trainer.driver.attempt import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.retrieval import Header, RetrievalSpec
+from raggrpo_api.spec.retrieval import Header, RetrievalSpec
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
 from .errors import TrainerError

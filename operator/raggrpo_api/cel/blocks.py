@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from raggrpo_api.names import RESERVED_ENV, RESERVED_MOUNTS, SECRET_ENV_PREFIX
-from raggrpo_api.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN
+from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN
 
 from .rule import CelRule, either, if_given, is_one_of
 

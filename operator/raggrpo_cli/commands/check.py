@@ -14,9 +14,9 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Check, CheckState, PreflightResult
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
-from raggrpo_operator.core.resolve import resolve, trainer_config
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.violation import Severity, Violation
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.core.spec.violation import Severity, Violation
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
 SIGNS = {CheckState.PASSED: "ok", CheckState.FAILED: "FAILED", CheckState.NOT_EVALUATED: "-"}

@@ -11,8 +11,8 @@ import typer
 
 from raggrpo_api.history import read_events, read_history
 from raggrpo_cli.recorded_job import RecordedJob, recorded_job
-from raggrpo_operator.core.figures import Figures, figures
-from raggrpo_operator.core.resolved_values import values_by_path
+from raggrpo_operator.core.spec.resolved_values import values_by_path
+from raggrpo_operator.core.text.figures import Figures, figures
 
 WIDTHS = (34, 27, 27, 6)
 """Of name, A, B and B/A."""

@@ -10,7 +10,7 @@ import typer
 from raggrpo_api.names import ATTEMPTS_DIR, CONFIG_FILE
 from raggrpo_cli.job_file import refuse
 from raggrpo_cli.recorded_job import recorded_job
-from raggrpo_operator.core.config_diff import AttemptName, attempt_name, differences, pair
+from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name, differences, pair
 
 HELP = "Job {}, or {}@3 for its attempt 3; default: the newest."
 

@@ -8,11 +8,11 @@ import typer
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_cli.job_file import JobFile, Sets, given_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
-from raggrpo_operator.core.plan import render_plan
-from raggrpo_operator.core.resolve import resolve, trainer_config
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.sizing import size
-from raggrpo_operator.core.violation import errors
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.core.spec.violation import errors
+from raggrpo_operator.core.text.plan import render_plan
 
 
 def plan(

@@ -13,10 +13,10 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, Variant
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
-from raggrpo_operator.core.resolve import trainer_config
+from raggrpo_operator.core.spec.resolve import trainer_config
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
-COMMAND = (sys.executable, "-m", "raggrpo_trainer.rag_test")
+COMMAND = (sys.executable, "-m", "raggrpo_trainer.retrieval.rag_test")
 
 
 def rag_test(

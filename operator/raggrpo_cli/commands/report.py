@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_cli.recorded_job import recorded_job
-from raggrpo_operator.local_runtime.report import write_report
+from raggrpo_operator.reporting.report import write_report
 
 
 def report(

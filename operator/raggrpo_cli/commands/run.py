@@ -11,8 +11,8 @@ from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job
-from raggrpo_operator.core.conditions import get_condition
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
 SUSPENDED = 130
@@ -38,8 +38,8 @@ def run(
     set_: Sets = None,
 ) -> None:
     """Run a job on this machine, or continue it; Ctrl-C saves and suspends."""
-    from raggrpo_operator.local_runtime.progress_display import ProgressDisplay
     from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
+    from raggrpo_operator.reporting.progress_display import ProgressDisplay
 
     job, _ = local_job(job_file, set_, endpoint, mount)
     folder = JobFolder((dir or default_folder(job.metadata.name)).absolute())
@@ -49,7 +49,7 @@ def run(
         before = state.status
         with ProgressDisplay(job.metadata.name) as display:
             supervise(folder, job, state, display.show)
-    except RuntimeTrouble as trouble:
+    except OperatorError as trouble:
         refuse(str(trouble), FAILED if trouble.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:
         typer.echo("ended at once, without saving", err=True)
@@ -92,8 +92,8 @@ def _already_complete(recorded: RecordedJob) -> Iterator[str]:
 
 def _ending(recorded: RecordedJob) -> Iterator[str]:
     """Write the last records and yield what the user is told."""
-    from raggrpo_operator.local_runtime.report import write_report
-    from raggrpo_operator.local_runtime.summary import write_summary
+    from raggrpo_operator.reporting.report import write_report
+    from raggrpo_operator.reporting.summary import write_summary
 
     status, name = recorded.status, recorded.job.metadata.name
     summary = write_summary(recorded.folder, status, recorded.log_dir)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_cli.recorded_job import DirOption, recorded_job, the_folder
-from raggrpo_operator.core.status_text import render_status
+from raggrpo_operator.core.text.status_text import render_status
 
 
 def status(

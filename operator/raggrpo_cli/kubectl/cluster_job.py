@@ -10,14 +10,10 @@ import typer
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_cli.job_file import refuse
-from raggrpo_operator.core.parse import parse_job
-from raggrpo_operator.errors import AccessRefused, NotThere, RuntimeTrouble
-from raggrpo_operator.kubernetes_runtime.client import DEPLOYMENTS, JOBS, Manifest
-from raggrpo_operator.kubernetes_runtime.user_client import (
-    NoCluster,
-    UserClient,
-    connect_as_user,
-)
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError
+from raggrpo_operator.kube.client import DEPLOYMENTS, JOBS, Manifest
+from raggrpo_operator.kube.user_client import NoCluster, UserClient, connect_as_user
 
 TROUBLE = 1
 """Exit code when the cluster cannot answer; what the caller can mend is CONFIG_ERROR."""
@@ -43,7 +39,7 @@ def in_cluster(
         refuse(str(reason))
     except AccessRefused as trouble:
         refuse(f"no rights: {trouble}; ask for them where the cluster is administered", TROUBLE)
-    except RuntimeTrouble as trouble:
+    except OperatorError as trouble:
         refuse(str(trouble), TROUBLE)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(INTERRUPTED) from None
@@ -54,7 +50,7 @@ async def the_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
     namespace = namespace or client.namespace
     try:
         return parsed(await client.get(JOBS, namespace, name))
-    except NotThere:
+    except NotFound:
         await require_crd(client)
         refuse(
             f"there is no job {name} in namespace {namespace}: `kubectl raggrpo status -n "
@@ -78,7 +74,7 @@ async def require_crd(client: UserClient) -> None:
     """End the command when the cluster does not know our kind."""
     try:
         await client.document(f"/apis/{names.API_VERSION}")
-    except NotThere:
+    except NotFound:
         refuse_unknown_kind(client)
 
 
@@ -95,7 +91,7 @@ async def default_image(client: UserClient) -> str:
     """Return the trainer image that the operator gives jobs without one.
 
     Raises:
-        RuntimeTrouble: It cannot be read with the caller's rights, or there is no operator.
+        OperatorError: It cannot be read with the caller's rights, or there is no operator.
 
     """
     found = await client.find(DEPLOYMENTS, "", labels=OPERATOR_LABELS)
@@ -103,7 +99,7 @@ async def default_image(client: UserClient) -> str:
         for variable in deployment["spec"]["template"]["spec"]["containers"][0].get("env", []):
             if variable["name"] == IMAGE_VARIABLE and variable.get("value"):
                 return str(variable["value"])
-    raise NotThere(f"no Deployment with the label {OPERATOR_LABELS}")
+    raise NotFound(f"no Deployment with the label {OPERATOR_LABELS}")
 
 
 async def _connected(

@@ -8,10 +8,10 @@ import typer
 from raggrpo_api import names
 from raggrpo_cli.commands.diff import HELP, chosen, report
 from raggrpo_cli.job_file import refuse
-from raggrpo_operator.core.config_diff import AttemptName, attempt_name
-from raggrpo_operator.errors import NotThere
-from raggrpo_operator.kubernetes_runtime.client import CONFIG_MAPS
-from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name
+from raggrpo_operator.errors import NotFound
+from raggrpo_operator.kube.client import CONFIG_MAPS
+from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import TROUBLE, Context, Kubeconfig, Namespace, in_cluster, the_job
 
@@ -41,7 +41,7 @@ async def _config(client: UserClient, namespace: str, name: AttemptName) -> dict
     record = names.config_map_name(name.job, name.number)
     try:
         found = await client.get(CONFIG_MAPS, namespace, record)
-    except NotThere:
+    except NotFound:
         refuse(
             f"the record of {name} is no longer there (ConfigMap {record}): those of a job's "
             "newest attempts are kept",

@@ -9,24 +9,16 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, PodRole
 from raggrpo_cli.job_file import refuse
-from raggrpo_operator.core.conditions import get_condition
 from raggrpo_operator.core.manifests.reader_pod import READER
-from raggrpo_operator.core.resolve import resolve
-from raggrpo_operator.errors import RuntimeTrouble
-from raggrpo_operator.kubernetes_runtime.client import PODS
-from raggrpo_operator.kubernetes_runtime.cluster_objects import is_going
-from raggrpo_operator.kubernetes_runtime.runtime import ENTRYPOINT
-from raggrpo_operator.kubernetes_runtime.user_client import Ended, UserClient
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.kube.client import PODS
+from raggrpo_operator.kube.cluster_objects import is_going
+from raggrpo_operator.kube.user_client import Ended, UserClient
+from raggrpo_operator.kubernetes_runtime.rounds.runtime import ENTRYPOINT
 
-from .cluster_job import (
-    TROUBLE,
-    Context,
-    Kubeconfig,
-    Namespace,
-    default_image,
-    in_cluster,
-    the_job,
-)
+from .cluster_job import TROUBLE, Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
 from .reader import reader
 
 HEAD = "ray-head"
@@ -123,7 +115,7 @@ async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
         return given or job.spec.image
     try:
         return await default_image(client)
-    except RuntimeTrouble as trouble:
+    except OperatorError as trouble:
         refuse(
             f"the job names no image, and the operator's cannot be read ({trouble}): name one that "
             "has a shell with --image",

@@ -9,13 +9,13 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_cli.job_file import given_job, refuse
 from raggrpo_cli.manifests_text import Manifests, manifests_text
-from raggrpo_operator.core.plan import render_plan
-from raggrpo_operator.core.resolve import resolve
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.sizing import size
-from raggrpo_operator.core.violation import errors
-from raggrpo_operator.errors import RuntimeTrouble
-from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import errors
+from raggrpo_operator.core.text.plan import render_plan
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
 
@@ -58,5 +58,5 @@ async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:
         return job.spec.image, ""
     try:
         return await default_image(client), " (the operator's)"
-    except RuntimeTrouble as trouble:
+    except OperatorError as trouble:
         return "", f"the operator's, which cannot be read here ({trouble})"

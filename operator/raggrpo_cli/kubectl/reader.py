@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, suppress
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
-from raggrpo_operator.errors import AccessRefused, Conflict, NotThere, RuntimeTrouble
-from raggrpo_operator.kubernetes_runtime.client import PODS, Manifest, Resource
-from raggrpo_operator.kubernetes_runtime.pod_evidence import start_problem
-from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+from raggrpo_operator.errors import AccessRefused, Conflict, NotFound, PermanentError
+from raggrpo_operator.kube.client import PODS, Manifest, Resource
+from raggrpo_operator.kube.pod_evidence import start_problem
+from raggrpo_operator.kube.user_client import UserClient
 
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.5
@@ -22,7 +22,7 @@ async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterat
     """Yield the name of a running pod with the job's volumes; it is gone afterwards.
 
     Raises:
-        RuntimeTrouble: It may not be made or does not start; the message says why.
+        OperatorError: It may not be made or does not start; the message says why.
 
     """
     about = job.metadata
@@ -35,7 +35,7 @@ async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterat
         yield name
     finally:
         pod = await creating
-        with suppress(NotThere, Conflict):
+        with suppress(NotFound, Conflict):
             await client.delete(PODS, about.namespace, name, pod["metadata"]["uid"])
 
 
@@ -51,10 +51,9 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
         is_final = phase == "Failed" or (problem is not None and problem.is_final)
         if is_final or loop.time() > deadline:
             words = problem.message if problem is not None else await _warning_about(client, pod)
-            raise RuntimeTrouble(
+            raise PermanentError(
                 f"the job's volumes cannot be read: {words}; mend that, or mount the claims in a "
-                "pod of your own",
-                retryable=False,
+                "pod of your own"
             )
         await asyncio.sleep(LOOK_SECONDS)
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_operator.core.conditions import parse_timestamp
-from raggrpo_operator.core.status_text import labelled, render_status, reward
-from raggrpo_operator.errors import NotThere
-from raggrpo_operator.kubernetes_runtime.client import JOBS
-from raggrpo_operator.kubernetes_runtime.user_client import UserClient
+from raggrpo_operator.core.state.conditions import parse_timestamp
+from raggrpo_operator.core.text.status_text import labelled, render_status, reward
+from raggrpo_operator.errors import NotFound
+from raggrpo_operator.kube.client import JOBS
+from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import (
     Context,
@@ -62,7 +62,7 @@ def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
 async def _jobs(client: UserClient, namespace: str) -> list[RagGrpoJob]:
     try:
         return [parsed(raw) for raw in await client.list_all(JOBS, namespace)]
-    except NotThere:
+    except NotFound:
         refuse_unknown_kind(client)
 
 

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import sys
 
-from .json_logs import configure_logs
+from raggrpo_operator.kubernetes_runtime.process.json_logs import configure_logs
+from raggrpo_operator.kubernetes_runtime.process.settings import SettingsError, read_settings
+from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared
+
 from .operator_process import LeadershipLost, run_operator
-from .resync import KubeRayAppeared
-from .settings import SettingsError, read_settings
 
 WRONG_SETTINGS, RESTART = 2, 1
 log = logging.getLogger("raggrpo_operator")

@@ -12,26 +12,28 @@ from typing import Any
 import kopf
 
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
-from raggrpo_operator.errors import RuntimeTrouble
-
-from .children import Children
-from .client import KubeClient, connect
-from .cluster_objects import ClusterObjects, JobKey
-from .evidence_book import EvidenceBook
-from .heads import HeadResolver, Heads, service_address
-from .informer import kopf_settings, registry
-from .installation_keys import InstallationKeys, read_keys
-from .job_store import JobStore
-from .leader import Lease
-from .metrics import Metrics
-from .pace import Pace
-from .probes import Health, serve_probes
-from .reconciler import Reconciler
-from .resync import Resync
-from .runtime import Reach
-from .settings import Settings
-from .status_writer import StatusWriter
-from .work_queue import WorkQueue
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.kube.client import KubeClient, connect
+from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
+from raggrpo_operator.kube.lease import Lease
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
+    InstallationKeys,
+    read_keys,
+)
+from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.process.pace import Pace
+from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_probes
+from raggrpo_operator.kubernetes_runtime.process.settings import Settings
+from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
+from raggrpo_operator.kubernetes_runtime.rounds.children import Children
+from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadResolver, Heads, service_address
+from raggrpo_operator.kubernetes_runtime.rounds.reconciler import Reconciler
+from raggrpo_operator.kubernetes_runtime.rounds.resync import Resync
+from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
+from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
+from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.kubernetes_runtime.watching.informer import kopf_settings, registry
+from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +75,10 @@ class _Operator:
         pace = Pace(settings.poll_seconds, settings.status_seconds)
         writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
         children = Children(client, cluster_settings(settings, keys), keys)
-        reach = Reach(client, self._objects, children, heads, self._evidence, writer, _now)
-        reconciler = Reconciler(reach, store, metrics, pace)
+        context = ReconcilerContext(
+            client, self._objects, children, heads, self._evidence, writer, _now
+        )
+        reconciler = Reconciler(context, store, metrics, pace)
         self._queue: WorkQueue[JobKey] = WorkQueue(
             reconciler.round, workers=settings.workers, observer=metrics
         )
@@ -119,7 +123,7 @@ class _Operator:
             await self._work([_until_lost(lease)])
         finally:
             self._metrics.leads.set(0)
-            with contextlib.suppress(RuntimeTrouble):  # it ends by itself in a few seconds
+            with contextlib.suppress(OperatorError):  # it ends by itself in a few seconds
                 await lease.release()
 
     async def _work(self, more: list[Coroutine[Any, Any, None]]) -> None:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import JobStatus
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.errors import PermanentError, TransientError
 
 STATE = "state.json"
 JOB = "job.yaml"
@@ -56,19 +56,17 @@ class JobFolder:
             self.logs.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise RuntimeTrouble(
+            raise PermanentError(
                 f"the job folder {self.path} cannot be written ({error.strerror}): "
-                "choose another one with --dir",
-                retryable=False,
+                "choose another one with --dir"
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = (self.path / LOCK).read_text() or "unknown"
-            raise RuntimeTrouble(
+            raise PermanentError(
                 f"another `raggrpo run` (process {holder}) works in {self.path}: wait for it, or "
-                "choose another folder with --dir",
-                retryable=False,
+                "choose another folder with --dir"
             ) from error
         os.ftruncate(self._lock, 0)
         os.write(self._lock, str(os.getpid()).encode())
@@ -89,10 +87,9 @@ class JobFolder:
             status = JobStatus.model_validate(raw.pop("status"))
             return State(status=status, **raw)
         except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise RuntimeTrouble(
+            raise PermanentError(
                 f"{path} is damaged ({type(error).__name__}): remove it to begin a new job; the "
                 "checkpoints stay and training goes on from them",
-                retryable=False,
             ) from error
 
     def save(self, state: State) -> None:
@@ -111,11 +108,11 @@ class JobFolder:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file by rename, so that nobody ever reads half of it; raises RuntimeTrouble."""
+    """Replace a file by rename, so that nobody ever reads half of it; raises OperatorError."""
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError as error:
-        raise RuntimeTrouble(f"{path} cannot be written: {error.strerror}") from error
+        raise TransientError(f"{path} cannot be written: {error.strerror}") from error

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raggrpo_operator.core.violation import Violation
-from raggrpo_operator.core.yaml_text import read_yaml
+from raggrpo_operator.core.spec.violation import Violation
+from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 
 class BadOptions(Exception):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from raggrpo_api import names
 from raggrpo_api.preflight import PreflightResult
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.observed import PreflightObserved
+from raggrpo_operator.core.lifecycle.observed import PreflightObserved
 
 from .processes import Processes, signal_name
 

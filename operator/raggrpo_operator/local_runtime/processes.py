@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from raggrpo_api.names import ENV_RUN_MARK
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.errors import PermanentError, TransientError
 
 from . import warden
 
@@ -64,7 +64,7 @@ class Processes:
     ) -> Child:
         """Start a command in a session of its own; its output is appended to the log file.
 
-        Raises RuntimeTrouble when it cannot be started.
+        Raises OperatorError when it cannot be started.
         """
         self.guard()
         mark = f"{self.mark}.{name}"
@@ -81,7 +81,7 @@ class Processes:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise RuntimeTrouble(f"starting {name}: {error}") from error
+            raise TransientError(f"starting {name}: {error}") from error
         child = Child(name, mark, log_file, process)
         self._children.append(child)
         return child
@@ -134,16 +134,16 @@ class Processes:
 
 
 def sweep(mark: str) -> None:
-    """End every process with this mark; raises RuntimeTrouble when one withstands."""
+    """End every process with this mark; raises OperatorError when one withstands."""
     if withstood := warden.sweep(mark):
-        raise RuntimeTrouble(f"processes {withstood} cannot be ended", retryable=False)
+        raise PermanentError(f"processes {withstood} cannot be ended")
 
 
 def free_ports(number: int) -> list[int]:
     """Return different TCP ports of the loopback interface that nobody listens on."""
     found = list(islice(filter(is_free, random.sample(PORTS, 100)), number))
     if len(found) < number:
-        raise RuntimeTrouble(f"no free port between {PORTS.start} and {PORTS.stop}")
+        raise TransientError(f"no free port between {PORTS.start} and {PORTS.stop}")
     return found
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
+from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
 from raggrpo_api.status import Cause
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.observed import RetrieverObserved
+from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
 
 from .processes import Child, Processes, free_ports, signal_name
 

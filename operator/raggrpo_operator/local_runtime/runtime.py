@@ -15,7 +15,7 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import Cause, JobStatus
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.actions import (
+from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,
     DeleteCluster,
@@ -27,11 +27,11 @@ from raggrpo_operator.core.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.observed import AttemptObserved, ClusterObserved, Observed
-from raggrpo_operator.core.resolve import resolve
-from raggrpo_operator.core.shared_memory import object_store_bytes
-from raggrpo_operator.core.world import world
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
+from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.world import world
+from raggrpo_operator.errors import OperatorError, TransientError
 from raggrpo_operator.ray_jobs import submittable
 
 from .job_folder import JobFolder, State, write_whole
@@ -140,7 +140,7 @@ class LocalRuntime:
         number = job.status.attempt
         try:
             return True, await head.jobs.status(_submission(job, number), number)
-        except RuntimeTrouble as trouble:
+        except OperatorError as trouble:
             log.debug("%s", trouble)
             return False, None
 
@@ -220,7 +220,7 @@ class LocalRuntime:
 
     def _running_head(self) -> RayHead:
         if self._head is None:
-            raise RuntimeTrouble("there is no Ray head")
+            raise TransientError("there is no Ray head")
         return self._head
 
 
@@ -238,7 +238,7 @@ def keep_driver_log(job: RagGrpoJob, status: JobStatus, temp_dir: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     except OSError as error:
-        raise RuntimeTrouble(f"{target} cannot be written: {error.strerror}") from error
+        raise TransientError(f"{target} cannot be written: {error.strerror}") from error
 
 
 def _same_size(source: Path, target: Path) -> bool:

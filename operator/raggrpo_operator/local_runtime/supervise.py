@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.resume import resume_values
+from raggrpo_api.spec.resume import resume_values
 from raggrpo_api.status import JobStatus, Phase
-from raggrpo_operator.core.parse import parse_job
-from raggrpo_operator.core.resolve import resolve
-from raggrpo_operator.errors import RuntimeTrouble
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.errors import OperatorError, PermanentError
 from raggrpo_operator.reconcile import reconcile
 
 from .job_folder import JobFolder, State
@@ -37,7 +37,7 @@ def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
     """Return the job with its identity and last status in this folder.
 
     Ends what a killed run left behind. A job that failed before is begun again with a fresh
-    budget. Raises RuntimeTrouble when a value changed that checkpoints depend on.
+    budget. Raises OperatorError when a value changed that checkpoints depend on.
     """
     state = folder.load()
     if state.mark:
@@ -116,7 +116,7 @@ class _Supervision:
         while True:
             try:
                 decision = await reconcile(self._job, self._runtime, datetime.now(UTC))
-            except RuntimeTrouble as trouble:
+            except OperatorError as trouble:
                 if not trouble.retryable:
                     raise
                 log.warning("%s; trying again in %.0f s", trouble, delay)
@@ -167,9 +167,8 @@ def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
     ]
     if changed:
         lines = "\n  ".join(changed)
-        raise RuntimeTrouble(
+        raise PermanentError(
             f"the job in {folder.path} has begun with other values (old → new):\n  {lines}\n"
             "set them back to continue it, or begin a new job with another --dir and another "
-            "spec.checkpoint.path",
-            retryable=False,
+            "spec.checkpoint.path"
         )

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cluster.images import Images
-from cluster.kubernetes import Kubernetes
-from cluster.operator_release import kill, scale
-from cluster.results_table import DRILL
-from cluster.training_job import TrainingJob, a_job, attempts, lifetimes
+from tools.kind.images import Images
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.operator_release import kill, scale
+from tools.kind.results_table import DRILL
+from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
 
 pytestmark = pytest.mark.long
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.secret_names import looks_secret
+from raggrpo_api.spec.secret_names import looks_secret
 
 ROOT = Path(__file__).parents[3]
 

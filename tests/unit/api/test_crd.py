@@ -10,11 +10,11 @@ import yaml
 from openapi_schema_validator import OAS30Validator
 from pydantic import BaseModel
 
-from job_builders import REMOVED, SAMPLES, a_raw_job, a_sample
 from raggrpo_api.cel import VALIDATIONS
 from raggrpo_api.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
 from raggrpo_api.job import JobSpec, RagGrpoJob
-from raggrpo_operator.core.parse import parse_job
+from raggrpo_operator.core.spec.parse import parse_job
+from support.builders.jobs import REMOVED, SAMPLES, a_raw_job, a_sample
 
 VALIDATOR = OAS30Validator(job_schema())
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}

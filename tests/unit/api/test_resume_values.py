@@ -1,7 +1,7 @@
-from job_builders import a_job
 from raggrpo_api.job import JobSpec
-from raggrpo_api.resume import resume_values
-from raggrpo_operator.core.resolve import resolve, trainer_config
+from raggrpo_api.spec.resume import resume_values
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from support.builders.jobs import a_job
 
 DEPENDS_ON = """
 model.path

@@ -22,13 +22,13 @@ from bench.bench_recovery import (
     summary,
     table,
 )
-from job_builders import KNOWN_TINY, a_job
-from manifest_builders import a_clustered_job, all_manifests
 from raggrpo_api import names
 from raggrpo_api.history import Record, history_file
 from raggrpo_trainer.job_config import read_config
-from raggrpo_trainer.metric_sinks import JsonLines
-from report_builders import a_step
+from raggrpo_trainer.progress.metric_sinks import JsonLines
+from support.builders.jobs import KNOWN_TINY, a_job
+from support.builders.manifests import a_clustered_job, all_manifests
+from support.builders.reports import a_step
 
 KILLED = Strike(at=100.0, epoch=1, noticed=103.0, submitted=104.0)
 START = ((110.0, "start"), (115.0, "StartingRollout"), (130.0, "WarmingRetrieval"))

@@ -9,7 +9,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from job_builders import SAMPLES, a_job, a_raw_job
 from raggrpo_api.progress import CheckpointRef
 from raggrpo_api.status import (
     AttemptRecord,
@@ -24,6 +23,7 @@ from raggrpo_api.status import (
 from raggrpo_cli.commands.run import exit_code
 from raggrpo_cli.main import app
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
+from support.builders.jobs import SAMPLES, a_job, a_raw_job
 
 
 def raggrpo(*arguments: object) -> Result:

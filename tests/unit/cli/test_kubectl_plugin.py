@@ -4,9 +4,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from job_builders import a_raw_job
-from kubectl_plugin import kubectl_raggrpo
 from raggrpo_cli.kubectl.app import app
+from support.builders.jobs import a_raw_job
+from support.kubectl_plugin import kubectl_raggrpo
 
 
 def plugin(*arguments: object) -> Result:

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from job_builders import SAMPLES, a_job, a_sample
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_operator.core.path_fields import path_fields
-from raggrpo_operator.core.resolve import resolve
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.violation import errors
+from raggrpo_operator.core.spec.path_fields import path_fields
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import errors
 from raggrpo_operator.local_runtime.mounts import mounted, read_mounts, unfit_for_one_machine
 from raggrpo_operator.local_runtime.overrides import BadOptions
+from support.builders.jobs import SAMPLES, a_job, a_sample
 
 VOLUMES = [
     {"name": "data", "claimName": "datasets", "mountPath": "/mnt/data", "readOnly": True},

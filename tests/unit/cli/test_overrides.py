@@ -1,11 +1,11 @@
 import pytest
 
-from job_builders import a_raw_job
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.resources import Device
-from raggrpo_operator.core.parse import parse_job
-from raggrpo_operator.core.violation import Violation
+from raggrpo_api.spec.resources import Device
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.local_runtime.overrides import BadOptions, changed
+from support.builders.jobs import a_raw_job
 
 ENDPOINTS = [
     {"name": "actor-8b", "url": "http://rag:8000/chat"},

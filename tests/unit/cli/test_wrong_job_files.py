@@ -12,11 +12,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from job_builders import a_raw_job
-from preflight_support import a_model_folder, write_rows
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_cli.main import app
-from wrong_jobs import WRONG, prompt_mode, rewards
+from support.builders.jobs import a_raw_job
+from support.builders.preflight import a_model_folder, write_rows
+from support.builders.wrong_jobs import WRONG, prompt_mode, rewards
 
 CONFIG, DATA, PREFLIGHT = ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.PREFLIGHT_FAILED
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_operator.core.observed import SubmissionStatus
-from raggrpo_operator.errors import AccessRefused, RuntimeTrouble
+from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
+from raggrpo_operator.errors import AccessRefused, OperatorError
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs, last_lines
 
@@ -142,7 +142,7 @@ async def test_error_of_the_head_is_trouble_with_its_words(verb: str) -> None:
             "stop": lambda: jobs.stop("j-a1"),
             "logs": lambda: jobs.logs("j-a1"),
         }
-        with pytest.raises(RuntimeTrouble, match="no available agent"):
+        with pytest.raises(OperatorError, match="no available agent"):
             await calls[verb]()
         await jobs.close()
 
@@ -150,7 +150,7 @@ async def test_error_of_the_head_is_trouble_with_its_words(verb: str) -> None:
 async def test_answer_that_is_no_json_is_trouble() -> None:
     async with a_head(lambda method, path: (200, "<html>")) as head:
         jobs = RayJobs(head.url)
-        with pytest.raises(RuntimeTrouble, match="no JSON"):
+        with pytest.raises(OperatorError, match="no JSON"):
             await jobs.status("j-a1", 1)
         await jobs.close()
 
@@ -160,7 +160,7 @@ async def test_head_that_is_not_there_is_trouble() -> None:
         pass
     jobs = RayJobs(head.url)
 
-    with pytest.raises(RuntimeTrouble):
+    with pytest.raises(OperatorError):
         await jobs.status("j-a1", 1)
     await jobs.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_quickstart import model, records
-from raggrpo_trainer.prompts import load_tokenizer
+from raggrpo_trainer.data.prompts import load_tokenizer
 
 
 @pytest.fixture(scope="module")

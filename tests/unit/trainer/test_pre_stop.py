@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.driver_process import DriverProcess
 from raggrpo_trainer.pre_stop import kill_raylet, main
-from raggrpo_trainer.progress_server import ProgressServer
+from raggrpo_trainer.progress.driver_process import DriverProcess
+from raggrpo_trainer.progress.progress_server import ProgressServer
 
 
 @contextmanager

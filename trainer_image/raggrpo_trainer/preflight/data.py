@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId
-from raggrpo_api.retrieval import RetrievalMode
+from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.prompt_files import Prompt, needed_fields, read_prompts
+from raggrpo_trainer.data.prompts import Tokenizer, compose
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.prompt_files import Prompt, needed_fields, read_prompts
-from raggrpo_trainer.prompts import Tokenizer, compose
 
 from .finding import Finding, judged, not_evaluated
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.preflight import CheckId, Facts
-from raggrpo_trainer.prompts import Tokenizer, load_tokenizer
+from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
 
 from .finding import Finding, judged
 

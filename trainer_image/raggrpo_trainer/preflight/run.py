@@ -8,7 +8,7 @@ from pathlib import Path
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import MAX_PREFLIGHT_BYTES
 from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
-from raggrpo_api.resources import Device
+from raggrpo_api.spec.resources import Device
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
 from .data import check_data, check_lengths

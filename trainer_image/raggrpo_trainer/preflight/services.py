@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId
-from raggrpo_api.retrieval import EndpointRole, RetrievalEndpoint
-from raggrpo_api.reward import RewardKind, RewardSpec
+from raggrpo_api.spec.retrieval import EndpointRole, RetrievalEndpoint
+from raggrpo_api.spec.reward import RewardKind, RewardSpec
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.http_json import RetryPolicy
+from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.job_config import endpoint_headers
-from raggrpo_trainer.retrieval import WARM_UP_TEXT, RetrievalClient
+from raggrpo_trainer.retrieval.client import WARM_UP_TEXT, RetrievalClient
 from raggrpo_trainer.sample_failures import RetrievalFailed
 
 from .finding import Finding, judged, not_evaluated
@@ -76,7 +76,7 @@ async def _import(target: str, folder: str) -> str:
     """Return why a reward cannot be imported; empty when it can."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "raggrpo_trainer.reward_worker", target, "1"),
+        *("-m", "raggrpo_trainer.rewards.worker", target, "1"),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, [folder]), *sys.path])},

@@ -9,10 +9,10 @@ from pathlib import Path
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId, Facts
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer import checkpoint_backup
-from raggrpo_trainer.checkpoint_folder import CheckpointName, sizes
+from raggrpo_trainer.checkpoint import backup as checkpoint_backup
+from raggrpo_trainer.checkpoint.fence import probe
+from raggrpo_trainer.checkpoint.folder import CheckpointName, sizes
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.fence import probe
 
 from .finding import Finding, judged, not_evaluated
 

@@ -2,10 +2,10 @@
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_operator.core.grace import grace_seconds
-from raggrpo_operator.core.readiness import spec_hash
-from raggrpo_operator.core.resolve import Resolved, trainer_config
-from raggrpo_operator.core.sizing import size
+from raggrpo_operator.core.lifecycle.readiness import spec_hash
+from raggrpo_operator.core.sizing.grace import grace_seconds
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
 
 from .cluster_settings import ClusterSettings
 from .config_map import render_config_map

@@ -9,7 +9,7 @@ from typing import Any
 from raggrpo_api import names
 from raggrpo_api.base import SecretKeyRef
 from raggrpo_api.job import JobSpec, RagGrpoJob
-from raggrpo_api.resources import Device, EnvVar, Toleration
+from raggrpo_api.spec.resources import Device, EnvVar, Toleration
 from raggrpo_api.status import PodRole, PodSizing
 
 from .cluster_settings import ClusterSettings

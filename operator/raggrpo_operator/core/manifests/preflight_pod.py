@@ -4,7 +4,7 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import PodRole, Sizing
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.sizing import pod
+from raggrpo_operator.core.sizing.size import pod
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata

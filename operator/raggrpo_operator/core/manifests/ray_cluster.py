@@ -7,8 +7,8 @@ would take out what a queueing system has put in.
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import PodRole, PodSizing, Sizing
-from raggrpo_operator.core.bad_nodes import avoided_nodes
-from raggrpo_operator.core.sizing import pod
+from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
+from raggrpo_operator.core.sizing.size import pod
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata

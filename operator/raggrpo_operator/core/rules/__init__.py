@@ -6,9 +6,9 @@ every problem at once. Rules on facts stay silent until preflight has read them.
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_operator.core.resolve import Resolved
-from raggrpo_operator.core.sizing import size
-from raggrpo_operator.core.violation import Severity, Violation
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import Resolved
+from raggrpo_operator.core.spec.violation import Severity, Violation
 
 from . import (
     batch,

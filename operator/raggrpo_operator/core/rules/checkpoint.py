@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from raggrpo_api.retrieval import RetrievalMode
-from raggrpo_operator.core.resolve import PASSAGE_SHARE
-from raggrpo_operator.core.violation import Reason, Severity, Violation
+from raggrpo_api.spec.retrieval import RetrievalMode
+from raggrpo_operator.core.spec.resolve import PASSAGE_SHARE
+from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from raggrpo_api.job import Preset
-from raggrpo_api.resources import Device, Placement
-from raggrpo_operator.core import gpu_memory
-from raggrpo_operator.core.pod_sizing import retriever_bytes
-from raggrpo_operator.core.quantity import format_bytes, parse_quantity, readable
-from raggrpo_operator.core.sizing import estimate
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_operator.core.sizing import gpu_memory
+from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
+from raggrpo_operator.core.sizing.size import estimate
+from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.monitoring import MonitoringMode
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.monitoring import MonitoringMode
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from urllib.parse import parse_qsl, urlsplit
 
 from raggrpo_api import names
-from raggrpo_api.secret_names import looks_secret
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.secret_names import looks_secret
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.model import Attention
-from raggrpo_api.resources import Device
-from raggrpo_api.training import Precision, RowLayout
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from raggrpo_api.resources import Placement, Volume
-from raggrpo_operator.core.path_fields import path_fields
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.resources import Placement, Volume
+from raggrpo_operator.core.spec.path_fields import path_fields
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from string import Formatter
 
-from raggrpo_api.retrieval import (
+from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
     IndexKind,
     RetrievalEndpoint,
     RetrievalMode,
 )
-from raggrpo_api.reward import RewardKind
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.reward import RewardKind
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

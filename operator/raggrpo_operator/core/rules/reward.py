@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.reward import RewardFunction, RewardKind
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.reward import RewardFunction, RewardKind
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from raggrpo_api.job import JobSpec, RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import Sizing
-from raggrpo_operator.core.resolve import Origin
-from raggrpo_operator.core.violation import Reason, Severity, Violation
+from raggrpo_operator.core.spec.resolve import Origin
+from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.resources import Device, Placement
-from raggrpo_operator.core.violation import Reason, Violation
+from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 

@@ -1,0 +1,1 @@
+"""The blocks of a job's spec, one module per block."""

@@ -1,0 +1,49 @@
+"""`spec.data`: prompts, their columns and their lengths."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from raggrpo_api.base import AbsolutePath, ApiModel
+
+Column = Annotated[str, StringConstraints(max_length=128)]
+
+
+class Columns(ApiModel):
+    """Which columns of the data files hold what."""
+
+    prompt: Column = "prompt"
+    """Text of the question or instruction."""
+    answer: Column = "answer"
+    """Reference answer (a string, or a list of accepted strings)."""
+    context: Column = "context"
+    """Dialogue context; required by RagChat endpoints and the field that A14 once missed."""
+    query: Column = ""
+    """Retrieval query; empty: the prompt is the query."""
+
+
+class DataSpec(ApiModel):
+    """The data set and the batch shape."""
+
+    train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64)]
+    """Parquet or JSONL files with one prompt a row."""
+    validation_files: Annotated[list[AbsolutePath], Field(max_length=64)] = []
+    """Held-out files; used when validation is switched on."""
+    train_batch_size: Annotated[int, Field(ge=1, le=65536)] = 128
+    """Prompts per step (A2); each is answered rollout.n times."""
+    max_prompt_length: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
+    """Tokens of the whole prompt, retrieved passages included (C8)."""
+    max_response_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
+    """Tokens of one completion, inserted search results included."""
+    num_workers: Annotated[int, Field(ge=1, le=64)] = 16
+    """Threads that read and tokenise prompts, capped at min(cpu, 16) (A18)."""
+    prefetch_factor: Annotated[int, Field(ge=1, le=16)] = 2
+    """Batches prepared ahead of the step that needs them (A18)."""
+    stage_to_local_disk: bool = False
+    """Copy the data files to the pod's fast disk before training (A6)."""
+    max_samples: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    """Use only the first rows of the data set; 0: all (A7)."""
+    allow_truncation: bool = False
+    """Drop passages, then cut the question, when a prompt is too long, instead of refusing (C8)."""
+    columns: Columns = Columns()
+    """Names of the columns."""

@@ -1,0 +1,59 @@
+"""`spec.monitoring`: what is measured, how often, and where it is written."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from raggrpo_api.base import ApiModel, OptionalPath
+
+Every = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class MonitoringMode(StrEnum):
+    """How much is measured (A23)."""
+
+    FULL = "Full"
+    LIGHT = "Light"
+    OFF = "Off"
+
+
+class DebugSwitches(ApiModel):
+    """Three independent switches; log lines carry sample ids (A11)."""
+
+    model_output: bool = False
+    """Log completions."""
+    rag_calls: bool = False
+    """Log retrieval calls with latency and status, never headers."""
+    scoring: bool = False
+    """Log each sample's reward by term."""
+
+
+class WandbSpec(ApiModel):
+    """Weights & Biases: one run for all attempts, its files in the log folder."""
+
+    project: Annotated[str, StringConstraints(max_length=128)] = ""
+    """Project name; empty: off. The key is WANDB_API_KEY in env, by secretKeyRef."""
+
+
+class MonitoringSpec(ApiModel):
+    """Metrics are computed when due and written by a background thread (A23)."""
+
+    mode: MonitoringMode = MonitoringMode.LIGHT
+    """Full: everything every step. Light: at the intervals below. Off: progress only."""
+    log_every_steps: Every = 10
+    """Steps between log lines and points in TensorBoard and W&B."""
+    performance_every_steps: Every = 10
+    """Steps between stage times."""
+    gpu_every_steps: Every = 20
+    """Steps between device memory readings: a step's peak on the fullest rank."""
+    flops_every_steps: Every = 50
+    """Steps between estimates of TFLOP/s and, of known GPUs, MFU (of dense BF16)."""
+    tensorboard_flush_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
+    """Seconds between flushes of event files."""
+    log_dir: OptionalPath = ""
+    """Folder of logs, event files and attempts' records; empty: <checkpoint.path>/logs (A34)."""
+    wandb: WandbSpec = WandbSpec()
+    """Weights & Biases."""
+    debug: DebugSwitches = DebugSwitches()
+    """Verbose logging."""

@@ -1,0 +1,47 @@
+"""`resume_values`: the settings that a checkpoint depends on (B20), by field path.
+
+Left out on purpose, since they change no result: targets, intervals, logging, recovery, memory
+mitigations, row layout, precision, endpoints' addresses and limits.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from raggrpo_api.base import ApiModel
+from raggrpo_api.job import JobSpec
+from raggrpo_api.trainer_config import TrainerConfig
+
+RESUME_FIELDS: Final[Mapping[str, str]] = {
+    "model": "path",
+    "data": "train_files columns train_batch_size max_samples max_prompt_length "
+    "max_response_length allow_truncation",
+    "algorithm": "group_size clip_ratio_low clip_ratio_high kl_coefficient normalize_by_std "
+    "loss_aggregation importance_cap",
+    "rollout": "n temperature top_p",
+    "training": "seed learning_rate warmup_steps weight_decay max_grad_norm mini_batch_prompts "
+    "off_policy_steps",
+    "retrieval": "mode prompt_template passage_template shuffle_passages max_passage_tokens "
+    "max_turns actor_output on_failure",
+}
+RESUME_ENDPOINT_FIELDS: Final = "name role protocol top_k score_threshold"
+RESUME_REWARD_FIELDS: Final = "name weight python"
+
+
+def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
+    """Return every value that a checkpoint depends on, by its path: {"rollout.temperature": 1.0}.
+
+    A checkpoint may be continued only with equal values.
+    """
+    values: dict[str, Any] = {}
+    for block, fields in RESUME_FIELDS.items():
+        part = _part(getattr(spec, block), fields)
+        values |= {f"{block}.{name}": value for name, value in part.items()}
+    values["retrieval.endpoints"] = [
+        _part(e, RESUME_ENDPOINT_FIELDS) for e in spec.retrieval.endpoints
+    ]
+    values["reward.functions"] = [_part(f, RESUME_REWARD_FIELDS) for f in spec.reward.functions]
+    return values
+
+
+def _part(model: ApiModel, fields: str) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, include=set(fields.split()))

@@ -1,0 +1,183 @@
+"""`spec.retrieval`: where passages come from and when they are asked for."""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from raggrpo_api.base import (
+    AbsolutePath,
+    ApiModel,
+    EnvName,
+    LabelValue,
+    Name,
+    OptionalPath,
+    Quantity,
+    Ratio,
+    Seconds,
+    SecretKeyRef,
+)
+
+Template = Annotated[str, StringConstraints(max_length=16384)]
+
+
+class RetrievalMode(StrEnum):
+    """When retrieval happens."""
+
+    NONE = "None"
+    PROMPT = "Prompt"
+    """Before generation: passages are put into the prompt."""
+    SEARCH = "Search"
+    """Inside generation: the policy writes <search>query</search> and reads the answer."""
+    REWARD = "Reward"
+    """After generation: endpoints are called with the actor's fields and their results scored."""
+
+
+class EndpointRole(StrEnum):
+    """What an endpoint is asked for."""
+
+    RETRIEVER = "Retriever"
+    """Passages for a query (modes Prompt and Search)."""
+    ACTOR = "Actor"
+    """Called with the fields the actor wrote (mode Reward)."""
+    REFERENCE = "Reference"
+    """Called with the context alone (mode Reward)."""
+
+
+class EndpointProtocol(StrEnum):
+    """Shape of requests and answers."""
+
+    SEARCH_R1 = "SearchR1"
+    """POST /retrieve {queries, topk, return_scores}."""
+    RAG_CHAT = "RagChat"
+    """POST {context, user_profile, rewritten_query, history_summary, score_threshold, top_k}."""
+
+
+SERVED_PATHS: Final = {EndpointProtocol.SEARCH_R1: "/retrieve", EndpointProtocol.RAG_CHAT: "/chat"}
+"""Where the bundled retriever serves each protocol."""
+
+
+class IndexKind(StrEnum):
+    """Index of a managed retriever."""
+
+    BM25 = "BM25"
+    DENSE = "Dense"
+
+
+class ActorFormat(StrEnum):
+    """How the actor writes its fields."""
+
+    JSON = "JSON"
+    TAGS = "Tags"
+
+
+class FailurePolicy(StrEnum):
+    """What a failed retrieval or reward call does to its sample (A13)."""
+
+    DROP_SAMPLE = "DropSample"
+    """The sample is left out of its group's baseline and of the loss."""
+    ZERO_REWARD = "ZeroReward"
+    """The sample keeps its place with reward 0."""
+
+
+class ActorOutput(ApiModel):
+    """The fields that the actor writes in mode Reward."""
+
+    format: ActorFormat = ActorFormat.JSON
+    """One JSON object, or one tag per field."""
+    fields: Annotated[list[EnvName], Field(min_length=1, max_length=16)] = [
+        "user_profile",
+        "rewritten_query",
+        "history_summary",
+    ]
+    """Names of the fields; what does not parse scores Format 0 and makes no RAG call."""
+
+
+class Header(ApiModel):
+    """An HTTP header; credentials only by reference (C15)."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]
+    """Header name."""
+    value: Annotated[str, StringConstraints(max_length=1024)] = ""
+    """Literal value, for headers that are no secret."""
+    secret_key_ref: SecretKeyRef | None = None
+    """Key of a Secret that holds the value."""
+
+
+class ManagedRetriever(ApiModel):
+    """A retriever that the operator runs beside the job (B21)."""
+
+    corpus: AbsolutePath
+    """JSONL or parquet file with `id` and `contents` (or `text`) per passage."""
+    index: IndexKind = IndexKind.BM25
+    """BM25 over words, or exact dense search over given vectors."""
+    vectors: OptionalPath = ""
+    """`.npy` of float32 [passages, dimension], needed by Dense."""
+    memory: Quantity = ""
+    """Memory of the retriever; empty: sized from the corpus (C20)."""
+
+
+class RetrievalEndpoint(ApiModel):
+    """One retrieval service: given by url, or managed."""
+
+    name: Name
+    """Name in messages, metrics and `--endpoint NAME=URL`."""
+    role: EndpointRole = EndpointRole.RETRIEVER
+    """What the endpoint is asked for."""
+    protocol: EndpointProtocol = EndpointProtocol.SEARCH_R1
+    """Shape of requests and answers."""
+    url: Annotated[str, StringConstraints(pattern=r"^(https?://[^@\s]+)?$", max_length=2048)] = ""
+    """Full URL of the call; must not hold credentials. Empty when managed."""
+    managed: ManagedRetriever | None = None
+    """Run by the operator instead of an existing service."""
+    top_k: Annotated[int, Field(ge=1, le=50)] = 3
+    """Passages asked for per query; more of them leave less room to the question."""
+    score_threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.95
+    """RagChat: results below this score are not returned."""
+    timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
+    """Limit of one call."""
+    max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Calls in flight at once."""
+    cache: bool = True
+    """Keep answers of equal requests; switch off where answers change."""
+    extra_body: Annotated[dict[str, LabelValue], Field(max_length=32)] = {}
+    """Further fields of the request body, such as tenant_id."""
+    headers: Annotated[list[Header], Field(max_length=16)] = []
+    """HTTP headers, credentials by reference."""
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for messages, without its query: some services want their key there."""
+        return self.url.partition("?")[0]
+
+
+class RetrievalSpec(ApiModel):
+    """Retrieval before generation, inside it, or in the reward."""
+
+    mode: RetrievalMode = RetrievalMode.NONE
+    """When retrieval happens."""
+    endpoints: Annotated[list[RetrievalEndpoint], Field(max_length=8)] = []
+    """The services."""
+    prompt_template: Template = "Passages:\n{passages}\n\nQuestion: {prompt}\nAnswer:"
+    """Mode Prompt: text around {passages} and {prompt}."""
+    passage_template: Template = "[{index}] {text}\n"
+    """One passage, with {index} from 1 and {text}."""
+    shuffle_passages: bool = False
+    """Mode Prompt: order passages at random (seeded), so that rank is no shortcut."""
+    max_passage_tokens: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Tokens kept of one passage; less when not given and the lengths are short (C8)."""
+    max_turns: Annotated[int, Field(ge=1, le=32)] = 2
+    """Mode Search: searches per completion."""
+    actor_output: ActorOutput = ActorOutput()
+    """Mode Reward: what the actor writes."""
+    on_failure: FailurePolicy = FailurePolicy.DROP_SAMPLE
+    """What a failed call does to its sample (A13)."""
+    max_failure_ratio: Ratio = 0.2
+    """Share of failed samples in a step above which the attempt ends with the reason (A13)."""
+    warm_up_timeout_seconds: Seconds = 60
+    """How long warming waits for an endpoint before step 1 (A4)."""
+
+    @property
+    def external(self) -> list[RetrievalEndpoint]:
+        """The endpoints that exist without the job; the others are started with it."""
+        return [endpoint for endpoint in self.endpoints if endpoint.managed is None]

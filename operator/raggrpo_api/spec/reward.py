@@ -1,0 +1,57 @@
+"""`spec.reward`: what a completion is worth."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from raggrpo_api.base import ApiModel, LabelValue, OptionalPath
+
+
+class RewardKind(StrEnum):
+    """Built-in rewards, a Python function, or an HTTP judge."""
+
+    EXACT_MATCH = "ExactMatch"
+    F1 = "F1"
+    CONTAINS = "Contains"
+    FORMAT = "Format"
+    RAG_SCORE = "RagScore"
+    PYTHON = "Python"
+    HTTP = "Http"
+
+
+class CodeSource(ApiModel):
+    """Where the code of Python rewards comes from."""
+
+    config_map: LabelValue = ""
+    """ConfigMap whose keys are Python files."""
+    path: OptionalPath = ""
+    """Folder on a mounted volume that is put on the import path."""
+
+
+class RewardFunction(ApiModel):
+    """One term of the reward."""
+
+    name: RewardKind
+    """Which reward."""
+    weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
+    """Factor in the sum."""
+    python: Annotated[
+        str, StringConstraints(pattern=r"^([\w.]+:[A-Za-z_]\w*)?$", max_length=256)
+    ] = ""
+    """Python: `package.module:function` taking the sample, returning a number."""
+    url: Annotated[str, StringConstraints(pattern=r"^(https?://[^@\s]+)?$", max_length=2048)] = ""
+    """Http: URL of the judge, which answers {"score": number}."""
+    timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
+    """Limit of one call."""
+
+
+class RewardSpec(ApiModel):
+    """A weighted sum of rewards."""
+
+    functions: Annotated[list[RewardFunction], Field(min_length=1, max_length=16)] = [
+        RewardFunction(name=RewardKind.EXACT_MATCH)
+    ]
+    """The terms."""
+    code_from: CodeSource = CodeSource()
+    """Where Python rewards are imported from."""

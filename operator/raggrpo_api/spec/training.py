@@ -1,0 +1,59 @@
+"""`spec.training`: length of the run, optimiser, precision and schedule."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from raggrpo_api.base import ApiModel
+
+
+class Precision(StrEnum):
+    """Arithmetic of the trainer and the engine: one field, so that they cannot conflict (A21)."""
+
+    AUTO = "Auto"
+    """On GPU bf16; on CPU whichever a short measurement at start-up finds faster."""
+    BF16 = "BF16"
+    FP32 = "FP32"
+
+
+class RowLayout(StrEnum):
+    """How prompts and completions become rows of the training forward."""
+
+    SHARED_PREFIX = "SharedPrefix"
+    """One row per prompt with all its completions: the prompt is computed once (exact)."""
+    PADDED = "Padded"
+    """One row per completion."""
+
+
+class TrainingSpec(ApiModel):
+    """The optimisation."""
+
+    total_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Steps of the whole job; raising it continues a finished one. 0: given by epochs."""
+    epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Passes over the data instead of totalSteps; 0: not used."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Every random choice is keyed by (seed, step, prompt, sample)."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-6
+    """Peak learning rate of AdamW."""
+    warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """Steps of linear warm-up."""
+    weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """AdamW's decoupled weight decay."""
+    max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    """Gradients are clipped to this global norm."""
+    mini_batch_prompts: Annotated[int, Field(ge=0, le=65536)] = 0
+    """Prompts per optimiser step; divides trainBatchSize (C3). 0: the whole batch, one update."""
+    precision: Precision = Precision.BF16
+    """Arithmetic of trainer and engine (A20, A21)."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, slower (A20, A31)."""
+    compile: bool = False
+    """torch.compile the layers, with dynamic shapes (A20, C18)."""
+    row_layout: RowLayout = RowLayout.SHARED_PREFIX
+    """Rows of the training forward."""
+    tokens_per_micro_batch: Annotated[int, Field(ge=1, le=100_000_000)] = 16384
+    """Token budget of one forward and backward pass on one rank."""
+    off_policy_steps: Annotated[int, Field(ge=0, le=1)] = 0
+    """1: the next rollouts start before the step ends; needs Disaggregated placement (C16)."""

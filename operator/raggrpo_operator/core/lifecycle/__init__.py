@@ -1,0 +1,1 @@
+"""The life of a job: what `decide` looks at, in which order, and what follows from it."""

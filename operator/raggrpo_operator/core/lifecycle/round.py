@@ -1,0 +1,155 @@
+"""One round of `decide` in progress: what is known, and the status as it is being changed."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic.alias_generators import to_snake
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import ConditionType, JobStatus
+from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.trainer_schemas import beyond, known_schemas
+from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
+from raggrpo_operator.core.state.clocks import elapsed, looked
+from raggrpo_operator.core.state.conditions import (
+    get_condition,
+    is_true,
+    parse_timestamp,
+    phase_from,
+    set_condition,
+    timestamp,
+)
+
+from .actions import Action
+from .observed import Observed
+
+POLL_SECONDS = 5.0
+RELEASE_SECONDS = 1.0
+"""When to look whether what was to be freed is gone."""
+
+PODS_WAITING = "PodsWaiting"
+"""Reason of a condition whose message tells in a pod's own words why it does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The status to write, the actions to perform after it, and when to look again."""
+
+    status: JobStatus
+    actions: tuple[Action, ...] = ()
+    requeue_after: float | None = None
+    """Seconds; None: nothing more happens by itself."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One call of `decide` in progress: what is known, and the status as it is being changed."""
+
+    job: RagGrpoJob
+    observed: Observed
+    now: datetime
+    status: JobStatus
+    resolved: Resolved
+    actions: list[Action] = field(default_factory=list)
+
+    def condition(
+        self, kind: ConditionType, value: bool | None, reason: str, message: str = ""
+    ) -> None:
+        """Set a condition."""
+        self.status = set_condition(self.status, kind, value, reason, message, self.now)
+
+    def update(self, **changes: object) -> None:
+        """Change fields of the status."""
+        self.status = self.status.model_copy(update=changes)
+
+    def update_restart_state(self, **changes: object) -> None:
+        """Change what `decide` remembers between rounds."""
+        self.update(restart_state=self.status.restart_state.model_copy(update=changes))
+
+    def begin(self, action: Action) -> None:
+        """Ask for something that must exist only once.
+
+        It is counted in the status, whose write is refused if somebody else has decided since.
+        """
+        self.update_restart_state(tries=self.status.restart_state.tries + 1)
+        self.actions.append(action)
+
+    def look(self) -> None:
+        """Note that somebody looks: deadlines run, except while a queue holds the job back."""
+        if self.observed.cluster is None or not self.observed.cluster.is_queued:
+            self.update(restart_state=looked(self.status.restart_state, self.now))
+
+    def elapsed(self, since: str) -> float:
+        """Return for how long this has lasted, as far as somebody looked (seconds)."""
+        return elapsed(since, self.status.restart_state, self.now)
+
+    def start_waiting(self) -> None:
+        """Start the clock of what is waited for before an attempt."""
+        self.update_restart_state(waiting_since=timestamp(self.now))
+
+    @property
+    def total_steps(self) -> int:
+        """Target step of the job."""
+        return self.resolved.spec.training.total_steps
+
+    def seconds_in(self, kind: ConditionType) -> float:
+        """Return how long a condition, which must have been set, has had its present value."""
+        since = get_condition(self.status, kind).last_transition_time
+        return (self.now - parse_timestamp(since)).total_seconds()
+
+    @property
+    def image(self) -> str:
+        """The trainer's image; a job that names none stays with the one that it began with."""
+        pinned = self.status.pinned.get("image", "")
+        return self.job.spec.image or pinned or self.observed.default_image
+
+    def attempt_config(self) -> TrainerConfig:
+        """Return the configuration of the newest attempt; equal for every call with one status."""
+        state = self.status.restart_state
+        return trainer_config(
+            self.job,
+            self.resolved,
+            number=self.status.attempt,
+            mitigations=state.mitigations,
+            pinned=self.status.pinned,
+            facts=self.status.preflight.known_facts,
+            schema=self._schema(),
+            skipped_steps=state.skipped_steps,
+            rejected_checkpoints=state.rejected_checkpoints,
+        )
+
+    def upgrade_required(self) -> str:
+        """Return why the image that the job began with cannot be told its configuration."""
+        digest = self._schema()
+        fields = known_schemas().get(digest)
+        if not digest or digest == schema_digest():
+            return ""
+        remedy = "set spec.image to an image of this release"
+        if fields is None:
+            return f"this operator does not know schema {digest} of image {self.image}: {remedy}"
+        spec = self.job.manifest()["spec"]
+        told = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
+        unknown = ", ".join(beyond(told, fields, "spec"))
+        if not unknown:
+            return ""
+        return f"image {self.image} does not know {unknown}: remove it, or {remedy}"
+
+    def _schema(self) -> str:
+        """Return the digest of the schema that the image told in preflight, empty if unknown."""
+        told = self.status.preflight.facts.schema_digest
+        return told if self.image and self.image == self.status.pinned.get("image") else ""
+
+    def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
+        """Return the decision with the phase derived from the conditions."""
+        ready = _is_ready(self.status)
+        self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
+        self.update(phase=phase_from(self.status))
+        return Decision(self.status, tuple(self.actions), requeue_after)
+
+
+def _is_ready(status: JobStatus) -> bool:
+    """Tell whether the job runs healthily or is complete (kstatus' Ready)."""
+    runs = is_true(status, ConditionType.PROGRESSING)
+    # A queue may have taken the pods before the attempt's end is known.
+    runs = runs and not is_true(status, ConditionType.SUSPENDED)
+    return runs or is_true(status, ConditionType.COMPLETE)

@@ -1,0 +1,109 @@
+"""Trends of a running attempt: steps that got slower (A25), memory that will not last (A26). Pure.
+
+Both compare with the attempt's own beginning. They warn; a job may ask to be restarted for them.
+"""
+
+from collections.abc import Mapping
+
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.status import Baseline, ConditionType, JobStatus, PodRole
+from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.spec.quantity import GIB, parse_quantity
+from raggrpo_operator.core.state.conditions import get_condition, is_true
+
+from .round import Round
+
+WARM_UP_STEPS = 10
+"""Steps of an attempt before the baseline: caches fill and kernels are compiled in the first."""
+SLOWER, RECOVERED = 1.3, 1.2
+"""Times the baseline's step: where the condition begins, and where it ends."""
+SPAN_STEPS = 20
+LEAST_GROWTH = 0.05
+"""Of the limit: less is noise, whatever it would come to."""
+MEMORY = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
+"""What the trainer reports of the pods by role; the most where there are several."""
+TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
+
+
+def note_trends(this: Round, progress: Progress) -> None:
+    """Take the baseline once per attempt, then keep both conditions up to date."""
+    base, began = this.status.restart_state.baseline, progress.started_from_step
+    if progress.stage is not Stage.TRAINING or began is None:
+        return
+    if base.step:
+        is_slow = is_true(this.status, ConditionType.SLOWING_DOWN)
+        limits = {role: parse_quantity(pod(this.status.sizing, role).memory) for role in MEMORY}
+        _tell(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
+        _tell(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limits))
+    elif progress.step - began >= WARM_UP_STEPS:
+        this.update_restart_state(baseline=baseline_of(progress))
+        _tell(this, ConditionType.SLOWING_DOWN, "")
+        _tell(this, ConditionType.HOST_MEMORY_GROWING, "")
+
+
+def degradation(status: JobStatus) -> str:
+    """Return what a new attempt would undo; empty when the attempt runs as it began."""
+    if not status.restart_state.baseline.step:  # the conditions are still the attempt's before
+        return ""
+    found = (get_condition(status, kind) for kind in TRENDS)
+    return "; ".join(f"{each.type}: {each.message}" for each in found if each.status == "True")
+
+
+def baseline_of(progress: Progress) -> Baseline:
+    """Return what later steps are compared with."""
+    return Baseline(
+        step=progress.step,
+        seconds=round(progress.seconds_per_step, 3),
+        seconds_by_stage={k: round(v, 3) for k, v in progress.seconds_by_stage.items()},
+        host_memory=round(_memory(progress, PodRole.HEAD)),
+        rank_memory=round(_memory(progress, PodRole.TRAINER)),
+    )
+
+
+def slower(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
+    """Return how the steps got slower, with the stage that grew most; empty when they did not."""
+    limit = RECOVERED if is_slow else SLOWER
+    if progress.seconds_per_step <= limit * base.seconds:
+        return ""
+    text = f"{progress.seconds_per_step:.2f} s per step, {base.seconds:.2f} s at step {base.step}"
+    now, before = progress.seconds_by_stage, base.seconds_by_stage
+    if not now:
+        return text
+    stage = max(now, key=lambda name: now[name] - before.get(name, 0.0))
+    return f"{text}: {stage} grew from {before.get(stage, 0.0):.2f} to {now[stage]:.2f} s"
+
+
+def memory_grows(base: Baseline, progress: Progress, limits: Mapping[PodRole, float]) -> str:
+    """Return when a pod's memory will have grown beyond its limit; empty: not in this job.
+
+    `limits` are in bytes, 0 for none.
+    """
+    before = {PodRole.HEAD: base.host_memory, PodRole.TRAINER: base.rank_memory}
+    told = (_grows(role, base.step, before[role], progress, limits[role]) for role in MEMORY)
+    return "; ".join(each for each in told if each)
+
+
+def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: float) -> str:
+    now, steps = _memory(progress, role), progress.step - since
+    grown = now - before
+    if not (limit and now and before) or steps < SPAN_STEPS:
+        return ""
+    left = progress.total_steps - progress.step
+    if grown < LEAST_GROWTH * limit or now + left * grown / steps <= limit:
+        return ""
+    last = progress.step + int(max(0.0, limit - now) * steps / grown)
+    return (
+        f"{role} pod: {now / GIB:.2f} GiB, {before / GIB:.2f} GiB at step {since}; "
+        f"the limit of {limit / GIB:.2f} GiB is reached at about step {last}"
+    )
+
+
+def _tell(this: Round, kind: ConditionType, message: str) -> None:
+    """Set the condition when it flips; its numbers would change with every step."""
+    if bool(message) != is_true(this.status, kind):
+        reason = "Growing" if message else "Steady"
+        this.condition(kind, bool(message), reason, message)
+
+
+def _memory(progress: Progress, role: PodRole) -> float:
+    return next((float(m.value) for m in progress.metrics if m.name == MEMORY[role]), 0.0)

@@ -1,0 +1,1 @@
+"""How much memory, CPU and /dev/shm each pod of a job needs, as named terms."""

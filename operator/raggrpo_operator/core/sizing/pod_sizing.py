@@ -1,0 +1,168 @@
+"""CPU, memory and /dev/shm of the pods beside the trainer's: head, engines, preflight, retrievers.
+
+A pod's memory is request and limit alike, so its terms are what the cluster really sets aside.
+"""
+
+from collections.abc import Mapping
+
+from raggrpo_api.job import JobSpec
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_api.status import PodRole, PodSizing, SizingTerm
+from raggrpo_operator.core.spec.quantity import GIB, MIB, format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.world import CPUS_PER_GPU, num_engines
+
+from . import gpu_memory
+from .shared_memory import (
+    head_shm_terms,
+    head_store_bytes,
+    object_store_bytes,
+    of_model,
+    rollout_batch_bytes,
+    rollout_shm_terms,
+    store_within,
+)
+from .terms import term, total, with_given
+
+HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
+"""The driver tokenizes, scores and packs; without GPUs everything shares few CPUs."""
+SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
+"""Preflight and retrievers. What the user gives to trainers bounds them and the head."""
+HEAD_RAY = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
+DRIVER = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
+PREFLIGHT = {Device.GPU: 4 * GIB, Device.CPU: GIB}
+PROCESSES_PER_GPU = 4 * GIB
+"""Host memory of the CUDA processes of one GPU."""
+OBJECTS_PER_BYTE = 6
+"""A token id, its mask and its log-probability as Python objects, over their 12 packed bytes."""
+TEXT_BYTES_PER_TOKEN = 8
+"""A prompt's text and its token ids."""
+
+Sized = tuple[PodSizing, list[SizingTerm]]
+
+
+def memory_unit(spec: JobSpec) -> int:
+    """Return what amounts are rounded up to, in bytes."""
+    return 64 * MIB if spec.resources.device is Device.CPU else GIB
+
+
+def head(spec: JobSpec, facts: Facts) -> Sized:
+    """Return the head: Ray's own processes, the driver, the progress server; no GPU."""
+    device, unit = spec.resources.device, memory_unit(spec)
+    shm = head_shm_terms(spec)
+    shm_size = format_bytes(total(shm), unit)
+    samples = 2 * OBJECTS_PER_BYTE * rollout_batch_bytes(spec)
+    memory = [
+        _head("ray", HEAD_RAY[device], "GCS, dashboard and agents"),
+        _head("driver", DRIVER[device], "driver, rewards and progress server"),
+        _head("dataset", _dataset(spec, facts), f"{facts.rows} prompts and their tokens"),
+        _head("samples", samples, "two steps' samples as Python objects"),
+        _head("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
+    ]
+    memory.append(_head("pageCache", 0.1 * total(memory), "10 %"))
+    pod = PodSizing(
+        role=PodRole.HEAD,
+        cpu=_within_given(spec, HEAD_CPU),
+        memory=format_bytes(total(memory), unit),
+        shm=shm_size,
+        object_store=head_store_bytes(spec),
+    )
+    return pod, [*shm, *memory]
+
+
+def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
+    """Return the pods of disaggregated engines, one engine each; None where they are colocated."""
+    if spec.resources.placement is not Placement.DISAGGREGATED:
+        return None
+    resources, unit = spec.resources, memory_unit(spec)
+    gpus = spec.rollout.tensor_parallel_size if resources.device is Device.GPU else 0
+    shm = with_given("rolloutShm", rollout_shm_terms(spec, facts), resources.shm_size)
+    shm_size = resources.shm_size or format_bytes(total(shm), unit)
+    memory = [
+        _engine_term(spec, facts, gpus),
+        _rollout("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
+    ]
+    memory.append(_rollout("pageCache", 0.1 * total(memory), "10 %"))
+    memory = with_given("rolloutMemory", memory, resources.memory)
+    pod = PodSizing(
+        role=PodRole.ROLLOUT,
+        replicas=num_engines(spec),
+        gpus=gpus,
+        cpu=resources.cpu or str(gpus * CPUS_PER_GPU or 1),
+        memory=resources.memory or format_bytes(total(memory), unit),
+        shm=shm_size,
+        object_store=store_within(shm_size, object_store_bytes(spec, facts)),
+    )
+    return pod, [*shm, *memory]
+
+
+def preflight(spec: JobSpec, facts: Facts) -> Sized:
+    """Return the pod that checks before any GPU is taken; it reads all prompts."""
+    device = spec.resources.device
+    memory = [
+        term("preflightMemory", "checks", PREFLIGHT[device], "tokenizer and reward code"),
+        term("preflightMemory", "dataset", _dataset(spec, facts), f"{facts.rows} prompts"),
+    ]
+    amount = format_bytes(total(memory), memory_unit(spec))
+    cpu = _within_given(spec, SIDE_CPU)
+    return PodSizing(role=PodRole.PREFLIGHT, cpu=cpu, memory=amount), memory
+
+
+def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
+    """Return the managed retrievers, each by its endpoint's name."""
+    needed = retriever_bytes(facts)
+    reason = f"0.5 GiB + 4 × corpus of {readable(facts.corpus_bytes)}"
+    if not facts.corpus_bytes:
+        reason = "0.5 GiB; the corpus is measured in preflight"
+    return [
+        (
+            PodSizing(
+                role=PodRole.RETRIEVER,
+                name=endpoint.name,
+                cpu=_within_given(spec, SIDE_CPU),
+                memory=endpoint.managed.memory or format_bytes(needed, memory_unit(spec)),
+            ),
+            [term("retriever", endpoint.name, needed, reason)],
+        )
+        for endpoint in spec.retrieval.endpoints
+        if endpoint.managed is not None
+    ]
+
+
+def retriever_bytes(facts: Facts) -> int:
+    """Return the memory of a managed retriever: texts, their tokens and the index (C20)."""
+    return 512 * MIB + 4 * facts.corpus_bytes
+
+
+def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
+    """Return the memory of a CPU engine: vLLM itself, its weights and KV cache."""
+    if not facts.parameters:
+        return GIB
+    weights = facts.parameters * gpu_memory.element_bytes(spec)
+    return GIB + weights + gpu_memory.cpu_kv_cache(spec, facts)
+
+
+def _within_given(spec: JobSpec, usual: Mapping[Device, str]) -> str:
+    """Return the usual CPUs of a pod, or resources.cpu where the user has fewer to give."""
+    amounts = [usual[spec.resources.device], spec.resources.cpu]
+    return min(filter(None, amounts), key=parse_quantity)
+
+
+def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:
+    if gpus:
+        reason = f"{gpus} GPUs × 4 GiB of CUDA processes"
+        return _rollout("processes", gpus * PROCESSES_PER_GPU, reason)
+    engine = GIB + cpu_engine_bytes(spec, facts)
+    return _rollout("engine", engine, of_model("Ray and vLLM 1 GiB each, weights, KV cache", facts))
+
+
+def _dataset(spec: JobSpec, facts: Facts) -> int:
+    return facts.rows * spec.data.max_prompt_length * TEXT_BYTES_PER_TOKEN
+
+
+def _head(name: str, amount: float, reason: str) -> SizingTerm:
+    return term("headMemory", name, amount, reason)
+
+
+def _rollout(name: str, amount: float, reason: str) -> SizingTerm:
+    return term("rolloutMemory", name, amount, reason)

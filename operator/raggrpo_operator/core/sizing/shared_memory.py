@@ -1,0 +1,132 @@
+"""What lies in /dev/shm of each kind of pod, and the size of Ray's object store (A5, B5).
+
+A too small /dev/shm ends in SIGBUS minutes after the start, so nothing of it is left to defaults.
+"""
+
+from raggrpo_api.job import JobSpec
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_api.status import SizingTerm
+from raggrpo_operator.core.spec.quantity import GIB, MIB, parse_quantity, readable
+from raggrpo_operator.core.spec.world import num_engines
+
+from . import gpu_memory
+from .terms import term, total
+
+SAMPLE_BYTES_PER_TOKEN = 12
+"""Token id, mask and log-probability of one token on its way through Ray."""
+WEIGHT_FILES = 3
+"""Weights in /dev/shm: the newest two stay readable while the next is written."""
+STORE_SHARE_OF_SHM = 0.95
+"""Ray uses at most this share of /dev/shm."""
+CPU_OBJECT_STORE = 128 * MIB
+GPU_OBJECT_STORE = 2 * GIB
+"""Least object stores; Ray itself refuses less than 75 MiB."""
+MARGIN = 0.2
+
+
+def object_store_bytes(spec: JobSpec, facts: Facts | None = None) -> int:
+    """Return the size of a trainer pod's object store, always given to Ray explicitly.
+
+    It carries samples, and the weights too where engines and rank 0 can lie in different pods.
+    """
+    return head_store_bytes(spec) + (_weights(spec, facts or Facts()) if _many_pods(spec) else 0)
+
+
+def head_store_bytes(spec: JobSpec) -> int:
+    """Return the size of the head's object store: the driver puts each step's samples there."""
+    least = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
+    return max(least, 2 * rollout_batch_bytes(spec))
+
+
+def store_within(shm_size: str, store: int) -> int:
+    """Return the store, or what fits into a /dev/shm that the user gave."""
+    return min(store, int(STORE_SHARE_OF_SHM * parse_quantity(shm_size)))
+
+
+def rollout_batch_bytes(spec: JobSpec) -> int:
+    """Return the samples of one step as they travel through Ray."""
+    data = spec.data
+    longest = data.max_prompt_length + data.max_response_length
+    return data.train_batch_size * spec.rollout.n * longest * SAMPLE_BYTES_PER_TOKEN
+
+
+def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
+    """Return the terms of a pod with ranks, colocated engines included."""
+    data = spec.data
+    batch = data.train_batch_size * data.max_prompt_length * 8
+    engines = max(1, num_engines(spec) // spec.resources.nodes)
+    copies = max(WEIGHT_FILES, engines) if _many_pods(spec) else WEIGHT_FILES
+    terms = [
+        _store_term("shm", object_store_bytes(spec, facts)),
+        term(
+            "shm",
+            "loader",
+            data.num_workers * data.prefetch_factor * batch,
+            f"{data.num_workers} workers × {data.prefetch_factor} batches of {readable(batch)}",
+        ),
+        term(
+            "shm",
+            "weightSync",
+            copies * _weights(spec, facts),
+            of_model(f"{copies} copies of the engine's weights", facts),
+        ),
+    ]
+    if spec.resources.device is Device.GPU:
+        terms += _gpu_terms(spec, engines, "shm")
+    return [*terms, _margin("shm", terms)]
+
+
+def head_shm_terms(spec: JobSpec) -> list[SizingTerm]:
+    """Return the terms of the head, which holds nothing but its store."""
+    terms = [_store_term("headShm", head_store_bytes(spec))]
+    return [*terms, _margin("headShm", terms)]
+
+
+def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
+    """Return the terms of a pod with one engine of its own."""
+    terms = [
+        _store_term("rolloutShm", object_store_bytes(spec, facts)),
+        term(
+            "rolloutShm",
+            "weightSync",
+            _weights(spec, facts),
+            of_model("one copy of the engine's weights", facts),
+        ),
+    ]
+    if spec.resources.device is Device.GPU:
+        terms += _gpu_terms(spec, 1, "rolloutShm")
+    return [*terms, _margin("rolloutShm", terms)]
+
+
+def of_model(reason: str, facts: Facts) -> str:
+    """Return the reason, with a word on when it will be known."""
+    return reason if facts.parameters else f"{reason}; known after preflight"
+
+
+def _gpu_terms(spec: JobSpec, engines: int, resource: str) -> list[SizingTerm]:
+    tensor_parallel = spec.rollout.tensor_parallel_size
+    rings = max(2 * GIB, 240 * MIB * engines * (1 + tensor_parallel))
+    reason = f"message rings of {engines} engines, tensor parallel {tensor_parallel}"
+    return [
+        term(resource, "nccl", GIB, "NCCL's documented --shm-size=1g"),
+        term(resource, "vllm", rings, f"{reason}, at least 2 GiB"),
+    ]
+
+
+def _store_term(resource: str, store: int) -> SizingTerm:
+    reason = f"{readable(store)} / 0.95, for Ray"
+    return term(resource, "rayObjectStore", store / STORE_SHARE_OF_SHM, reason)
+
+
+def _margin(resource: str, terms: list[SizingTerm]) -> SizingTerm:
+    return term(resource, "margin", MARGIN * total(terms), "20 %: too small ends in SIGBUS")
+
+
+def _many_pods(spec: JobSpec) -> bool:
+    resources = spec.resources
+    return resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
+
+
+def _weights(spec: JobSpec, facts: Facts) -> int:
+    return facts.parameters * gpu_memory.element_bytes(spec)

@@ -1,0 +1,152 @@
+"""From a resolved specification to GPUs, CPUs, memory and /dev/shm, as named terms (A5, B5).
+
+Formulas of operator facts 10. What the user gives wins and is shown beside the estimate; what
+depends on the model is 0 until preflight has read it.
+"""
+
+from raggrpo_api.job import JobSpec
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
+from raggrpo_operator.core.spec.quantity import GIB, format_bytes, parse_quantity
+from raggrpo_operator.core.spec.world import cpus_per_pod, num_ranks
+
+from . import gpu_memory, pod_sizing
+from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
+from .shared_memory import object_store_bytes, of_model, store_within, trainer_shm_terms
+from .terms import term, total, with_given
+
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+"""fp32 parameters and AdamW's two moments."""
+
+
+def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
+    """Return amounts per trainer pod (GPUs: of the whole job) and of every other kind of pod.
+
+    The pods' requests are these amounts; the terms say what they consist of.
+    """
+    known = facts or Facts()
+    trainer, terms = _trainer(spec, known)
+    rollout = pod_sizing.rollout(spec, known)
+    others: list[Sized] = [
+        pod_sizing.head(spec, known),
+        *([rollout] if rollout is not None else []),
+        pod_sizing.preflight(spec, known),
+        *pod_sizing.retrievers(spec, known),
+    ]
+    return Sizing(
+        gpus=_gpus(spec),
+        cpu=trainer.cpu,
+        memory=trainer.memory,
+        shm=trainer.shm,
+        pods=[trainer, *(pod for pod, _ in others)],
+        terms=[*terms, *(each for _, of_pod in others for each in of_pod)],
+    )
+
+
+def estimate(sizing: Sizing, resource: str) -> int:
+    """Return the sum of a resource's terms, the user's own value left out."""
+    return total(each for each in sizing.terms if each.resource == resource)
+
+
+def pod(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
+    """Return the amounts of one kind of pod; `name` tells retrievers apart."""
+    [found] = [each for each in sizing.pods if each.role is role and each.name == name]
+    return found
+
+
+def _trainer(spec: JobSpec, facts: Facts) -> Sized:
+    resources, unit = spec.resources, memory_unit(spec)
+    shm = with_given("shm", trainer_shm_terms(spec, facts), resources.shm_size)
+    shm_size = resources.shm_size or format_bytes(total(shm), unit)
+    memory = _memory_terms(spec, facts, parse_quantity(shm_size))
+    memory = with_given("memory", memory, resources.memory)
+    sized = PodSizing(
+        role=PodRole.TRAINER,
+        replicas=resources.nodes,
+        gpus=0 if resources.device is Device.CPU else resources.gpus_per_node,
+        cpu=resources.cpu or f"{cpus_per_pod(resources):g}",
+        memory=resources.memory or format_bytes(total(memory), unit),
+        shm=shm_size,
+        object_store=store_within(shm_size, object_store_bytes(spec, facts)),
+    )
+    return sized, [*shm, *memory, *_gpu_terms(spec, facts)]
+
+
+def _gpus(spec: JobSpec) -> int:
+    resources = spec.resources
+    if resources.device is Device.CPU:
+        return 0
+    extra = resources.rollout_gpus if resources.placement is Placement.DISAGGREGATED else 0
+    return num_ranks(resources) + extra
+
+
+def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
+    ranks_per_pod = num_ranks(spec.resources) // spec.resources.nodes
+    ranks = max(1, num_ranks(spec.resources))
+    shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * ranks_per_pod // ranks
+    staging = max(shards, 4 * facts.parameters)
+    dataset = facts.rows * spec.data.max_prompt_length * 4
+    terms = [
+        *_process_terms(spec, facts, ranks_per_pod),
+        _memory(
+            "checkpointStaging",
+            staging,
+            of_model("12 B per parameter of this pod's shards, or the export", facts),
+        ),
+        _memory(
+            "dataset", dataset, f"{facts.rows} rows × 4 B × {spec.data.max_prompt_length} tokens"
+        ),
+        _memory("shm", shm, "/dev/shm is charged to memory"),
+    ]
+    return [*terms, _memory("pageCache", 0.1 * total(terms), "10 %")]
+
+
+def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[SizingTerm]:
+    if spec.resources.device is Device.GPU:
+        heap = PROCESSES_PER_GPU * max(1, ranks_per_pod)
+        return [_memory("processes", heap, f"{ranks_per_pod} GPUs × 4 GiB of CUDA processes")]
+    state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
+    return [
+        _memory("driver", GIB, "driver, progress server and Ray"),
+        _memory("ranks", ranks_per_pod * GIB, f"{ranks_per_pod} ranks × 1 GiB of libraries"),
+        _memory(
+            "training",
+            ranks_per_pod * state,
+            of_model("16 B per parameter and activations", facts),
+        ),
+        _memory(
+            "engine",
+            cpu_engine_bytes(spec, facts),
+            of_model("vLLM 1 GiB, its weights and KV cache", facts),
+        ),
+    ]
+
+
+def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
+    """Return the shares of one GPU; nothing on CPU or while the model is unknown."""
+    if spec.resources.device is Device.CPU or not facts.parameters:
+        return []
+    state = gpu_memory.training_state(spec, facts)
+    active = gpu_memory.activations(spec, facts)
+    weights = gpu_memory.engine_weights(spec, facts)
+    ranks = num_ranks(spec.resources)
+    terms = [
+        _gpu("trainingState", state, f"16 B (20 B with KL) per parameter over {ranks} ranks"),
+        _gpu("activations", active, f"{gpu_memory.micro_batch_tokens(spec)} tokens per pass"),
+        _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
+    ]
+    if spec.resources.gpu_memory_gib:
+        longest = spec.data.max_prompt_length + spec.data.max_response_length
+        cache = max(0, gpu_memory.kv_cache(spec, facts))
+        sequences = cache // max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
+        terms.append(_gpu("kvCache", cache, f"room for {sequences} sequences of {longest} tokens"))
+    return terms
+
+
+def _memory(name: str, amount: float, reason: str) -> SizingTerm:
+    return term("memory", name, amount, reason)
+
+
+def _gpu(name: str, amount: float, reason: str) -> SizingTerm:
+    return term("gpu", name, amount, reason)

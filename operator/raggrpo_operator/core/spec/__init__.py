@@ -1,0 +1,1 @@
+"""From what the user wrote to a complete specification: parse, presets, resolve."""

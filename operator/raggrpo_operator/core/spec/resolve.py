@@ -1,0 +1,209 @@
+"""From what the user gave to a complete specification, each value with its origin.
+
+The only reader of presets and of values that mean "decide for me"; performs no checks.
+Order: user > coupled > preset > default; then the values that are sized.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from raggrpo_api.base import ApiModel
+from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.resume import resume_values
+from raggrpo_api.spec.retrieval import RetrievalMode
+from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer_config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
+
+from .mitigations import mitigated
+from .presets import preset_values
+from .world import cpus_per_pod, total_steps, world
+
+MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 2048}
+"""Below this vLLM's prefill starves (C6); a CPU is busy with less."""
+MAX_WORKERS = 16
+PASSAGE_SHARE = 0.75
+"""Share of a length that passages may take when their own length was not given (C8)."""
+
+_COUPLED = (("rollout.n", "algorithm.groupSize"), ("algorithm.groupSize", "rollout.n"))
+
+
+class Origin(StrEnum):
+    """Who chose a value (A2)."""
+
+    USER = "user"
+    COUPLED = "coupled"
+    PRESET = "preset"
+    DEFAULT = "default"
+    SIZED = "sized"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A specification without gaps."""
+
+    spec: JobSpec
+    origins: Mapping[str, Origin]
+    """Origin of every leaf; keys are paths below `spec`, such as `rollout.n`."""
+
+
+def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
+    """Fill in every value. `facts` turn epochs into steps; without them totalSteps stays 0."""
+    origins = {path: Origin.USER if given else Origin.DEFAULT for path, given in _leaves(job.spec)}
+    values = job.spec.model_dump(by_alias=True)
+
+    def take(path: str, value: object, origin: Origin) -> None:
+        _put(values, path, value)
+        origins[path] = origin
+
+    for path, value in preset_values(job.spec.preset, job.spec.resources.placement).items():
+        if origins[path] is Origin.DEFAULT:
+            take(path, value, Origin.PRESET)
+    for path, partner in _COUPLED:
+        if origins[path] is not Origin.USER and origins[partner] is Origin.USER:
+            take(path, _get(values, partner), Origin.COUPLED)
+        elif origins[path] is Origin.DEFAULT:
+            take(path, _get(values, partner), origins[partner])
+
+    filled = JobSpec.model_validate(values)
+    for path, value in _sized(filled, origins, facts).items():
+        take(path, value, Origin.SIZED)
+    return Resolved(JobSpec.model_validate(values), origins)
+
+
+def trainer_config(
+    job: RagGrpoJob,
+    resolved: Resolved,
+    *,
+    number: int,
+    mitigations: Sequence[str] = (),
+    pinned: Mapping[str, str] | None = None,
+    facts: Facts | None = None,
+    schema: str = "",
+    skipped_steps: Sequence[int] = (),
+    rejected_checkpoints: Sequence[str] = (),
+) -> TrainerConfig:
+    """Render the configuration of attempt `number`.
+
+    `pinned` replaces what Auto decided in an earlier attempt (precision, attention).
+    `schema` is the digest of the one that the image knows; empty: this release's.
+    `config_hash` covers everything but the identity; `resume_hash` what a checkpoint depends on.
+    """
+    spec = mitigated(_with_pins(resolved.spec, pinned or {}), mitigations)
+    steps = total_steps(spec, facts.rows if facts else 0)
+    spec = spec.model_copy(
+        update={"training": spec.training.model_copy(update={"total_steps": steps})}
+    )
+    identity = AttemptIdentity(
+        job_name=job.metadata.name,
+        namespace=job.metadata.namespace,
+        job_uid=job.metadata.uid,
+        number=number,
+        resume_hash=content_hash(resume_values(spec)),
+    )
+    blocks = {
+        name: getattr(spec, name)
+        for name in JobSpec.model_fields
+        if name in TrainerConfig.model_fields
+    }
+    config = TrainerConfig(
+        schema_digest=schema or schema_digest(),
+        attempt=identity,
+        world=world(spec),
+        skipped_steps=list(skipped_steps),
+        rejected_checkpoints=list(rejected_checkpoints),
+        **blocks,
+    )
+    rendered = {k: v for k, v in json.loads(config.to_json()).items() if k != "attempt"}
+    identity = identity.model_copy(update={"config_hash": content_hash(rendered)})
+    return config.model_copy(update={"attempt": identity})
+
+
+def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[tuple[str, bool]]:
+    """Yield (path, whether the user gave it) for every leaf below `model`."""
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        path = f"{prefix}{field.alias}"
+        from_user = given and name in model.model_fields_set
+        items = value if isinstance(value, list) else []
+        if isinstance(value, ApiModel):
+            yield from _leaves(value, f"{path}.", from_user)
+        elif any(isinstance(item, ApiModel) for item in items):
+            for index, item in enumerate(items):
+                yield from _leaves(item, f"{path}[{index}].", from_user)
+        else:
+            yield path, from_user
+
+
+def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) -> dict[str, Any]:
+    """Return the values that follow from other values, where the user left them open."""
+    data, retrieval = spec.data, spec.retrieval
+    longest = data.max_prompt_length + data.max_response_length
+    cpu_limit = max(1, int(cpus_per_pod(spec.resources)))
+    sized: dict[str, Any] = {
+        f"resources.{name}": ""
+        for name in ("cpu", "memory", "shmSize")
+        if not getattr(spec.resources, "shm_size" if name == "shmSize" else name)
+    }
+    if not spec.rollout.max_num_batched_tokens:
+        floor = MIN_BATCHED_TOKENS[spec.resources.device]
+        sized["rollout.maxNumBatchedTokens"] = max(floor, longest)
+    if not spec.training.mini_batch_prompts:
+        sized["training.miniBatchPrompts"] = data.train_batch_size
+    if data.num_workers > min(cpu_limit, MAX_WORKERS):
+        sized["data.numWorkers"] = min(cpu_limit, MAX_WORKERS)
+    if not spec.monitoring.log_dir:
+        sized["monitoring.logDir"] = f"{spec.checkpoint.path.rstrip('/')}/logs"
+    steps = total_steps(spec, facts.rows if facts else 0)
+    if steps and not spec.training.total_steps:
+        sized["training.totalSteps"] = steps
+    fixed = origins["training.precision"] is Origin.USER or spec.resources.device is Device.GPU
+    if spec.training.precision is Precision.BF16 and not fixed:
+        sized["training.precision"] = Precision.AUTO
+    room = _passage_room(spec)
+    open_to_us = origins["retrieval.maxPassageTokens"] is not Origin.USER
+    if open_to_us and room < retrieval.max_passage_tokens:
+        sized["retrieval.maxPassageTokens"] = room
+    return sized
+
+
+def _passage_room(spec: JobSpec) -> int:
+    """Return the tokens one passage may take so that all of them leave room to the rest."""
+    retrieval = spec.retrieval
+    passages = max((endpoint.top_k for endpoint in retrieval.endpoints), default=1)
+    match retrieval.mode:
+        case RetrievalMode.PROMPT:
+            length = spec.data.max_prompt_length
+        case RetrievalMode.SEARCH:
+            length, passages = spec.data.max_response_length, passages * retrieval.max_turns
+        case _:
+            return retrieval.max_passage_tokens
+    return max(1, int(length * PASSAGE_SHARE) // passages)
+
+
+def _with_pins(spec: JobSpec, pinned: Mapping[str, str]) -> JobSpec:
+    training, model = spec.training, spec.model
+    if training.precision is Precision.AUTO and "precision" in pinned:
+        precision = Precision(pinned["precision"])
+        training = training.model_copy(update={"precision": precision})
+    if model.attention is Attention.AUTO and "attention" in pinned:
+        model = model.model_copy(update={"attention": Attention(pinned["attention"])})
+    return spec.model_copy(update={"training": training, "model": model})
+
+
+def _get(values: Mapping[str, Any], path: str) -> object:
+    for key in path.split("."):
+        values = values[key]
+    return values
+
+
+def _put(values: dict[str, Any], path: str, value: object) -> None:
+    *parents, last = path.split(".")
+    for key in parents:
+        values = values[key]
+    values[last] = value

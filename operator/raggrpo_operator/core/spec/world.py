@@ -1,0 +1,79 @@
+"""How many processes of each kind a job has, from its resources alone. Sizes no memory."""
+
+import math
+
+from raggrpo_api.job import JobSpec
+from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
+from raggrpo_api.trainer_config import World
+
+from .quantity import parse_quantity
+
+CPUS_PER_GPU = 8
+"""Enough to feed one GPU and its data threads (operator facts: 8 to 12)."""
+COLOCATED_RANK_SHARE = 0.5
+COLOCATED_ENGINE_SHARE = 0.4
+"""Shares of one GPU that Ray accounts to a rank and to an engine that take turns on it."""
+
+
+def num_ranks(resources: ResourcesSpec) -> int:
+    """Return the number of trainer ranks: one per GPU, or `ranks` per node on CPU (C12)."""
+    if resources.device is Device.CPU:
+        return resources.nodes * resources.ranks
+    return resources.nodes * resources.gpus_per_node
+
+
+def num_engines(spec: JobSpec) -> int:
+    """Return the number of rollout engines; on CPU there is one."""
+    resources = spec.resources
+    if resources.device is Device.CPU:
+        return 1
+    disaggregated = resources.placement is Placement.DISAGGREGATED
+    gpus = resources.rollout_gpus if disaggregated else num_ranks(resources)
+    return max(1, gpus // spec.rollout.tensor_parallel_size)
+
+
+def world(spec: JobSpec) -> World:
+    """Return process counts and what Ray accounts to each process."""
+    resources = spec.resources
+    ranks, engines = num_ranks(resources), num_engines(spec)
+    if resources.device is Device.CPU:
+        threads = threads_per_rank(resources)
+        return World(
+            num_ranks=ranks,
+            num_engines=engines,
+            threads_per_rank=threads,
+            threads_per_engine=resources.ranks * threads,
+        )
+    colocated = resources.placement is Placement.COLOCATED
+    engine_share = COLOCATED_ENGINE_SHARE if colocated else 1.0
+    return World(
+        num_ranks=ranks,
+        num_engines=engines,
+        gpus_per_rank=COLOCATED_RANK_SHARE if colocated else 1.0,
+        gpus_per_engine=engine_share * spec.rollout.tensor_parallel_size,
+    )
+
+
+def cpus_per_pod(resources: ResourcesSpec) -> float:
+    """Return the CPUs of one trainer pod: as given, else by its GPUs or ranks."""
+    if resources.cpu:
+        return parse_quantity(resources.cpu)
+    if resources.device is Device.CPU:
+        return float(resources.ranks + 1)
+    return float(max(1, resources.gpus_per_node) * CPUS_PER_GPU)
+
+
+def threads_per_rank(resources: ResourcesSpec) -> int:
+    """Return the OpenMP threads of a CPU rank: the pod's CPUs, shared by its ranks only.
+
+    The engine needs none of its own: it waits while the ranks train, and they while it generates.
+    """
+    return max(1, int(cpus_per_pod(resources)) // resources.ranks)
+
+
+def total_steps(spec: JobSpec, rows: int) -> int:
+    """Return the target step: as given, else from epochs when the number of rows is known."""
+    training = spec.training
+    if training.total_steps or not (training.epochs and rows):
+        return training.total_steps
+    return math.ceil(training.epochs * rows / spec.data.train_batch_size)

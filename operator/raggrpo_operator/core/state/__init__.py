@@ -1,0 +1,1 @@
+"""Pure functions over a job's status: conditions, deadline clocks, time accounting."""

@@ -1,0 +1,1 @@
+"""Text for people: plan, sizing, status, figures, differences. Decides nothing."""

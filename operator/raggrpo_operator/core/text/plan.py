@@ -1,0 +1,113 @@
+"""The text of `raggrpo plan` (B4): every value with its origin, sizing terms, findings.
+
+Renders what was resolved, sized and found elsewhere; decides nothing.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.resources import Device
+from raggrpo_api.status import Sizing
+from raggrpo_operator.core.spec.resolve import Resolved
+from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
+from raggrpo_operator.core.spec.world import world
+
+from .sizing_text import INDENT, sizing_lines
+
+ORIGIN_WIDTH = 7
+
+
+def render_plan(
+    job: RagGrpoJob,
+    resolved: Resolved,
+    sizing: Sizing,
+    violations: Sequence[Violation],
+    facts: Facts | None = None,
+    width: int = 100,
+) -> str:
+    """Return the plan as text whose lines are at most `width` characters."""
+    sections = [
+        _heading(job, resolved, facts),
+        [
+            "Values (origin: user, coupled, preset, default or sized)",
+            *_values(resolved, sizing, _secrets(violations), width),
+        ],
+        ["Sizing", *sizing_lines(sizing, width)],
+    ]
+    for title, severity in (("Errors", Severity.ERROR), ("Warnings", Severity.WARNING)):
+        found = [violation for violation in violations if violation.severity is severity]
+        if found:
+            sections.append([f"{title} ({len(found)})", *_findings(found, width)])
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+
+
+def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[str]:
+    resources, processes = resolved.spec.resources, world(resolved.spec)
+    unit = "rank" if resources.device is Device.CPU else "GPU"
+    per_node = resources.ranks if resources.device is Device.CPU else resources.gpus_per_node
+    layout = f"{resources.nodes} node(s) × {per_node} {unit}(s)"
+    lines = [
+        f"Job {job.metadata.name}, preset {job.spec.preset}",
+        f"{resources.device}, {resources.placement}: {layout}, {processes.num_ranks} trainer "
+        f"rank(s), {processes.num_engines} rollout engine(s)",
+    ]
+    if facts is None:
+        return [*lines, "Model and data: not read yet (raggrpo check reads them)"]
+    return [
+        *lines,
+        f"Model: {facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
+        f"{facts.heads} heads, context {facts.context_length}; data: {facts.rows:,} rows",
+    ]
+
+
+def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:
+    """Return the places of literal secrets, which are refused and not repeated here (C15)."""
+    found = (v.path for v in violations if v.reason is Reason.SECRET_IN_PLAIN_TEXT)
+    return tuple(path.removeprefix("spec.") for path in found)
+
+
+def _values(
+    resolved: Resolved, sizing: Sizing, secrets: Sequence[str], width: int
+) -> Iterator[str]:
+    given = resolved.spec.model_dump(mode="json", by_alias=True)
+    sized = {
+        "resources.cpu": sizing.cpu,
+        "resources.memory": sizing.memory,
+        "resources.shmSize": sizing.shm,
+    }
+    path_width = max(map(len, resolved.origins))
+    value_width = width - len(INDENT) - path_width - ORIGIN_WIDTH - 4
+    for path, origin in resolved.origins.items():
+        value = sized.get(path) or _value_at(given, path)
+        is_secret = any(secret == path or secret.startswith(f"{path}.") for secret in secrets)
+        first, *rest = _wrapped("(hidden)" if is_secret else _shown(value), value_width)
+        yield f"{INDENT}{path:<{path_width}}  {origin:<{ORIGIN_WIDTH}}  {first}".rstrip()
+        margin = " " * (len(INDENT) + path_width + ORIGIN_WIDTH + 4)
+        yield from (margin + line for line in rest)
+
+
+def _findings(found: Sequence[Violation], width: int) -> Iterator[str]:
+    for violation in found:
+        text = f"{violation.path}: {violation.message}"
+        yield from textwrap.wrap(text, width, initial_indent=INDENT, subsequent_indent=INDENT * 2)
+        yield from textwrap.wrap(
+            f"→ {violation.remedy}", width, initial_indent=INDENT * 2, subsequent_indent=INDENT * 3
+        )
+
+
+def _value_at(given: Any, path: str) -> Any:
+    for key in path.replace("]", "").replace("[", ".").split("."):
+        given = given[int(key)] if isinstance(given, list) else given[key]
+    return given
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) and value.isprintable() and value else json.dumps(value)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

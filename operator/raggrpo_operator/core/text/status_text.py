@@ -1,0 +1,93 @@
+"""The text of a status, of a job on this machine or in a cluster. Decides nothing."""
+
+import textwrap
+from collections.abc import Iterator
+
+from raggrpo_api.progress import Stage
+from raggrpo_api.status import AttemptRecord, Condition, JobStatus, Phase
+from raggrpo_operator.core.lifecycle.stages import advice
+
+from .sizing_text import INDENT, sizing_lines
+
+LABEL_WIDTH = 10
+REWARD = "reward_mean"
+
+
+def render_status(status: JobStatus, width: int = 100) -> str:
+    """Return phase, progress, attempts, conditions and sizing, at most `width` characters wide."""
+    return "\n".join(_lines(status, width)) + "\n"
+
+
+def reward(status: JobStatus) -> str:
+    """Return the newest mean reward, empty before the first step."""
+    values = {metric.name: metric.value for metric in status.progress.metrics}
+    return values.get(REWARD, "")
+
+
+def labelled(label: str, text: str, width: int) -> Iterator[str]:
+    """Yield a text beside its label; every line of it that is too long goes on below."""
+    margin = f"{label:<{LABEL_WIDTH}}"
+    for line in text.splitlines():
+        yield from textwrap.wrap(
+            line,
+            width,
+            initial_indent=margin,
+            subsequent_indent=" " * (LABEL_WIDTH + len(INDENT)),
+            break_on_hyphens=False,
+        )
+        margin = " " * (LABEL_WIDTH + len(INDENT))
+
+
+def _lines(status: JobStatus, width: int) -> Iterator[str]:
+    yield from labelled("phase", status.phase, width)
+    yield from labelled("progress", _progress(status), width)
+    if status.phase is Phase.STARTING and status.progress.stage:
+        since, stage = status.restart_state.still_since, Stage(status.progress.stage)
+        yield from labelled("stage", f"{stage} since {since}: {advice(stage)}", width)
+    if status.checkpoint is not None:
+        yield from labelled("newest", status.checkpoint.path, width)
+    if status.restarts.total:
+        yield from labelled("restarts", _restarts(status), width)
+    if status.effective_training_time_ratio:
+        text = f"{status.effective_training_time_ratio} of the time went into steps that were kept"
+        yield from labelled("effective", text, width)
+    for attempt in reversed(status.attempts):
+        yield from labelled("attempt", _attempt(attempt), width)
+    for condition in status.conditions:
+        yield from labelled("condition", _condition(condition), width)
+    if status.sizing.pods:
+        yield "sizing"
+        yield from sizing_lines(status.sizing, width)
+
+
+def _progress(status: JobStatus) -> str:
+    progress = status.progress
+    parts = [
+        f"step {progress.step}/{progress.total_steps} ({progress.progress_percentage} %)",
+        f"{progress.seconds_per_step:g} s/step",
+        f"stage {progress.stage or '-'}",
+    ]
+    if progress.estimated_remaining_seconds is not None:
+        parts.append(f"{progress.estimated_remaining_seconds} s left")
+    if reward(status):
+        parts.append(f"reward {reward(status)}")
+    return ", ".join(parts)
+
+
+def _restarts(status: JobStatus) -> str:
+    by_cause = ", ".join(f"{cause} {n}" for cause, n in status.restarts.by_cause.items())
+    return f"{status.restarts.total}{': ' if by_cause else ''}{by_cause}"
+
+
+def _attempt(attempt: AttemptRecord) -> str:
+    begun = attempt.from_step if attempt.from_step is not None else "?"
+    head = (
+        f"{attempt.number} ({attempt.tier}): {attempt.cause or 'running'}, steps "
+        f"{begun} to {attempt.to_step}, lost {attempt.lost_steps}"
+    )
+    return "\n".join([head, *attempt.message.splitlines(), *attempt.in_place])
+
+
+def _condition(condition: Condition) -> str:
+    colon = ": " if condition.message else ""
+    return f"{condition.type}={condition.status} {condition.reason}{colon}{condition.message}"

@@ -1,0 +1,235 @@
+"""`KubeClient`: the few verbs of the Kubernetes API that the operator uses, on plain dicts.
+
+The only module that imports the Kubernetes client; every answer is judged once, here.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from raggrpo_api import names
+from raggrpo_operator.errors import (
+    AccessRefused,
+    Conflict,
+    NotFound,
+    OperatorError,
+    PermanentError,
+    TransientError,
+)
+
+Manifest = dict[str, Any]
+FIELD_MANAGER = "raggrpo-operator"
+TIMEOUT_SECONDS = 30
+APPLY = "application/apply-patch+yaml"
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object as the API's addresses name it."""
+
+    api_version: str
+    plural: str
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        """Return the address of an object, or of all in the namespace (empty: everywhere)."""
+        prefix = "/apis" if "/" in self.api_version else "/api"
+        scope = f"namespaces/{namespace}" if namespace else ""
+        parts = (prefix, self.api_version, scope, self.plural, name, subresource)
+        return "/".join(part for part in parts if part)
+
+
+JOBS = Resource(names.API_VERSION, names.PLURAL)
+RAY_CLUSTERS = Resource("ray.io/v1", "rayclusters")
+PODS = Resource("v1", "pods")
+CONFIG_MAPS = Resource("v1", "configmaps")
+SECRETS = Resource("v1", "secrets")
+SERVICES = Resource("v1", "services")
+DEPLOYMENTS = Resource("apps/v1", "deployments")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies")
+EVENTS = Resource("events.k8s.io/v1", "events")
+LEASES = Resource("coordination.k8s.io/v1", "leases")
+
+BY_KIND: Mapping[tuple[str, str], Resource] = {
+    (names.API_VERSION, names.KIND): JOBS,
+    ("ray.io/v1", "RayCluster"): RAY_CLUSTERS,
+    ("v1", "Pod"): PODS,
+    ("v1", "ConfigMap"): CONFIG_MAPS,
+    ("v1", "Secret"): SECRETS,
+    ("v1", "Service"): SERVICES,
+    ("apps/v1", "Deployment"): DEPLOYMENTS,
+    ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICIES,
+    ("events.k8s.io/v1", "Event"): EVENTS,
+    ("coordination.k8s.io/v1", "Lease"): LEASES,
+}
+
+
+def resource_of(manifest: Mapping[str, Any]) -> Resource:
+    """Return the resource that serves the kind of this object."""
+    return BY_KIND[manifest["apiVersion"], manifest["kind"]]
+
+
+class KubeClient(Protocol):
+    """The verbs; every one raises OperatorError or one of its kinds."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Manifest:
+        """Return the object; NotFound when there is none."""
+        ...
+
+    async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return all objects; an empty namespace means everywhere."""
+        ...
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create the object; Conflict when one of this name exists."""
+        ...
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Apply our fields (server-side, forced); Conflict when its resourceVersion is old."""
+        ...
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        """Apply our fields of the status; Conflict when its resourceVersion is old."""
+        ...
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        """Delete exactly this object; NotFound or Conflict when it is another one now."""
+        ...
+
+    async def document(self, path: str) -> Manifest:
+        """Return what the API server says about itself at this address."""
+        ...
+
+
+CallObserver = Callable[[str, int, float], None]
+"""Is told (method, HTTP status or 0, seconds) of every call."""
+
+
+class ApiServer:
+    """`KubeClient` over HTTP."""
+
+    def __init__(self, api: ApiClient, told: CallObserver = lambda *_: None) -> None:
+        self._api, self._told = api, told
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Manifest:
+        """Return the object."""
+        return await self._call("GET", resource.path(namespace, name))
+
+    async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return all objects, read in pages."""
+        found: list[Manifest] = []
+        query = {"limit": "500"}
+        while True:
+            page = await self._call("GET", resource.path(namespace), query=query)
+            found.extend(page["items"])
+            following = page["metadata"].get("continue", "")
+            if not following:
+                return found
+            query = {**query, "continue": following}
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create the object; fields that the server does not know are refused, not dropped."""
+        path = resource_of(manifest).path(manifest["metadata"]["namespace"])
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        return await self._call("POST", path, body=manifest, query=query)
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Apply our fields."""
+        return await self._apply(manifest, "")
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        """Apply our fields of the status."""
+        return await self._apply(manifest, "status")
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        """Delete exactly this object, and in the background what it owns."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        }
+        await self._call("DELETE", resource.path(namespace, name), body=body)
+
+    async def document(self, path: str) -> Manifest:
+        """Return what the API server says about itself at this address."""
+        return await self._call("GET", path)
+
+    async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
+        about = manifest["metadata"]
+        path = resource_of(manifest).path(about["namespace"], about["name"], subresource)
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+        return await self._call("PATCH", path, body=manifest, query=query, content=APPLY)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Manifest | None = None,
+        query: Mapping[str, str] | None = None,
+        content: str = "application/json",
+    ) -> Manifest:
+        prepared = await self._api.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Content-Type": content, "Accept": "application/json"},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        begun, status = time.monotonic(), 0
+        try:
+            answer = await self._api.call_api(*prepared, _request_timeout=TIMEOUT_SECONDS)
+            status, text = answer.status, await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            host = self._api.configuration.host
+            raise TransientError(f"{method} {path}: {host} does not answer: {error!r}") from error
+        finally:
+            self._told(method, status, time.monotonic() - begun)
+        if status >= 400:
+            raise judged(status, f"{method} {path}", text)
+        answered: Manifest = json.loads(text)
+        return answered
+
+
+def judged(status: int, call: str, text: bytes) -> OperatorError:
+    """Return the trouble that an HTTP status of the API server means."""
+    message = f"{call}: HTTP {status} {_message(text)}"
+    if status in (_UNAUTHORIZED, _FORBIDDEN):
+        return AccessRefused(message)
+    if status == _NOT_FOUND:
+        return NotFound(message)
+    if status == _CONFLICT:
+        return Conflict(message)
+    if status in (_GONE, _TOO_MANY) or status >= 500:
+        return TransientError(message)
+    return PermanentError(message)
+
+
+def _message(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:300].decode(errors="replace")
+
+
+async def connect(told: CallObserver = lambda *_: None) -> ApiServer:
+    """Return a client of the cluster of $KUBECONFIG, else of the pod's own cluster."""
+    configuration = Configuration()
+    if os.environ.get("KUBECONFIG"):
+        await config.load_kube_config(client_configuration=configuration)
+    else:
+        config.load_incluster_config(client_configuration=configuration)
+    return ApiServer(ApiClient(configuration), told)

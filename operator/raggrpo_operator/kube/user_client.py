@@ -1,0 +1,132 @@
+"""The API server as a person reaches it: by a kubeconfig and with that person's own rights."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import yaml
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException, load_kube_config
+from kubernetes.aio.stream import WsApiClient
+from kubernetes.aio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL
+
+from raggrpo_operator.errors import TransientError
+
+from .client import PODS, ApiServer, Manifest, Resource, judged
+
+HEARTBEAT_SECONDS = 30.0
+"""A connection whose other end is gone is noticed within this time."""
+
+
+class NoCluster(Exception):
+    """The kubeconfig names no cluster that can be used; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command in a container ended."""
+
+    exit_code: int
+    errors: str
+    """What it wrote to standard error."""
+
+
+class UserClient(ApiServer):
+    """What a person may do beside the operator's verbs."""
+
+    def __init__(self, configuration: Configuration, namespace: str) -> None:
+        super().__init__(ApiClient(configuration))
+        self._configuration = configuration
+        self.host: str = configuration.host
+        self.namespace = namespace
+        """Of the kubeconfig's context."""
+
+    async def find(
+        self, resource: Resource, namespace: str, *, labels: str = "", fields: str = ""
+    ) -> list[Manifest]:
+        """Return the objects that both selectors choose; an empty namespace means everywhere."""
+        query = {"labelSelector": labels, "fieldSelector": fields}
+        page = await self._call("GET", resource.path(namespace), query=query)
+        found: list[Manifest] = page["items"]
+        return found
+
+    async def run_in(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: Sequence[str],
+        told: Callable[[bytes], None],
+    ) -> Ended:
+        """Run a command in a container; `told` gets its output while it runs.
+
+        Raises:
+            OperatorError: It could not be started, or the connection ended before it did.
+
+        """
+        path = PODS.path(namespace, pod, "exec")
+        query = [("command", part) for part in command]
+        query += [("container", container), ("stdout", "true"), ("stderr", "true")]
+        errors = b""
+        async with WsApiClient(self._configuration, heartbeat=HEARTBEAT_SECONDS) as api:
+            prepared = await api.param_serialize(
+                "GET", path, query_params=query, auth_settings=["BearerToken"]
+            )
+            answer = await api.call_api(*prepared, _preload_content=False)
+            try:
+                async with answer.response as socket:
+                    async for message in socket:
+                        channel, data = message.data[0], message.data[1:]
+                        if channel == STDOUT_CHANNEL:
+                            told(data)
+                        elif channel == STDERR_CHANNEL:
+                            errors += data
+                        elif channel == ERROR_CHANNEL:
+                            code = WsApiClient.parse_error_data(data)
+                            return Ended(code, errors.decode(errors="replace"))
+            except aiohttp.WSServerHandshakeError as error:
+                call = f"create on pods/exec for pod {pod} in {namespace}"
+                raise judged(error.status, call, error.message.encode()) from error
+            except aiohttp.ClientError as error:
+                raise TransientError(f"exec in pod {pod}: {error!r}") from error
+        raise TransientError(f"exec in pod {pod}: the connection ended, as when a pod is deleted")
+
+
+async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient:
+    """Return a client for a kubeconfig and its context; where empty, as kubectl chooses.
+
+    Raises:
+        NoCluster: There is no such file or context, or it cannot be used.
+
+    """
+    there = _files(kubeconfig)
+    configuration = Configuration()
+    try:
+        # Not persisted: looking at a job changes no file of the user.
+        loader = await load_kube_config(
+            os.pathsep.join(there),
+            context=context or None,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+        namespace = loader.current_context["context"].get("namespace") or "default"
+    except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError) as error:
+        wanted = f"context {context} of " if context else ""
+        raise NoCluster(
+            f"{wanted}{', '.join(there)} cannot be used: {error}; "
+            "`kubectl config get-contexts` lists what there is"
+        ) from error
+    return UserClient(configuration, namespace)
+
+
+def _files(kubeconfig: str) -> list[str]:
+    places = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    files = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
+    there = [str(file) for file in files if file.is_file()]
+    if not there:
+        raise NoCluster(
+            f"no kubeconfig at {places}: name one with --kubeconfig or $KUBECONFIG, as for kubectl"
+        )
+    return there

@@ -1,0 +1,1 @@
+"""What the process is made of apart from its rounds: queue, metrics, probes, settings."""

@@ -1,0 +1,1 @@
+"""One round of one job: observe, perform, write the status, post Events."""

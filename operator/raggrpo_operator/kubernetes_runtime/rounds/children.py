@@ -1,0 +1,163 @@
+"""Creates and deletes what belongs to a job. Every step is safe to take twice; decides nothing."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.manifests.config_map import render_config_map
+from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
+from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
+from raggrpo_operator.core.manifests.retriever import render_retriever
+from raggrpo_operator.core.manifests.token_secret import render_token_secret
+from raggrpo_operator.core.sizing.grace import grace_seconds
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.errors import Conflict, NotFound, TransientError
+from raggrpo_operator.kube.client import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    PODS,
+    RAY_CLUSTERS,
+    SERVICES,
+    KubeClient,
+    Manifest,
+    Resource,
+    resource_of,
+)
+from raggrpo_operator.kube.cluster_objects import is_going, owner_uids
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
+
+log = logging.getLogger(__name__)
+
+KEPT_RECORDS = 10
+"""Configurations of finished attempts that are kept as ConfigMaps."""
+NO_KUBERAY = (
+    "the API server knows no RayCluster: install KubeRay 1.6.0 or newer "
+    "(CustomResourceDefinition rayclusters.ray.io and its operator)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """What the operator makes for jobs, through one client."""
+
+    client: KubeClient
+    settings: ClusterSettings
+    keys: InstallationKeys
+
+    async def start_preflight(self, job: RagGrpoJob, config: TrainerConfig, spec_hash: str) -> None:
+        """Create the preflight pod; one for another spec has to be gone first."""
+        pod = render_preflight_pod(
+            job,
+            self.settings,
+            config=config,
+            spec_hash=spec_hash,
+            sizing=size(resolve(job).spec, job.status.preflight.known_facts),
+        )
+        existing = await self._create(job, pod)
+        if existing is None:
+            return
+        label = existing["metadata"].get("labels", {}).get(names.LABEL_SPEC_HASH)
+        if is_going(existing) or label != spec_hash:
+            name = existing["metadata"]["name"]
+            raise TransientError(f"pod {name} of an earlier preflight is still being deleted")
+
+    async def start_retriever(self, job: RagGrpoJob, name: str) -> None:
+        """Apply Deployment and Service of a managed retriever."""
+        spec = resolve(job).spec
+        [endpoint] = [each for each in spec.retrieval.endpoints if each.name == name]
+        sizing = size(spec, job.status.preflight.known_facts)
+        for manifest in render_retriever(job, self.settings, endpoint=endpoint, sizing=sizing):
+            await self.client.apply(manifest)
+
+    async def stop_retrievers(self, job: RagGrpoJob, deployments: Collection[Manifest]) -> None:
+        """Delete the retrievers' Deployments and Services."""
+        for deployment in deployments:
+            await self.delete(DEPLOYMENTS, deployment)
+            about = deployment["metadata"]
+            try:
+                service = await self.client.get(SERVICES, about["namespace"], about["name"])
+            except NotFound:
+                continue
+            if job.metadata.uid in owner_uids(service):
+                await self.delete(SERVICES, service)
+
+    async def create_cluster(self, job: RagGrpoJob, number: int) -> None:
+        """Create token, NetworkPolicy and RayCluster, the last one never to be applied again."""
+        key_id = self.keys.current_id
+        token = self.keys.token(key_id, job.metadata.uid)
+        await self._create_secret(render_token_secret(job, key_id=key_id, token=token))
+        await self.client.apply(render_network_policy(job, self.settings))
+        cluster = render_ray_cluster(
+            job,
+            self.settings,
+            number=number,
+            sizing=job.status.sizing,
+            grace_seconds=grace_seconds(resolve(job).spec, job.status),
+        )
+        try:
+            existing = await self._create(job, cluster)
+        except NotFound as trouble:
+            raise NotFound(f"{NO_KUBERAY} ({trouble})") from trouble
+        if existing is not None and is_going(existing):
+            name = existing["metadata"]["name"]
+            raise TransientError(f"the earlier RayCluster {name} is still being deleted")
+
+    async def record(
+        self, job: RagGrpoJob, config: TrainerConfig, records: Collection[Manifest]
+    ) -> None:
+        """Create the record of an attempt's configuration and keep the newest ones."""
+        await self._create(job, render_config_map(job, config=config))
+        older = sorted((each for each in records), key=_attempt, reverse=True)
+        for surplus in older[KEPT_RECORDS - 1 :]:
+            await self.delete(CONFIG_MAPS, surplus)
+
+    async def delete_cluster(self, ray_cluster: Manifest) -> None:
+        """Delete a RayCluster with everything on it."""
+        await self.delete(RAY_CLUSTERS, ray_cluster)
+
+    async def delete_pod(self, pod: Manifest) -> None:
+        """Delete a preflight pod."""
+        await self.delete(PODS, pod)
+
+    async def delete(self, resource: Resource, thing: Manifest) -> None:
+        """Delete exactly this object, unless that has been asked for already."""
+        about = thing["metadata"]
+        if is_going(thing):
+            return
+        try:
+            await self.client.delete(resource, about["namespace"], about["name"], about["uid"])
+        except (NotFound, Conflict) as gone:  # gone, or another object took its name
+            log.info("%s %s was gone already: %s", resource.plural, about["name"], gone)
+
+    async def _create(self, job: RagGrpoJob, manifest: Manifest) -> Manifest | None:
+        """Create an object; return the one that exists when it is this job's own."""
+        about = manifest["metadata"]
+        try:
+            await self.client.create(manifest)
+        except Conflict:
+            resource = resource_of(manifest)
+            existing = await self.client.get(resource, about["namespace"], about["name"])
+            if job.metadata.uid not in owner_uids(existing):
+                raise TransientError(
+                    f"{manifest['kind']} {about['name']} exists and is not this job's: delete it "
+                    "or give the job another name"
+                ) from None
+            return existing
+        return None
+
+    async def _create_secret(self, secret: Manifest) -> None:
+        """Create the token's Secret; its name holds the uid, so an existing one is the same."""
+        try:
+            await self.client.create(secret)
+        except Conflict:
+            log.debug("the Secret %s exists", secret["metadata"]["name"])
+
+
+def _attempt(config_map: Manifest) -> int:
+    return int(config_map["metadata"]["labels"].get(names.LABEL_ATTEMPT, "0"))

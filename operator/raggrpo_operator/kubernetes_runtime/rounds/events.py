@@ -1,0 +1,107 @@
+"""Kubernetes Events about a job, on transitions of its conditions only. Pure."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from raggrpo_api import names
+from raggrpo_api.status import Condition, ConditionType, JobStatus
+from raggrpo_operator.core.lifecycle.round import PODS_WAITING
+from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.kube.client import Manifest
+
+MAX_NOTE = 1024
+BAD_WHEN_FALSE = frozenset(
+    {
+        ConditionType.ACCEPTED,
+        ConditionType.PREFLIGHT_PASSED,
+        ConditionType.RESUME_VERIFIED,
+        ConditionType.CHECKPOINT_HEALTHY,
+    }
+)
+BAD_WHEN_TRUE = frozenset(
+    {
+        ConditionType.FAILED,
+        ConditionType.STALLED,
+        ConditionType.SLOWING_DOWN,
+        ConditionType.HOST_MEMORY_GROWING,
+        ConditionType.RECONCILING,
+    }
+)
+SILENT = frozenset({ConditionType.READY})
+"""Follows from the others."""
+WARNINGS = frozenset({"Restarting", PODS_WAITING})
+"""Reasons that somebody should see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A condition that took another value or another reason, or tells of another pod's trouble."""
+
+    condition: Condition
+    is_warning: bool
+
+
+def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
+    """Yield what changed between two statuses, in the order of conditions."""
+    for condition in new.conditions:
+        before = get_condition(old, condition.type)
+        if (
+            _told(before) == _told(condition)
+            or condition.type in SILENT
+            or _says_nothing(before, condition)
+        ):
+            continue
+        yield Transition(condition, _is_warning(condition))
+
+
+def _told(condition: Condition) -> tuple[str, str, str]:
+    """Return what an Event is about: the message too where each pod may have another trouble."""
+    message = condition.message if condition.reason == PODS_WAITING else ""
+    return condition.status, condition.reason, message
+
+
+def _says_nothing(before: Condition, now: Condition) -> bool:
+    """Tell whether a condition that was never set takes its quiet value."""
+    quiet = now.type in BAD_WHEN_TRUE or now.type is ConditionType.SUSPENDED
+    return quiet and now.status == "False" and before.status == "Unknown"
+
+
+def _is_warning(condition: Condition) -> bool:
+    if condition.status == "False" and condition.type in BAD_WHEN_FALSE:
+        return True
+    if condition.status == "True" and condition.type in BAD_WHEN_TRUE:
+        return True
+    return condition.reason in WARNINGS
+
+
+def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:
+    """Return the Event about a job; `instance` is the replica that tells it."""
+    about = body["metadata"]
+    condition = transition.condition
+    note = f"{condition.type}={condition.status}"
+    if condition.message:
+        note = f"{note}: {condition.message}"
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{about['name']}.{uuid.uuid4().hex[:16]}",
+            "namespace": about["namespace"],
+        },
+        "type": "Warning" if transition.is_warning else "Normal",
+        "reason": condition.reason,
+        "action": "Reconcile",
+        "note": note[:MAX_NOTE],
+        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": "raggrpo.io/operator",
+        "reportingInstance": instance,
+        "regarding": {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "name": about["name"],
+            "namespace": about["namespace"],
+            "uid": about["uid"],
+        },
+    }

@@ -1,0 +1,211 @@
+"""From objects of the cluster to what `decide` reads. Pure: values in, values out."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.status import Cause
+from raggrpo_operator.core.lifecycle.observed import (
+    ClusterObserved,
+    PreflightObserved,
+    RetrieverObserved,
+)
+from raggrpo_operator.core.state.conditions import parse_timestamp
+from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, condition_of, is_going
+from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, is_head, start_problem
+
+Manifest = Mapping[str, Any]
+CLOCK_SKEW_SECONDS = 60
+"""How far the API server's clock may be before ours."""
+NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
+"""Phases of pods in which there is no driver."""
+
+
+def cluster_number(ray_cluster: Manifest) -> int:
+    """Return which of its job's Ray clusters this is."""
+    return int(ray_cluster["metadata"]["labels"][names.LABEL_CLUSTER])
+
+
+def head_is_ready(ray_cluster: Manifest) -> bool:
+    """Tell whether the head pod runs and is ready now.
+
+    `RayClusterProvisioned` says only that this was so once.
+    """
+    return condition_of(ray_cluster, "HeadPodReady").get("status") == "True"
+
+
+def is_suspended(ray_cluster: Manifest) -> bool:
+    """Tell whether the cluster is to have no pods. The operator never sets this; Kueue does."""
+    return bool(ray_cluster["spec"].get("suspend"))
+
+
+def workers_are_ready(ray_cluster: Manifest) -> bool:
+    """Tell whether every worker pod that the cluster asks for is ready."""
+    groups = ray_cluster["spec"].get("workerGroupSpecs", [])
+    wanted = sum(each.get("replicas", 0) * each.get("numOfHosts", 1) for each in groups)
+    return bool(ray_cluster.get("status", {}).get("readyWorkerReplicas", 0) >= wanted)
+
+
+def observed_cluster(
+    ray_cluster: Manifest,
+    *,
+    losses: Sequence[Loss],
+    problem: StartProblem | None,
+    problem_is_final: bool,
+    is_reachable: bool,
+) -> ClusterObserved:
+    """Return a Ray cluster as `decide` reads it.
+
+    `losses` are those since the newest attempt was recorded, the weightiest first;
+    `is_reachable` tells that its Jobs API answers.
+    """
+    number, name = cluster_number(ray_cluster), ray_cluster["metadata"]["name"]
+    if is_suspended(ray_cluster) and not is_going(ray_cluster):
+        queue = ray_cluster["metadata"]["labels"].get(names.LABEL_QUEUE)
+        why = f"waits in queue {queue}" if queue else "somebody set its spec.suspend"
+        return ClusterObserved(number, is_queued=True, message=f"RayCluster {name}: {why}")
+    of_head = [each for each in losses if each.is_head]
+    if of_head:
+        first = _with_reason(of_head[0], losses)
+        return ClusterObserved(
+            number, is_lost=True, cause=first.cause, node=first.node, message=first.message
+        )
+    if is_going(ray_cluster):
+        message = f"RayCluster {name} is being deleted"
+        return ClusterObserved(number, is_lost=True, cause=Cause.HEAD_LOST, message=message)
+    if losses:
+        first = losses[0]
+        return ClusterObserved(
+            number, is_reachable, cause=first.cause, node=first.node, message=first.message
+        )
+    if is_reachable and workers_are_ready(ray_cluster):
+        return ClusterObserved(number, is_ready=True)
+    refused = condition_of(ray_cluster, "ReplicaFailure")
+    if problem is not None:
+        cause_of_start = Cause.START_FAILED if problem_is_final else None
+        return ClusterObserved(number, cause=cause_of_start, message=problem.message)
+    if refused.get("status") == "True":
+        message = f"{refused.get('reason', '')}: {refused.get('message', '')}"
+        return ClusterObserved(number, message=message)
+    return ClusterObserved(number)
+
+
+def ending_cluster(
+    job: RagGrpoJob, pods: Collection[Manifest], now: datetime
+) -> ClusterObserved | None:
+    """Return the last attempt's cluster, whose RayCluster is gone, while its head still ends.
+
+    The driver in it may be saving: the next attempt would take the checkpoint folder away from
+    it. Workers save nothing without a driver. A pod whose grace is over is not waited for; its
+    node may never tell of its end.
+    """
+    attempts, cluster = job.status.attempts, job.status.cluster
+    if not attempts or attempts[0].cause is None:
+        return None
+    for pod in filter(is_head, pods):
+        about = pod["metadata"]
+        if about["labels"].get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
+            message = f"pod {about['name']} may still save"
+            return ClusterObserved(cluster.number, is_lost=True, may_save=True, message=message)
+    return None
+
+
+def may_save(pods: Collection[Manifest], now: datetime) -> bool:
+    """Tell whether a head among these is being deleted and may still have a driver."""
+    return any(is_head(pod) and is_going(pod) and _may_run(pod, now) for pod in pods)
+
+
+def _may_run(pod: Manifest, now: datetime) -> bool:
+    if pod.get("status", {}).get("phase") in NOTHING_RUNS:
+        return False
+    if not is_going(pod):
+        return True
+    about = pod["metadata"]
+    left = (parse_timestamp(about["deletionTimestamp"]) - now).total_seconds()
+    # More than its whole grace: our clock was set back, which must not make it wait for days.
+    return 0 < left <= float(about["deletionGracePeriodSeconds"]) + CLOCK_SKEW_SECONDS
+
+
+def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
+    """Return why the cluster ended: a head that is deleted with its workers names no reason."""
+    weightiest = losses[0]
+    return weightiest if weightiest.weight > head.weight else head
+
+
+def observed_preflight(
+    pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
+) -> PreflightObserved | None:
+    """Return the job's preflight pod as `decide` reads it, None when there is none."""
+    living = [pod for pod in pods if not is_going(pod)]
+    if not living:
+        return None
+    pod = max(living, key=lambda each: str(each["metadata"].get("creationTimestamp", "")))
+    spec_hash = pod["metadata"]["labels"].get(names.LABEL_SPEC_HASH, "")
+    ended = _ended(pod)
+    if ended is not None:
+        return _from_message(spec_hash, pod, ended)
+    if pod.get("status", {}).get("phase") == "Failed":
+        status = pod["status"]
+        words = f"{status.get('reason', 'Failed')}: {status.get('message', '')}"
+        return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
+    if problem is None:
+        return PreflightObserved(spec_hash)
+    if problem_is_final:
+        return PreflightObserved(spec_hash, problem=problem.message)
+    return PreflightObserved(spec_hash, waiting_for=problem.message)
+
+
+def _from_message(spec_hash: str, pod: Manifest, ended: Manifest) -> PreflightObserved:
+    message = ended.get("message", "")
+    try:
+        result = PreflightResult.model_validate_json(message)
+    except ValidationError:
+        code, reason = ended.get("exitCode"), ended.get("reason", "")
+        words = f"ended with exit code {code} ({reason}) without a result: {message[-500:]}"
+        return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
+    return PreflightObserved(spec_hash, result)
+
+
+def observed_retrievers(
+    deployments: Collection[Manifest], pods: Collection[Manifest]
+) -> tuple[RetrieverObserved, ...]:
+    """Return the job's managed retrievers as `decide` reads them."""
+    return tuple(_retriever(each, pods) for each in deployments if not is_going(each))
+
+
+def _retriever(deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObserved:
+    name = deployment["metadata"]["labels"][names.LABEL_RETRIEVER]
+    if deployment.get("status", {}).get("readyReplicas", 0) >= 1:
+        return RetrieverObserved(name, is_ready=True)
+    own = [p for p in pods if p["metadata"]["labels"].get(names.LABEL_RETRIEVER) == name]
+    for pod in own:
+        ended = _ended(pod, last=True)
+        if ended is not None:
+            code = ended.get("exitCode")
+            words = f"pod {_name(pod)} ended with exit code {code}: {ended.get('message', '')}"
+            cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
+            return RetrieverObserved(name, problem=words[:1000], cause=cause)
+        if (problem := start_problem(pod)) is not None:
+            return RetrieverObserved(name, problem=problem.message)
+    return RetrieverObserved(name, problem="starting")
+
+
+def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
+    """Return how the pod's container ended, or last ended, None while it never did."""
+    for status in pod.get("status", {}).get("containerStatuses", [])[:1]:
+        states = ("state", "lastState") if last else ("state",)
+        for state in states:
+            if ended := status.get(state, {}).get("terminated"):
+                found: Manifest = ended
+                return found
+    return None
+
+
+def _name(pod: Manifest) -> str:
+    return str(pod["metadata"]["name"])

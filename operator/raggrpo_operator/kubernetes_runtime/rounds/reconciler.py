@@ -1,0 +1,143 @@
+"""`Reconciler`: one round of one job, and what becomes of trouble in it."""
+
+import logging
+import uuid
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import ConditionType
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.violation import Violation
+from raggrpo_operator.core.state.conditions import phase_from, set_condition
+from raggrpo_operator.errors import AccessRefused, Conflict, NotFound, OperatorError
+from raggrpo_operator.kube.client import JOBS, Manifest
+from raggrpo_operator.kube.cluster_objects import JobKey, is_going
+from raggrpo_operator.kubernetes_runtime.process.json_logs import about
+from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.process.pace import Pace
+from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
+from raggrpo_operator.reconcile import reconcile
+
+from .runtime import KubernetesRuntime, ReconcilerContext
+from .status_writer import differs_beyond_progress, stored_status
+from .time_to_live import seconds_until_removal
+
+log = logging.getLogger(__name__)
+
+TOLD_AFTER = 3
+"""Failed rounds in a row after which the status tells of them; one is nothing unusual."""
+
+
+class Reconciler:
+    """What the work queue runs."""
+
+    def __init__(
+        self, context: ReconcilerContext, store: JobStore, metrics: Metrics, pace: Pace
+    ) -> None:
+        self._context, self._store, self._metrics, self._pace = context, store, metrics, pace
+        self._failed: dict[JobKey, int] = {}
+        self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
+
+    async def round(self, key: JobKey) -> float | None:
+        """Run one round; returns the seconds until the next, None: nothing happens by itself."""
+        with about(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
+            found = self._store.newest(key)
+            if found is None:
+                await self._forget(key)
+                return None
+            body, held_back = found
+            if is_going(body):
+                return None
+            job = self._parse(key, body)
+            if not isinstance(job, RagGrpoJob):
+                await self._refuse(body, job)
+                return None
+            if held_back is not None:
+                job = job.model_copy(update={"status": held_back})
+            with about(attempt=job.status.attempt):
+                return await self._round(key, body, job)
+
+    async def _round(self, key: JobKey, body: Manifest, job: RagGrpoJob) -> float | None:
+        now = self._context.clock()
+        if seconds_until_removal(job, now) == 0:
+            await self._remove(key, body)
+            return None
+        runtime = KubernetesRuntime(self._context, body)
+        try:
+            decision = await reconcile(job, runtime, now)
+            after = job.model_copy(update={"status": decision.status})
+            await runtime.restore_record(after)
+        except OperatorError as trouble:
+            await self._tell(key, runtime.body, trouble)
+            raise
+        self._failed.pop(key, None)
+        await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
+        self._metrics.show(key, after)
+        delay = decision.requeue_after
+        self._pace.note(key, is_busy=delay is not None)
+        if delay is None:
+            return seconds_until_removal(after, now)
+        moved = decision.actions or differs_beyond_progress(job.status, decision.status)
+        return delay if moved else max(delay, self._pace.poll_seconds)
+
+    def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
+        """Parse a version of the job once: most rounds are about one that was seen before."""
+        version = body["metadata"]["resourceVersion"]
+        known = self._parsed.get(key)
+        if known is None or known[0] != version:
+            known = self._parsed[key] = version, parse_job(body)
+        return known[1]
+
+    async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
+        """Tell every mistake of form in the status; nothing is created for such a job."""
+        now, old = self._context.clock(), stored_status(body)
+        about_job = body["metadata"]
+        lines = "\n".join(violation.line() for violation in found)
+        status = old.model_copy(update={"observed_generation": about_job["generation"]})
+        status = set_condition(
+            status, ConditionType.ACCEPTED, False, str(found[0].reason), lines, now
+        )
+        status = set_condition(status, ConditionType.READY, False, "NotReady", "", now)
+        status = status.model_copy(update={"phase": phase_from(status)})
+        if status != old:
+            await self._context.writer.write(body, status)
+
+    async def _tell(self, key: JobKey, body: Manifest, trouble: OperatorError) -> None:
+        """Put lasting trouble into the status; a version that is too old is no trouble."""
+        failed = self._failed[key] = self._failed.get(key, 0) + 1
+        lasting = not trouble.retryable or isinstance(trouble, AccessRefused)
+        if isinstance(trouble, Conflict) or not (lasting or failed >= TOLD_AFTER):
+            return
+        status = stored_status(body)
+        try:
+            await self._context.writer.set_trouble(body, status, _reason(trouble), str(trouble))
+        except OperatorError as another:
+            log.warning("the status could not tell of the trouble: %s", another)
+
+    async def _remove(self, key: JobKey, body: Manifest) -> None:
+        log.info("removed: ttlSecondsAfterFinished is over")
+        uid = body["metadata"]["uid"]
+        try:
+            await self._context.client.delete(JOBS, key.namespace, key.name, uid)
+        except (NotFound, Conflict) as gone:
+            log.info("it was gone already: %s", gone)
+
+    async def _forget(self, key: JobKey) -> None:
+        """Drop everything about a job that is gone; its objects end with it."""
+        self._failed.pop(key, None)
+        self._parsed.pop(key, None)
+        self._pace.note(key, is_busy=False)
+        self._store.forget(key)
+        self._context.evidence.forget(key)
+        self._context.writer.forget(key)
+        self._metrics.forget(key)
+        await self._context.heads.forget(key)
+
+
+def _reason(trouble: OperatorError) -> str:
+    match trouble:
+        case AccessRefused():
+            return "AccessRefused"
+        case NotFound():
+            return "NotThere"
+        case _:
+            return "ClusterTrouble" if trouble.retryable else "Refused"

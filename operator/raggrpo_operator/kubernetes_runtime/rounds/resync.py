@@ -1,0 +1,94 @@
+"""`Resync`: looks at every job now and then, whatever the watches say, and checks the watches."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from raggrpo_operator.errors import NotFound, OperatorError
+from raggrpo_operator.kube.client import JOBS, KubeClient
+from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
+from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.process.probes import Health
+
+from .children import NO_KUBERAY
+
+log = logging.getLogger(__name__)
+
+RECHECK_SECONDS = 30.0
+"""How soon to look again after a change was missing: mostly it is only late, as at the start."""
+
+
+class KubeRayAppeared(Exception):
+    """KubeRay was installed after the start, and this mode notices new kinds only at start."""
+
+
+class Resync:
+    """Keeps running beside the watches."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        objects: ClusterObjects,
+        changed: Callable[[JobKey], None],
+        health: Health,
+        metrics: Metrics,
+        namespaces: Sequence[str],
+    ) -> None:
+        self._client, self._objects, self._changed = client, objects, changed
+        self._health, self._metrics, self._namespaces = health, metrics, namespaces
+        self._has_kuberay: bool | None = None
+        self._missed: dict[JobKey, tuple[int, float]] = {}
+
+    async def run(self, seconds: float) -> None:
+        """Look again every so many seconds, sooner while a change is missing in the caches."""
+        while True:
+            try:
+                await self.look()
+            except OperatorError as trouble:
+                log.warning("resync: %s", trouble)
+            await asyncio.sleep(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
+
+    async def look(self) -> None:
+        """Make every job due once, and compare the caches with the API server."""
+        await self._look_for_kuberay()
+        live: dict[JobKey, int] = {}
+        for namespace in self._namespaces or [""]:
+            for job in await self._client.list_all(JOBS, namespace):
+                about = job["metadata"]
+                live[JobKey(about["namespace"], about["name"])] = int(about["resourceVersion"])
+        self._compare(live)
+        for key in live.keys() | set(self._objects.jobs):
+            self._changed(key)
+
+    def _compare(self, live: dict[JobKey, int]) -> None:
+        """Note since when a change that the API server has told is not in the cache."""
+        now = self._health.clock()
+        for key, (version, _) in list(self._missed.items()):
+            if key not in live or self._cached(key) >= version:
+                del self._missed[key]
+        for key, version in live.items():
+            if self._cached(key) < version:
+                self._missed.setdefault(key, (version, now))
+        times = [since for _, since in self._missed.values()]
+        self._health.behind_since = min(times) if times else None
+
+    def _cached(self, key: JobKey) -> int:
+        found = next(iter(self._objects.jobs.get(key, ())), None)
+        return int(found["metadata"]["resourceVersion"]) if found is not None else 0
+
+    async def _look_for_kuberay(self) -> None:
+        try:
+            kinds = await self._client.document("/apis/ray.io/v1")
+            has_kuberay = any(each["name"] == "rayclusters" for each in kinds["resources"])
+        except NotFound:
+            has_kuberay = False
+        self._metrics.kuberay.set(has_kuberay)
+        if has_kuberay == self._has_kuberay:
+            return
+        if not has_kuberay:
+            log.error("%s; jobs wait until then", NO_KUBERAY)
+        elif self._has_kuberay is False:
+            log.info("KubeRay is there now")
+            if self._namespaces:
+                raise KubeRayAppeared("KubeRay was installed: restarting to watch RayClusters")
+        self._has_kuberay = has_kuberay

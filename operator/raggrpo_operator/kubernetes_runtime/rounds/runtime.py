@@ -1,0 +1,287 @@
+"""`KubernetesRuntime`: observes and performs for `decide` in a cluster. It decides nothing."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.progress import Progress
+from raggrpo_api.status import JobStatus, PodRole
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.lifecycle.actions import (
+    Action,
+    CreateCluster,
+    DeleteCluster,
+    DeletePreflight,
+    DumpStacks,
+    StartPreflight,
+    StartRetriever,
+    StopAttempt,
+    StopRetrievers,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
+from raggrpo_operator.core.manifests.retriever import with_retriever_urls
+from raggrpo_operator.core.state.conditions import parse_timestamp
+from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError, TransientError
+from raggrpo_operator.kube.client import RAY_CLUSTERS, KubeClient, Manifest
+from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, owned_by
+from raggrpo_operator.kube.pod_evidence import Loss
+from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.ray_jobs import submittable
+
+from .children import Children
+from .heads import Head, Heads
+from .observe import (
+    cluster_number,
+    ending_cluster,
+    head_is_ready,
+    may_save,
+    observed_cluster,
+    observed_preflight,
+    observed_retrievers,
+)
+from .status_writer import StatusWriter
+
+log = logging.getLogger(__name__)
+
+ENTRYPOINT = "exec python -m raggrpo_trainer"
+"""`exec`: no shell stands between Ray's signals and the driver."""
+EVIDENCE_SECONDS = 5.0
+"""The kubelet tells of an ended container within two seconds."""
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerContext:
+    """Everything a round may use; one for the whole process."""
+
+    client: KubeClient
+    objects: ClusterObjects
+    children: Children
+    heads: Heads
+    evidence: EvidenceBook
+    writer: StatusWriter
+    clock: Callable[[], datetime]
+
+
+class KubernetesRuntime:
+    """One round of one job, on the version of the job that it was begun with."""
+
+    def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
+        self._context, self._body = context, body
+        about = body["metadata"]
+        self._key = JobKey(about["namespace"], about["name"])
+        self._uid: str = about["uid"]
+
+    @property
+    def body(self) -> Manifest:
+        """The job as it is after the round's last write."""
+        return self._body
+
+    async def observe(self, job: RagGrpoJob) -> Observed:
+        """Return what exists in the cluster for the job."""
+        context, now = self._context, self._context.clock()
+        pods = list(context.objects.pods.get(self._key, ()))
+        mine = owned_by(self._uid, pods)
+        preflights = [each for each in mine if _role(each) == PodRole.PREFLIGHT]
+        problem, is_final = context.evidence.start_problem(self._key, preflights, now)
+        observed = Observed(
+            preflight=observed_preflight(preflights, problem, is_final),
+            retrievers=observed_retrievers(self._deployments(), pods),
+            default_image=context.children.settings.trainer_image,
+        )
+        ray_cluster = await self._ray_cluster(job)
+        if ray_cluster is not None and self._losses(job, ray_cluster):
+            # Its suspension, which may not be in the cache yet, would explain them.
+            ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
+        if ray_cluster is None:
+            return replace(observed, cluster=ending_cluster(job, pods, now))
+        is_reachable, attempt, progress = await self._follow(job, ray_cluster)
+        cluster = self._observed_cluster(job, ray_cluster, is_reachable)
+        return replace(
+            observed,
+            cluster=cluster,
+            attempt=None if cluster.is_lost else attempt,
+            progress=None if cluster.is_lost else progress,
+            dashboard_reachable=is_reachable,
+            evidence_seconds=EVIDENCE_SECONDS,
+        )
+
+    async def perform(self, job: RagGrpoJob, action: Action) -> None:
+        """Do one thing."""
+        children = self._context.children
+        match action:
+            case StartPreflight(config, spec_hash):
+                await children.start_preflight(job, config, spec_hash)
+            case DeletePreflight():
+                await self._delete_preflights()
+            case StartRetriever(name):
+                await children.start_retriever(job, name)
+            case StopRetrievers():
+                await children.stop_retrievers(job, self._deployments())
+            case CreateCluster(number):
+                await children.create_cluster(job, number)
+            case DeleteCluster(number):
+                await self._delete_cluster(job, number)
+            case SubmitAttempt(config, number):
+                await self._submit(job, config, number)
+            case StopAttempt(number):
+                await (await self._running_head(job)).jobs.stop(_submission(job, number))
+            case DumpStacks():
+                await (await self._running_head(job)).progress.dump_stacks()
+            case _:
+                assert_never(action)
+
+    async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:  # noqa: ARG002
+        """Persist the status."""
+        self._body = await self._context.writer.write(self._body, status)
+
+    async def restore_record(self, job: RagGrpoJob) -> None:
+        """Put the running attempt's ConfigMap back if somebody deleted it.
+
+        Its configuration is read from the submission, which cannot be changed.
+        """
+        number = job.status.attempt
+        if not job.status.attempts or not job.status.attempts[0].started:
+            return
+        if job.status.attempts[0].cause is not None or number in self._recorded():
+            return
+        head = await self._running_head(job)
+        text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
+        if text is None:  # the head has forgotten it, which the next round settles
+            return
+        config = TrainerConfig.model_validate_json(text)
+        await self._context.children.record(job, config, self._records())
+        log.info("the record of attempt %d was put back", number)
+
+    async def _ray_cluster(self, job: RagGrpoJob) -> Manifest | None:
+        """Return the job's Ray cluster; what the cache lacks is asked for before it counts.
+
+        Several can exist for a moment while an old one is being deleted; that one comes first,
+        since nothing new begins before it is gone. One that is gone from the cache between two
+        attempts may live on as well.
+        """
+        cached = owned_by(self._uid, self._context.objects.ray_clusters.get(self._key, ()))
+        if cached:
+            return min(cached, key=cluster_number)
+        if not job.status.attempts or job.status.completion_time:
+            return None
+        return await self._live_cluster(job.status.cluster.name)
+
+    async def _live_cluster(self, name: str) -> Manifest | None:
+        try:
+            found = await self._context.client.get(RAY_CLUSTERS, self._key.namespace, name)
+        except NotFound:
+            return None
+        return found if owned_by(self._uid, [found]) else None
+
+    async def _follow(
+        self, job: RagGrpoJob, ray_cluster: Manifest
+    ) -> tuple[bool, AttemptObserved | None, Progress | None]:
+        """Return whether the head answers, the newest attempt and its progress."""
+        number = job.status.attempt
+        if not head_is_ready(ray_cluster):
+            return False, None, None
+        head = self._head(ray_cluster)
+        try:
+            attempt = await head.jobs.status(_submission(job, number), number)
+        except AccessRefused:
+            raise
+        except OperatorError as trouble:
+            log.info("%s", trouble)
+            return False, None, None
+        if attempt is None:
+            return True, None, None
+        # Read last: when the attempt has ended, this is its final word.
+        return True, attempt, await head.progress.read()
+
+    def _observed_cluster(
+        self, job: RagGrpoJob, ray_cluster: Manifest, is_reachable: bool
+    ) -> ClusterObserved:
+        evidence, now = self._context.evidence, self._context.clock()
+        uid = ray_cluster["metadata"]["uid"]
+        pods = owned_by(uid, self._context.objects.pods.get(self._key, ()))
+        problem, is_final = evidence.start_problem(self._key, pods, now)
+        has_started = bool(job.status.attempts and job.status.attempts[0].started)
+        cluster = observed_cluster(
+            ray_cluster,
+            losses=self._losses(job, ray_cluster),
+            problem=problem,
+            problem_is_final=is_final and not has_started,
+            is_reachable=is_reachable,
+        )
+        return replace(cluster, may_save=cluster.is_lost and may_save(pods, now))
+
+    def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
+        """Return what the cluster has lost since the newest attempt began to run.
+
+        What failed while the pods came up was replaced, or the attempt would not have begun.
+        Status keeps whole seconds: what was lost in the very second in which the attempt was
+        recorded, as when a queue took the pods, belongs to the attempt before.
+        """
+        attempts, recorded = job.status.attempts, job.status.restart_state.cluster_since
+        since = parse_timestamp(recorded) + timedelta(seconds=1) if recorded else BEGINNING
+        if attempts and attempts[0].started and attempts[0].cause is None:
+            since = max(since, parse_timestamp(attempts[0].started))
+        return self._context.evidence.losses(self._key, ray_cluster["metadata"]["name"], since)
+
+    async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: int) -> None:
+        ray_cluster = await self._ray_cluster(job)
+        if ray_cluster is None or cluster_number(ray_cluster) != number:
+            raise TransientError(f"there is no Ray cluster {number}")
+        config = with_retriever_urls(job, config)
+        text = submittable(config)
+        await self._context.children.record(job, config, self._records())
+        attempt = config.attempt.number
+        await self._head(ray_cluster).jobs.submit(
+            _submission(job, attempt),
+            ENTRYPOINT,
+            {names.ENV_CONFIG: text},
+            {"attempt": str(attempt)},
+        )
+
+    async def _delete_preflights(self) -> None:
+        for pod in owned_by(self._uid, self._context.objects.pods.get(self._key, ())):
+            if _role(pod) == PodRole.PREFLIGHT:
+                await self._context.children.delete_pod(pod)
+
+    async def _delete_cluster(self, job: RagGrpoJob, number: int) -> None:
+        name = names.cluster_name(job.metadata.name, number)
+        found = await self._live_cluster(name)
+        if found is None:
+            return
+        await self._context.children.delete_cluster(found)
+        await self._context.heads.forget(self._key)
+
+    async def _running_head(self, job: RagGrpoJob) -> Head:
+        ray_cluster = await self._ray_cluster(job)
+        if ray_cluster is None:
+            raise TransientError("there is no Ray cluster")
+        return self._head(ray_cluster)
+
+    def _head(self, ray_cluster: Manifest) -> Head:
+        about = ray_cluster["metadata"]
+        key_id = about.get("annotations", {}).get(names.ANNOTATION_TOKEN_KEY, "")
+        token = self._context.children.keys.token(key_id, self._uid)
+        return self._context.heads.head(self._key, about["name"], about["uid"], token)
+
+    def _deployments(self) -> list[Manifest]:
+        return owned_by(self._uid, self._context.objects.deployments.get(self._key, ()))
+
+    def _records(self) -> list[Manifest]:
+        return owned_by(self._uid, self._context.objects.config_maps.get(self._key, ()))
+
+    def _recorded(self) -> set[int]:
+        return {int(each["metadata"]["labels"][names.LABEL_ATTEMPT]) for each in self._records()}
+
+
+def _role(pod: Manifest) -> str:
+    return str(pod["metadata"].get("labels", {}).get(names.LABEL_ROLE, ""))
+
+
+def _submission(job: RagGrpoJob, number: int) -> str:
+    return names.submission_id(job.metadata.name, number)

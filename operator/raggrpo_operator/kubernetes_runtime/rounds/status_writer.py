@@ -1,0 +1,133 @@
+"""Writes the status of jobs: only what changed, progress not too often, never over a newer one."""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from raggrpo_api import names
+from raggrpo_api.status import ConditionType, JobStatus, ProgressStatus
+from raggrpo_operator.core.state.conditions import get_condition, set_condition
+from raggrpo_operator.errors import Conflict, OperatorError
+from raggrpo_operator.kube.client import JOBS, KubeClient, Manifest
+from raggrpo_operator.kube.cluster_objects import JobKey
+from raggrpo_operator.kubernetes_runtime.process.pace import Pace
+from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
+
+from .events import render_event, transitions
+
+log = logging.getLogger(__name__)
+
+
+class StatusWriter:
+    """Statuses and the Events that go with their transitions."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        store: JobStore,
+        clock: Callable[[], datetime],
+        pace: Pace,
+        *,
+        instance: str,
+    ) -> None:
+        self._client, self._store, self._clock = client, store, clock
+        self._pace, self._instance = pace, instance
+        self._written: dict[JobKey, datetime] = {}
+
+    async def write(self, body: Manifest, status: JobStatus) -> Manifest:
+        """Write the status onto this version of the job and return the version that results.
+
+        A change of progress alone is held back while the last write is recent. Raises Conflict
+        when the job has changed since `body` was read; the newer version is kept.
+        """
+        key = JobKey(body["metadata"]["namespace"], body["metadata"]["name"])
+        now = self._clock()
+        persisted = stored_status(body)
+        last = self._written.get(key)
+        is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds
+        if is_recent and not differs_beyond_progress(persisted, status):
+            self._store.hold_back(key, body, status)
+            return body
+        try:
+            answered = await self._client.apply_status(_applied(body, status))
+        except Conflict:
+            self._store.read(key, await self._client.get(JOBS, key.namespace, key.name))
+            raise
+        self._store.read(key, answered)
+        self._written[key] = now
+        for transition in transitions(persisted, status):
+            condition = transition.condition
+            log.info("%s=%s %s", condition.type, condition.status, condition.reason)
+            await self._tell(render_event(body, transition, now, self._instance))
+        return answered
+
+    async def set_trouble(
+        self, body: Manifest, status: JobStatus, reason: str, message: str
+    ) -> None:
+        """Tell in the status what keeps the operator from going on; empty reason: nothing does."""
+        old = get_condition(status, ConditionType.RECONCILING)
+        if not reason and old.status != "True":
+            return
+        status = set_condition(
+            status,
+            ConditionType.RECONCILING,
+            bool(reason),
+            reason or "Reconciled",
+            message,
+            self._clock(),
+        )
+        new = get_condition(status, ConditionType.RECONCILING)
+        if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
+            await self.write(body, status)
+
+    def forget(self, key: JobKey) -> None:
+        """Drop what is known of a job that is gone."""
+        self._written.pop(key, None)
+
+    async def _tell(self, event: Manifest) -> None:
+        """Post an Event; the status says the same, so a lost one is only logged."""
+        try:
+            await self._client.create(event)
+        except OperatorError as trouble:
+            log.warning("an Event could not be posted: %s", trouble)
+
+
+def stored_status(body: Manifest) -> JobStatus:
+    """Return the status that an object of the API server carries."""
+    return JobStatus.model_validate(body.get("status", {}))
+
+
+def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
+    """Tell whether two statuses differ in more than what changes with every step."""
+    return _without_progress(one) != _without_progress(other)
+
+
+def _without_progress(status: JobStatus) -> JobStatus:
+    state = status.restart_state.model_copy(
+        update={
+            "looked": "",
+            "step_seen": 0,
+            "still_since": "",
+            "reads_since_step": 0,
+        }
+    )
+    attempts = [each.model_copy(update={"to_step": 0}) for each in status.attempts]
+    stage = ProgressStatus(stage=status.progress.stage)
+    return status.model_copy(
+        update={"progress": stage, "restart_state": state, "attempts": attempts}
+    )
+
+
+def _applied(body: Manifest, status: JobStatus) -> Manifest:
+    about = body["metadata"]
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {
+            "name": about["name"],
+            "namespace": about["namespace"],
+            # Refused when the job changed since it was decided upon.
+            "resourceVersion": about["resourceVersion"],
+        },
+        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }

@@ -1,0 +1,125 @@
+"""The informer: kopf watches, fills caches and names the job that each event is about.
+
+Only `on.event` and `index`: kopf's other handlers write annotations and finalizers into jobs.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import kopf
+
+from raggrpo_api import names
+from raggrpo_operator.kube.client import Manifest
+from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, job_key_of
+from raggrpo_operator.kubernetes_runtime.process.settings import Settings
+
+from .evidence_book import EvidenceBook
+
+OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
+CHILDREN = (
+    ("ray.io", "v1", "rayclusters"),
+    ("", "v1", "pods"),
+    ("", "v1", "configmaps"),
+    ("apps", "v1", "deployments"),
+)
+NOISE = ("managedFields", "selfLink")
+
+
+def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
+    """Return settings with which kopf writes nothing and notices a watch that has died."""
+    made = kopf.OperatorSettings()
+    made.persistence.diffbase_storage = _NoComparison()
+    made.persistence.finalizer = "raggrpo.io/finalizer"  # never used: nothing here needs one
+    made.watching.inactivity_timeout = 70
+    made.watching.server_timeout = 300
+    made.watching.connect_timeout = 10
+    made.watching.chunk_size = 500
+    for group, version, plural in CHILDREN:
+        made.watching.label_selectors[f"{group}/{version}" if group else version, plural] = OURS
+    made.networking.request_timeout = 30
+    made.networking.connect_timeout = 5
+    made.networking.error_backoffs = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55]  # then the pod restarts
+    made.execution.default_backoff = 15
+    made.posting.enabled = False
+    made.posting.loggers = False
+    made.process.ultimate_exiting_timeout = 60
+    made.peering.standalone = True
+    # Without rights on the whole cluster new kinds and namespaces cannot be noticed.
+    made.scanning.disabled = bool(settings.namespaces)
+    return made
+
+
+class _NoComparison(kopf.DiffBaseStorage):
+    """No version of an object is compared with the one before.
+
+    kopf compares for handlers that we do not have, and would copy every object several times.
+    """
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        raise NotImplementedError("nothing is written into objects")
+
+
+def registry(
+    objects: ClusterObjects,
+    evidence: EvidenceBook,
+    changed: Callable[[JobKey], None],
+    clock: Callable[[], datetime],
+) -> kopf.OperatorRegistry:
+    """Return kopf's handlers, which fill `objects` and `evidence` and report `changed` jobs."""
+    made = kopf.OperatorRegistry()
+    for login in (kopf.login_with_service_account, kopf.login_with_kubeconfig):
+        kopf.on.login(registry=made, id=login.__name__)(login)
+
+    async def index_job(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
+        kept = _kept(body)
+        return {JobKey(kept["metadata"]["namespace"], kept["metadata"]["name"]): kept}
+
+    async def index_child(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
+        kept = _kept(body)
+        return {job_key_of(kept): kept}
+
+    async def on_job(namespace: str | None, name: str | None, **indexes: Any) -> None:
+        _show(objects, indexes)
+        changed(JobKey(namespace or "", name or ""))
+
+    async def on_child(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
+        _show(objects, indexes)
+        child = _kept(body)
+        key = job_key_of(child)
+        if body.get("kind") == "Pod":
+            evidence.note(key, child, clock(), was_deleted=type == "DELETED")
+        changed(key)
+
+    kopf.index(names.GROUP, names.VERSION, names.PLURAL, registry=made, id="jobs")(index_job)
+    kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)(on_job)
+    for group, version, plural in CHILDREN:
+        kopf.index(group, version, plural, registry=made, id=plural)(index_child)
+        kopf.on.event(group, version, plural, registry=made)(on_child)
+    return made
+
+
+def _show(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
+    """Let everybody see the caches; kopf fills all of them before it reports the first event."""
+    objects.jobs = indexes["jobs"]
+    objects.ray_clusters = indexes["rayclusters"]
+    objects.pods = indexes["pods"]
+    objects.config_maps = indexes["configmaps"]
+    objects.deployments = indexes["deployments"]
+
+
+def _kept(body: Mapping[str, Any]) -> Manifest:
+    """Return the object without what only takes memory."""
+    kept: Manifest = {key: value for key, value in body.items() if key != "data"}
+    kept["metadata"] = {k: v for k, v in dict(kept["metadata"]).items() if k not in NOISE}
+    if body.get("kind") == "Pod":
+        spec = body["spec"]
+        resources = [{"resources": each.get("resources", {})} for each in spec["containers"]]
+        kept["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
+    return kept

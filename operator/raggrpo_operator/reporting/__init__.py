@@ -1,0 +1,1 @@
+"""What a person sees of a local run: live display, report, charts, summary."""

@@ -1,0 +1,214 @@
+"""`report.html`: one job's run as a page that needs nothing else (A35). Decides nothing."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from raggrpo_api.history import Record, read_events, read_history
+from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase
+from raggrpo_operator.core.spec.quantity import readable
+from raggrpo_operator.core.spec.resolve import Resolved
+from raggrpo_operator.core.spec.resolved_values import values_by_path
+from raggrpo_operator.core.text.figures import Figures, figures
+from raggrpo_operator.local_runtime.job_folder import REPORT, write_whole
+
+from .html_tables import folded, shown, table
+from .report_charts import charts
+
+STYLE = Path(__file__).with_name("report.css")
+INTENDED = frozenset({Cause.SUCCEEDED, Cause.SUSPENDED, Cause.STOPPED, Cause.PREEMPTED})
+"""Ends of an attempt that are no failure."""
+
+
+def write_report(
+    job_dir: Path,
+    log_dir: Path,
+    status: JobStatus,
+    *,
+    name: str = "",
+    resolved: Resolved | None = None,
+) -> Path:
+    """Write `<job_dir>/report.html` from the history in `log_dir` and return its path.
+
+    Works while the job runs and without any history; `resolved` adds the configuration.
+    """
+    history, events = read_history(log_dir), read_events(log_dir)
+    page = render_report(name or job_dir.name, status, history, events, resolved)
+    path = job_dir / REPORT
+    write_whole(path, page)
+    return path
+
+
+def render_report(
+    name: str,
+    status: JobStatus,
+    history: Sequence[Record],
+    events: Sequence[Record],
+    resolved: Resolved | None = None,
+) -> str:
+    """Return the page."""
+    found = figures(history, events)
+    sections = [
+        _head(name, status, found),
+        _validations(found),
+        charts(history, events),
+        _attempts(status, found),
+        _conditions(status),
+        _configuration(resolved) if resolved else "",
+        _sizing(status),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(name)}</title><style>{STYLE.read_text()}</style></head>"
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _head(name: str, status: JobStatus, found: Figures) -> str:
+    progress = status.progress
+    css = {Phase.SUCCEEDED: "good", Phase.FAILED: "bad", Phase.INVALID: "bad"}
+    tiles = {
+        "Step": f"{progress.step} of {progress.total_steps or '?'}",
+        "Mean reward, first → last 10 steps": _change(found.reward_first, found.reward_last),
+        "Held-out exact match, before → after": _change(
+            _exact_match(found, "before"), _exact_match(found, "after")
+        ),
+        "Median seconds per step": shown(found.step_seconds),
+        "Samples per second": shown(found.samples_per_second),
+        "Restarts": str(status.restarts.total),
+    }
+    if status.effective_training_time_ratio:
+        tiles["Effective training time"] = status.effective_training_time_ratio
+    blocks = "".join(
+        f'<div class="tile"><span class="soft">{escape(title)}</span><b>{escape(text)}</b></div>'
+        for title, text in tiles.items()
+    )
+    times = " – ".join(time for time in (status.start_time, status.completion_time) if time)
+    return (
+        f"<h1>{escape(name)}</h1><p>"
+        f'<span class="{css.get(status.phase, "")}">{escape(status.phase)}</span>'
+        f' <span class="soft">{escape(times)}</span></p><div class="tiles">{blocks}</div>'
+    )
+
+
+def _validations(found: Figures) -> str:
+    if not found.validations:
+        return ""
+    rows = [
+        [
+            v.when,
+            v.step,
+            v.exact_match,
+            v.control_exact_match,
+            v.reward_mean,
+            f"{v.num_samples} ({v.num_failed} failed)",
+        ]
+        for v in found.validations
+    ]
+    titles = ["Training", "Step", "Exact match", "Control", "Mean reward", "Samples"]
+    return (
+        table("Held-out validation", titles, rows)
+        + '<p class="soft">Control: exact match with the passages of other prompts; near chance '
+        "when the policy reads what was retrieved.</p>"
+    )
+
+
+def _attempts(status: JobStatus, found: Figures) -> str:
+    if not status.attempts:
+        return ""
+    rows = [
+        [
+            a.number,
+            f"{a.tier}, c{a.cluster}",
+            _cause(a),
+            a.from_step,
+            a.to_step,
+            a.lost_steps,
+            a.seconds,
+            "; ".join(filter(None, [a.message, a.mitigation, *a.in_place, *a.skipped_checkpoints])),
+        ]
+        for a in reversed(status.attempts)
+    ]
+    titles = ["Attempt", "Tier", "Ended by", "From step", "To step", "Lost", "Seconds", "Details"]
+    text = _timeline(status.attempts) + table("", titles, rows)
+    stages = list(dict.fromkeys(s for spent in found.start_up_seconds.values() for s in spent))
+    if stages:
+        spent = [
+            [attempt, *(seconds.get(stage) for stage in stages)]
+            for attempt, seconds in sorted(found.start_up_seconds.items())
+        ]
+        text += table("Start-up (s)", ["Attempt", *stages], spent)
+    return f"<h2>Attempts</h2>{text}"
+
+
+def _timeline(attempts: Sequence[AttemptRecord]) -> str:
+    """Draw the attempts' steps as bars: what was kept, what was lost."""
+    ordered = list(reversed(attempts))
+    width, row, left = 1160, 22, 36
+    last = max([1, *(a.to_step for a in ordered)])
+
+    def x(step: int) -> float:
+        return left + step / last * (width - left - 8)
+
+    bars = []
+    for i, a in enumerate(ordered):
+        began, kept = a.from_step or 0, a.to_step - a.lost_steps
+        y = i * row + 4
+        css = "s1" if a.cause is None else "s3" if a.cause in INTENDED else "s1"
+        title = f"<title>attempt {a.number}: {escape(_cause(a))}, steps {began}–{a.to_step}</title>"
+        bars.append(f'<text class="y" x="{left - 8}" y="{y + 11}">{a.number}</text>')
+        bars.append(_bar(x(began), x(max(began, kept)), y, css, title))
+        bars.append(_bar(x(max(began, kept)), x(a.to_step), y, "bad", title))
+    height = len(ordered) * row + 4
+    return (
+        '<figure><figcaption><span class="key s1"><i>steps kept</i></span>'
+        '<span class="key s3"><i>of an attempt that ended as meant</i></span>'
+        '<span class="bad key"><i>steps lost</i></span></figcaption>'
+        f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(bars)}</svg></figure><br>'
+    )
+
+
+def _bar(start: float, end: float, y: float, css: str, title: str) -> str:
+    return (
+        f'<rect class="bar {css}" x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="14">'
+        f"{title}</rect>"
+    )
+
+
+def _cause(attempt: AttemptRecord) -> str:
+    return "running" if attempt.cause is None else str(attempt.cause)
+
+
+def _conditions(status: JobStatus) -> str:
+    rows = [[c.type, c.status, c.reason, c.message] for c in status.conditions]
+    checks = [[c.id, c.state, c.evidence] for c in status.preflight.checks]
+    return table("Conditions", ["Condition", "Status", "Reason", "Message"], rows) + table(
+        "Preflight", ["Check", "State", "Evidence"], checks
+    )
+
+
+def _configuration(resolved: Resolved) -> str:
+    values = values_by_path(resolved)
+    rows = [[path, json.dumps(values[path]), origin] for path, origin in resolved.origins.items()]
+    return folded("Configuration", ["Field (spec.…)", "Value", "Origin"], rows)
+
+
+def _sizing(status: JobStatus) -> str:
+    sizing = status.sizing
+    if not sizing.terms:
+        return ""
+    rows = [[t.resource, t.name, readable(t.bytes), t.reason] for t in sizing.terms]
+    given = f"CPU {sizing.cpu}, memory {sizing.memory}, /dev/shm {sizing.shm}"
+    return folded(f"Sizing per pod: {given}", ["Of", "Term", "Amount", "Reason"], rows)
+
+
+def _change(before: float | None, after: float | None) -> str:
+    return "–" if before is None and after is None else f"{shown(before)} → {shown(after)}"
+
+
+def _exact_match(found: Figures, when: str) -> float | None:
+    """Return the newest measurement; a run that was prolonged has several afterwards."""
+    measured = [v.exact_match for v in found.validations if v.when == when]
+    return measured[-1] if measured else None

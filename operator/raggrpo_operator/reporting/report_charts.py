@@ -1,0 +1,130 @@
+"""Which charts the report shows, and from which numbers of the history."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import accumulate, pairwise
+
+from raggrpo_api.history import Record
+from raggrpo_operator.core.text.figures import checkpoint_seconds
+
+from .charts import Series, Values, line_chart, number, stacked_chart
+
+MIN_WINDOW = 10
+"""Steps of the moving mean; a tenth of the run when that is more."""
+STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other")
+"""Order and colours of the stages, lowest layer first."""
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """A chart of numbers that the history holds under these keys."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    """(key, name) of each line."""
+    unit: float = 1.0
+    log: bool = False
+    always: bool = True
+    """Shown without numbers too; others are not measured on every machine."""
+
+
+_CHARTS = (
+    _Chart("Step time", (("step_seconds", "seconds"),)),
+    _Chart(
+        "|trainer − engine log-probability| (log scale)",
+        (("mismatch_mean", "mean"), ("mismatch_max", "largest")),
+        log=True,
+    ),
+    _Chart("Gradient norm before clipping", (("grad_norm", "norm"),)),
+    _Chart("Tokens per second", (("tokens_per_second", "sampled"),)),
+    _Chart(
+        "Host memory",
+        (("host_memory_bytes", "driver, GiB"), ("rank_memory_bytes", "rank, GiB")),
+        GIB,
+        always=False,
+    ),
+    _Chart("Device memory", (("device_memory_bytes", "GiB"),), GIB, always=False),
+    _Chart("Training arithmetic", (("train_tflops", "TFLOP/s"),), always=False),
+    _Chart("Model FLOPs utilization", (("mfu", "share"),), always=False),
+)
+
+
+def charts(history: Sequence[Record], events: Sequence[Record]) -> str:
+    """Return all charts; a dashed line marks the first step of a new attempt."""
+    marks = [b["step"] for a, b in pairwise(history) if a["epoch"] != b["epoch"]]
+    blocks = [_reward(history, marks), _stages(history, events, marks)]
+    blocks += [_lines(chart, history, marks) for chart in _CHARTS]
+    note = "Point at a chart to read its values." + (" Dashed: a new attempt." if marks else "")
+    return f'<h2>Training</h2><p class="soft">{note}</p><div class="charts">{"".join(blocks)}</div>'
+
+
+def moving_mean(values: Values, window: int) -> list[float | None]:
+    """Return at each place the mean of those of the newest `window` values that exist."""
+    sums = list(accumulate((v or 0.0 for v in values), initial=0.0))
+    counts = list(accumulate((v is not None for v in values), initial=0))
+    means: list[float | None] = []
+    for end in range(1, len(values) + 1):
+        start = max(0, end - window)
+        count = counts[end] - counts[start]
+        means.append((sums[end] - sums[start]) / count if count else None)
+    return means
+
+
+def _reward(history: Sequence[Record], marks: Sequence[int]) -> str:
+    window = max(MIN_WINDOW, len(history) // 10)
+    reward, exact = ([r.get(k) for r in history] for k in ("reward_mean", "exact_match"))
+    series = [
+        Series("mean of the step", reward, "s1", faint=True),
+        Series(f"mean of {window} steps", moving_mean(reward, window), "s1"),
+        Series(f"exact match, mean of {window} steps", moving_mean(exact, window), "s3"),
+    ]
+    return _figure("Reward", series, line_chart(_steps(history), series, marks=marks))
+
+
+def _stages(history: Sequence[Record], events: Sequence[Record], marks: Sequence[int]) -> str:
+    saved = checkpoint_seconds(events)
+    rows = [{**r["seconds"], "checkpoint": saved.get(r["step"], 0.0)} for r in history]
+    layers = [
+        Series(stage, [row.get(stage, 0.0) for row in rows], f"s{colour}")
+        for colour, stage in enumerate(STAGES, 1)
+    ]
+    layers = [layer for layer in layers if any(layer.values)]
+    drawing = stacked_chart(_steps(history), layers, marks=marks)
+    return _figure("Seconds by stage", layers, drawing)
+
+
+def _lines(chart: _Chart, history: Sequence[Record], marks: Sequence[int]) -> str:
+    keys = [key for key, _ in chart.lines]
+    measured = [r for r in history if any(r.get(key) is not None for key in keys)]
+    if not measured and not chart.always:
+        return ""
+    series = [
+        Series(name, [_scaled(r.get(key), chart.unit) for r in measured], f"s{colour}")
+        for colour, (key, name) in enumerate(chart.lines, 1)
+    ]
+    drawing = line_chart(_steps(measured), series, marks=marks, log=chart.log)
+    return _figure(chart.title, series, drawing)
+
+
+def _figure(title: str, series: Sequence[Series], drawing: str) -> str:
+    keys = "".join(
+        f'<span class="key {s.css}"><i>{escape(s.name)}{_newest(s)}</i></span>'
+        for s in series
+        if not s.faint
+    )
+    return f"<figure><h3>{escape(title)}</h3><figcaption>{keys}</figcaption>{drawing}</figure>"
+
+
+def _newest(series: Series) -> str:
+    value = next((v for v in reversed(series.values) if v is not None), None)
+    return "" if value is None else f" {number(value)}"
+
+
+def _steps(history: Sequence[Record]) -> list[int]:
+    return [record["step"] for record in history]
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit

@@ -1,0 +1,58 @@
+"""`summary.json`: how a job ended, in numbers, from its status and its history."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from raggrpo_api.history import Record, read_events, read_history
+from raggrpo_api.status import JobStatus
+from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_whole
+
+WINDOW = 10
+"""Steps at each end that are compared."""
+
+
+def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
+    """Return phase, attempts, steps, rewards, held-out exact match and seconds by stage."""
+    history, events = read_history(log_dir), read_events(log_dir)
+    validations = {e["when"]: e for e in events if e["event"] == "validation"}
+    rewards = [r["reward_mean"] for r in history if r.get("reward_mean") is not None]
+    return {
+        "phase": status.phase,
+        "step": status.progress.step,
+        "totalSteps": status.progress.total_steps,
+        "restarts": status.restarts.total,
+        "attempts": [a.model_dump(mode="json", by_alias=True) for a in status.attempts],
+        "rewardFirst": fmean(rewards[:WINDOW]) if rewards else None,
+        "rewardLast": fmean(rewards[-WINDOW:]) if rewards else None,
+        "exactMatchBefore": _measured(validations, "before", "exact_match"),
+        "exactMatchAfter": _measured(validations, "after", "exact_match"),
+        "exactMatchControl": _measured(validations, "after", "control_exact_match"),
+        "secondsPerStep": status.progress.seconds_per_step,
+        "secondsByStage": _seconds_by_stage(history, events),
+    }
+
+
+def write_summary(folder: Path, status: JobStatus, log_dir: Path) -> dict[str, Any]:
+    """Write summary.json and return its content."""
+    summary = summarise(status, log_dir)
+    write_whole(folder / SUMMARY, json.dumps(summary, indent=1))
+    return summary
+
+
+def _measured(validations: dict[str, Record], when: str, name: str) -> float | None:
+    value: float | None = validations.get(when, {}).get(name)
+    return value
+
+
+def _seconds_by_stage(history: list[Record], events: list[Record]) -> dict[str, float]:
+    """Return the sum over all attempts: stages of the start-up, and stages of the steps."""
+    seconds: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "stage":
+            seconds[event["left"]] = seconds.get(event["left"], 0.0) + event["seconds"]
+    for record in history:
+        for stage, amount in record.get("seconds", {}).items():
+            seconds[f"step.{stage}"] = seconds.get(f"step.{stage}", 0.0) + amount
+    return {stage: round(amount, 3) for stage, amount in seconds.items()}

@@ -1,0 +1,72 @@
+"""Builders for checkpoint tests: claims, stores and small but real saves."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_trainer.checkpoint.fence import Fence
+from raggrpo_trainer.checkpoint.folder import Checkpoint, Meta
+from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase
+from raggrpo_trainer.data.sampler import Cursor
+
+NO_BEAT = 3600.0
+"""For tests in which nobody watches; every claim would else keep a thread busy."""
+
+
+def a_claim(
+    path: Path,
+    *,
+    uid: str = "uid-1",
+    job: str = "demo",
+    attempt: int = 1,
+    beat_seconds: float = NO_BEAT,
+) -> Fence:
+    return Fence.claim(path, uid, job, attempt, beat_seconds=beat_seconds)
+
+
+def a_store(
+    fence: Fence,
+    *,
+    keep_last: int = 3,
+    keep_best: bool = True,
+    backup: Path | None = None,
+    reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
+) -> CheckpointStore:
+    spec = CheckpointSpec.model_validate(
+        {
+            "path": str(fence.path),
+            "keepLast": keep_last,
+            "keepBest": keep_best,
+            "backup": {"url": f"file://{backup}" if backup else ""},
+        }
+    )
+    return CheckpointStore(spec, fence, "config-hash", reached=reached)
+
+
+def a_meta(step: int) -> Meta:
+    return Meta(
+        step=step,
+        cursor=Cursor(epoch=1, position=step),
+        world_size=2,
+        resume_hash="resume-hash",
+        resume_values={"rollout.temperature": 0.6},
+        metrics={"reward_mean": 0.5},
+    )
+
+
+def shards(step: int, size: int = 3000) -> Callable[[Path], None]:
+    """Two files whose content tells their step, written in small pieces."""
+
+    def write(folder: Path) -> None:
+        for rank in range(2):
+            with (folder / f"__{rank}_0.distcp").open("wb", buffering=0) as file:
+                for _ in range(3):
+                    file.write(step.to_bytes(4) * (size // 12))
+
+    return write
+
+
+def is_whole(checkpoint: Checkpoint) -> bool:
+    step = checkpoint.marker.step
+    contents = [(checkpoint.folder / f"__{rank}_0.distcp").read_bytes() for rank in range(2)]
+    return contents == [step.to_bytes(4) * 750] * 2 and checkpoint.meta == a_meta(step)

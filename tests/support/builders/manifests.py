@@ -1,0 +1,68 @@
+"""All manifests of a job, as one installation of the operator would render them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_api.status import JobStatus, PreflightStatus, Sizing
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.manifests.first_attempt import render_first_attempt
+from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
+from raggrpo_operator.core.manifests.token_secret import render_token_secret
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+
+UID = "0b7d3f4e-6a51-4c1c-9d2f-1d2e3f4a5b6c"
+SETTINGS = ClusterSettings(
+    trainer_image="registry.example.com/raggrpo/trainer:0.1.0",
+    operator_namespace="raggrpo-system",
+    token_key_id="k1",
+    scrape_namespaces=("monitoring",),
+)
+Manifest = dict[str, Any]
+
+
+def a_clustered_job(job: RagGrpoJob, facts: Facts | None = None) -> RagGrpoJob:
+    """Return the job as the API server holds it: with a uid, and a status that knows the facts."""
+    metadata = job.metadata.model_copy(update={"uid": UID, "namespace": "research"})
+    status = JobStatus(preflight=PreflightStatus(facts=facts or Facts()))
+    return job.model_copy(update={"metadata": metadata, "status": status})
+
+
+def sizing_of(job: RagGrpoJob) -> Sizing:
+    facts = job.status.preflight.facts
+    return size(resolve(job, facts).spec, facts)
+
+
+def all_manifests(job: RagGrpoJob, settings: ClusterSettings = SETTINGS) -> dict[str, Manifest]:
+    """Return every manifest of the job by the name of its golden file."""
+    facts = job.status.preflight.facts
+    return render_first_attempt(job, resolve(job, facts), settings, facts)
+
+
+def pod_templates(manifest: Manifest) -> Iterator[Manifest]:
+    """Yield the pods (metadata and spec) that a manifest makes."""
+    match manifest["kind"]:
+        case "Pod":
+            yield manifest
+        case "Deployment":
+            yield manifest["spec"]["template"]
+        case "RayCluster":
+            yield manifest["spec"]["headGroupSpec"]["template"]
+            for group in manifest["spec"]["workerGroupSpecs"]:
+                yield group["template"]
+
+
+def objects_of(job: RagGrpoJob) -> dict[str, Manifest]:
+    """Return all that is made for a job, KubeRay's pods too: as Pods, which every tool knows."""
+    found = all_manifests(job)
+    for template in pod_templates(found["raycluster"]):
+        role = template["metadata"]["labels"][names.LABEL_ROLE]
+        metadata = {"name": f"{job.metadata.name}-{role}", "namespace": job.metadata.namespace}
+        pod = template | {"metadata": template["metadata"] | metadata}
+        found[role] = {"apiVersion": "v1", "kind": "Pod"} | pod
+    found["token"] = render_token_secret(job, key_id=SETTINGS.token_key_id, token="t")
+    found["reader"] = render_reader_pod(job, "reader", SETTINGS.trainer_image)
+    return found

@@ -1,0 +1,221 @@
+"""Tiny models, groups and rank processes for the tests of the trainer's policy side."""
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_saver import save
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from raggrpo_api.spec.algorithm import LossAggregation
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_trainer.exchange.groups import Completion, Group
+from raggrpo_trainer.exchange.objective import Objective
+from raggrpo_trainer.policy.policy import Policy, init_process_group
+
+T = TypeVar("T")
+VOCABULARY = 97
+
+
+def an_objective(**changes: Any) -> Objective:
+    return Objective(
+        **{
+            "clip_ratio_low": 0.2,
+            "clip_ratio_high": 0.28,
+            "importance_cap": 2.0,
+            "kl_coefficient": 0.0,
+            "loss_aggregation": LossAggregation.TOKEN_MEAN,
+            "max_response_length": 16,
+            **changes,
+        }
+    )
+
+
+def write_model(folder: Path, *, tied: bool = True, layers: int = 2) -> Path:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        initializer_range=0.2,  # far from uniform, so that mistakes show
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def a_policy(model: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Policy:
+    arguments: dict[str, Any] = {
+        "model_path": str(model),
+        "rank": rank,
+        "world_size": world_size,
+        "device": "cpu",
+        "precision": Precision.FP32,
+        "attention": Attention.AUTO,
+        "row_layout": RowLayout.SHARED_PREFIX,
+        "tokens_per_micro_batch": 96,
+        "temperature": 0.7,
+        "objective": an_objective(),
+        "learning_rate": 1e-2,
+        "warmup_steps": 2,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+    }
+    return Policy(**arguments | changes)
+
+
+def a_completion(random: Random, length: int, *, inserted: slice = slice(0)) -> Completion:
+    sampled = [True] * length
+    sampled[inserted] = [False] * len(range(*inserted.indices(length)))
+    return Completion(
+        token_ids=tuple(random.randrange(VOCABULARY) for _ in range(length)),
+        sampled=tuple(sampled),
+        rollout_logprobs=tuple(-random.uniform(1, 5) if kept else 0.0 for kept in sampled),
+    )
+
+
+def a_group(
+    lengths: Sequence[int] = (7, 7, 7),
+    *,
+    prompt: int = 11,
+    advantages: Sequence[float] | None = None,
+    inserted: slice = slice(0),
+    seed: int = 0,
+) -> Group:
+    random = Random(f"{seed} {prompt} {lengths}")
+    return Group(
+        prompt_ids=tuple(random.randrange(VOCABULARY) for _ in range(prompt)),
+        completions=tuple(a_completion(random, length, inserted=inserted) for length in lengths),
+        advantages=tuple(advantages or (random.uniform(-1, 1) for _ in lengths)),
+    )
+
+
+def uneven_groups() -> list[Group]:
+    """Return a batch with every irregularity: lengths, sizes, inserted tokens, no variance."""
+    return [
+        a_group((7, 7, 7)),
+        a_group((1, 12, 5, 3), prompt=20, inserted=slice(1, 3)),
+        a_group((9, 9), prompt=5, advantages=(0.0, 0.0)),
+        a_group((30, 2, 4), prompt=17, inserted=slice(0, 1)),
+        a_group((6,), prompt=3, advantages=(0.5,)),
+        a_group((8, 4, 16, 1, 1), prompt=31),
+    ]
+
+
+def parameters(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in policy.export_weights()}
+
+
+@dataclass
+class Ranks:
+    """Rank processes that live as long as the tests, since importing torch takes seconds."""
+
+    pipes: list[Connection]
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> list[T]:
+        """Call function(rank, world_size, *arguments) on every rank."""
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+        results = [pipe.recv() for pipe in self.pipes]
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+
+@contextmanager
+def rank_processes(world_size: int) -> Iterator[Ranks]:
+    context = multiprocessing.get_context("spawn")
+    port = free_port()
+    pipes, children = [], []
+    for rank in range(world_size):
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=True)
+        child.start()
+        theirs.close()  # else a dead child would look like a silent one
+        pipes.append(ours)
+        children.append(child)
+    try:
+        yield Ranks(pipes)
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for child in children:
+            child.join(30)
+            child.kill()
+
+
+@contextmanager
+def one_rank() -> Iterator[None]:
+    init_process_group(0, 1, "127.0.0.1", free_port(), "cpu")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _serve(rank: int, world_size: int, port: int, pipe: Connection) -> None:
+    # Some machines announce AMX and kill whoever uses it.
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+    torch.set_num_threads(1)
+    init_process_group(rank, world_size, "127.0.0.1", port, "cpu")
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except EOFError:
+            dist.destroy_process_group()
+            return
+        try:
+            result = function(rank, world_size, *arguments)
+        except Exception as error:  # the test process raises it
+            result = error
+        pipe.send(result)
+
+
+def train(
+    rank: int, world_size: int, model: str, changes: dict[str, Any], steps: range
+) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
+    policy = a_policy(Path(model), rank=rank, world_size=world_size, **changes)
+    metrics = [policy.step(uneven_groups(), step=step) for step in steps]
+    return [(one.loss, one.grad_norm) for one in metrics], parameters(policy)
+
+
+def train_save_train(
+    rank: int, world_size: int, model: str, folder: str
+) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
+    policy = a_policy(Path(model), rank=rank, world_size=world_size)
+    for step in (1, 2):
+        policy.step(uneven_groups(), step=step)
+    save(policy.state_dict(), checkpoint_id=folder)
+    metrics = policy.step(uneven_groups(), step=3)
+    return [(metrics.loss, metrics.grad_norm)], parameters(policy)
+
+
+def count_parameters(rank: int, world_size: int, model: str) -> int:
+    return a_policy(Path(model), rank=rank, world_size=world_size).num_parameters
+
+
+def export(rank: int, world_size: int, model: str, folder: str) -> None:
+    a_policy(Path(model), rank=rank, world_size=world_size).export_hf(Path(folder))
+    dist.barrier()

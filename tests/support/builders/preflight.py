@@ -1,0 +1,67 @@
+"""A small model folder made without torch, data files and a configuration that pass preflight."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from raggrpo_api.preflight import Check, CheckId, PreflightResult
+from raggrpo_api.trainer_config import TrainerConfig
+from support.builders.reports import a_config
+
+PARAMETERS = 320
+"""Of a_model_folder: 32 × 8 and 64."""
+
+
+def a_model_folder(folder: Path, **config: Any) -> Path:
+    """Write a model in two shards whose tokenizer makes one token of every byte."""
+    folder.mkdir(parents=True)
+    shape = {
+        "hidden_size": 8,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 32,
+        "max_position_embeddings": 2048,
+    }
+    (folder / "config.json").write_text(json.dumps({**shape, **config}))
+    shards = {"a.safetensors": ("embed", (32, 8)), "b.safetensors": ("layer", (64,))}
+    for name, (tensor, size) in shards.items():
+        save_file({tensor: np.zeros(size, np.float32)}, folder / name)
+    weight_map = {tensor: name for name, (tensor, _) in shards.items()}
+    index = {"weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def a_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> TrainerConfig:
+    """Return a configuration whose model, data and checkpoint folder are all there."""
+    model, data = folder / "model", folder / "train.jsonl"
+    if not model.exists():
+        a_model_folder(model)
+        write_rows(data, [{"prompt": f"question {n}", "answer": "A"} for n in range(20)])
+    given = {
+        "model.path": str(model),
+        "data.trainFiles": [str(data)],
+        "data.trainBatchSize": 4,
+        "resources.device": "CPU",
+    }
+    return a_config(folder / "checkpoints", {**given, **(changes or {})})
+
+
+def check_of(result: PreflightResult, wanted: CheckId) -> Check:
+    [found] = [check for check in result.checks if check.id is wanted]
+    return found

@@ -1,0 +1,74 @@
+"""Step records, configurations and a collecting publisher for tests of reporting."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api.progress import Progress
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_trainer.progress.step_record import StepRecord
+from support.builders.jobs import a_job
+
+DEADLINE_SECONDS = 60.0
+
+
+def a_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
+    job = a_job({"checkpoint.path": str(folder), "training.totalSteps": 100, **(changes or {})})
+    return trainer_config(job, resolve(job), number=1)
+
+
+def a_step(step: int, **changes: Any) -> StepRecord:
+    record = StepRecord(
+        step=step,
+        reward_mean=0.25,
+        reward_std=0.1,
+        reward_parts={"ExactMatch": 0.25},
+        exact_match=0.2,
+        num_samples=8,
+        num_failed=1,
+        zero_variance=0.5,
+        num_sampled_tokens=64,
+        num_trained_tokens=32,
+        num_positions=500,
+        response_tokens=8.0,
+        loss=0.01,
+        grad_norm=1.5,
+        learning_rate=1e-4,
+        mismatch_mean=1e-5,
+        mismatch_max=1e-4,
+        importance_mean=1.0,
+        clip_fraction=0.0,
+        kl=0.0,
+        entropy=1.2,
+        seconds={"retrieve": 0.5, "generate": 1.0, "reward": 0.0, "train": 2.0, "sync": 0.25},
+        step_seconds=4.0,
+        rank_memory_bytes=2**30,
+    )
+    return replace(record, **changes)
+
+
+@dataclass
+class Published:
+    """What a reporter published; `wait_for` blocks until a progress satisfies the condition."""
+
+    progresses: list[Progress] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
+    _arrived: threading.Condition = field(default_factory=threading.Condition)
+
+    def __call__(self, progress: bytes, metrics: bytes) -> None:
+        with self._arrived:
+            self.progresses.append(Progress.model_validate_json(progress))
+            self.metrics.append(metrics.decode())
+            self._arrived.notify_all()
+
+    def wait_for(self, condition: Callable[[Progress], bool]) -> Progress:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        with self._arrived:
+            while not any(map(condition, self.progresses)):
+                assert time.monotonic() < deadline, f"never published, last: {self.progresses[-1:]}"
+                self._arrived.wait(1.0)
+            return next(filter(condition, self.progresses))

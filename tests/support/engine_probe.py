@@ -1,0 +1,105 @@
+"""Runs in a process of its own: a real vLLM engine against a real transformers model.
+
+Usage: engine_probe.py MODEL_FOLDER in-process|async  → one JSON line of measurements.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import replace
+
+from raggrpo_trainer.engines.engine import (
+    AsyncEngine,
+    EngineOptions,
+    Generation,
+    GenerationRequest,
+    InProcessEngine,
+    environment,
+)
+
+PROMPTS = [tuple(range(3 + i, 90 + i)) for i in range(4)]
+REQUESTS = [
+    GenerationRequest(prompt, 16, 0.7, seed=10 * i + k)
+    for i, prompt in enumerate(PROMPTS)
+    for k in range(3)
+]
+
+
+async def measure(folder: str, kind: str) -> dict[str, object]:
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+
+    options = EngineOptions(
+        model_path=folder,
+        device="cpu",
+        precision="FP32",
+        max_model_len=256,
+        max_num_batched_tokens=2048,
+        max_num_seqs=32,
+        gpu_memory_utilization=0.5,
+        tensor_parallel_size=1,
+        enable_prefix_caching=True,
+        enable_chunked_prefill=True,
+        enforce_eager=True,
+        enable_sleep=False,
+    )
+    engine = (InProcessEngine if kind == "in-process" else AsyncEngine)(options)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    async def run(requests: list[GenerationRequest] = REQUESTS) -> list[Generation]:
+        return list(await asyncio.gather(*engine.start(requests)))
+
+    @torch.no_grad()
+    def gap(generations: list[Generation]) -> float:
+        found = 0.0
+        for request, generation in zip(REQUESTS, generations, strict=True):
+            ids = torch.tensor([[*request.prompt_ids, *generation.token_ids]])
+            logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / request.temperature
+            ours = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])
+            theirs = torch.tensor(generation.logprobs)
+            found = max(found, (ours[:, 0] - theirs).abs().max().item())
+        return found
+
+    result: dict[str, object] = {}
+    first = await run()
+    result["gap_before"] = gap(first)
+    result["repeatable"] = await run() == first
+    result["order_free"] = (await run(REQUESTS[::-1]))[::-1] == first
+    gaps = []
+    for update in (1, 2):
+        generator = torch.Generator().manual_seed(update)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        path = f"/dev/shm/raggrpo-probe-{os.getpid()}.safetensors"
+        save_file({n: p.detach().clone() for n, p in model.named_parameters()}, path)
+        await engine.load_weights(path, update)
+        after = await run()
+        gaps.append(gap(after))
+        result["version"] = after[0].policy_version
+    os.unlink(path)
+    result["gaps_after"] = gaps
+    result["changed"] = [g.token_ids for g in after] != [g.token_ids for g in first]
+    try:
+        await engine.load_weights("/nonexistent.safetensors", 3)
+        result["bad_update"] = "accepted"
+    except Exception as error:
+        result["bad_update"] = type(error).__name__
+    result["alive_after_bad_update"] = await asyncio.wait_for(run(), 60) == after
+    stopped = await run([replace(REQUESTS[0], stop_token_ids=(after[0].token_ids[2],))])
+    result["stop_reason"] = stopped[0].finish_reason
+    result["stop_length"] = len(stopped[0].token_ids)
+    if isinstance(engine, AsyncEngine):
+        engine._engine.shutdown()  # its processes would outlive this one
+    return result
+
+
+if __name__ == "__main__":
+    os.environ.update(environment("cpu", 1))
+    if sys.argv[2] == "async":
+        # Only the in-process engine may share this process with its core.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    print(json.dumps(asyncio.run(measure(sys.argv[1], sys.argv[2]))), flush=True)
+    os._exit(0)

@@ -1,0 +1,103 @@
+"""`KubeClient` in memory: versions, uids and conflicts as a cluster's API has them."""
+
+import copy
+from collections.abc import Callable
+
+from raggrpo_operator.errors import Conflict, NotFound, TransientError
+from raggrpo_operator.kube.client import Manifest, Resource, resource_of
+
+Address = tuple[str, str, str]
+
+
+class FakeKube:
+    """Implements `KubeClient`; `before` may raise, to play trouble."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Address, Manifest] = {}
+        self.calls: list[tuple[str, str, str]] = []
+        """(verb, plural, name) of everything that was asked for."""
+        self.before: Callable[[str, str], None] = lambda verb, plural: None
+        self._version = 0
+
+    def put(self, manifest: Manifest) -> Manifest:
+        """Store an object as if somebody else had written it."""
+        about = manifest["metadata"]
+        self._version += 1
+        about["resourceVersion"] = str(self._version)
+        about.setdefault("uid", f"uid-{self._version}")
+        self.objects[_address(resource_of(manifest), about["namespace"], about["name"])] = manifest
+        return manifest
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Manifest:
+        self._called("get", resource, name)
+        found = self.objects.get(_address(resource, namespace, name))
+        if found is None:
+            raise NotFound(f"{resource.plural} {name}")
+        return copy.deepcopy(found)
+
+    async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
+        self._called("list", resource, "")
+        return [
+            copy.deepcopy(found)
+            for (plural, where, _), found in self.objects.items()
+            if plural == resource.plural and namespace in ("", where)
+        ]
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        resource, about = resource_of(manifest), manifest["metadata"]
+        self._called("create", resource, about["name"])
+        if _address(resource, about["namespace"], about["name"]) in self.objects:
+            raise Conflict(f"{about['name']} exists")
+        return copy.deepcopy(self.put(copy.deepcopy(manifest)))
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        return self._apply("apply", manifest, manifest)
+
+    async def apply_status(self, manifest: Manifest) -> Manifest:
+        return self._apply("apply_status", manifest, {"status": manifest["status"]})
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        self._called("delete", resource, name)
+        found = self.objects.get(_address(resource, namespace, name))
+        if found is None:
+            raise NotFound(name)
+        if found["metadata"]["uid"] != uid:
+            raise Conflict(f"{name} is another one")
+        del self.objects[_address(resource, namespace, name)]
+
+    async def document(self, path: str) -> Manifest:
+        raise NotFound(path)
+
+    def named(self, plural: str) -> list[str]:
+        """Return the names of all objects of a kind."""
+        return [name for kind, _, name in self.objects if kind == plural]
+
+    def _apply(self, verb: str, manifest: Manifest, change: Manifest) -> Manifest:
+        resource, about = resource_of(manifest), manifest["metadata"]
+        self._called(verb, resource, about["name"])
+        address = _address(resource, about["namespace"], about["name"])
+        old = self.objects.get(address, {})
+        wanted = about.get("resourceVersion")
+        if wanted and wanted != old.get("metadata", {}).get("resourceVersion"):
+            raise Conflict(f"{about['name']} has changed")
+        merged = {**old, **copy.deepcopy(change)}
+        merged["metadata"] = {**about, **old.get("metadata", {})}
+        return copy.deepcopy(self.put(merged))
+
+    def _called(self, verb: str, resource: Resource, name: str) -> None:
+        self.calls.append((verb, resource.plural, name))
+        self.before(verb, resource.plural)
+
+
+def trouble_with(*verbs: str) -> Callable[[str, str], None]:
+    """Return a `before` that fails these verbs."""
+
+    def before(verb: str, plural: str) -> None:
+        if verb in verbs:
+            raise TransientError(f"{verb} {plural}: HTTP 503")
+
+    return before
+
+
+def _address(resource: Resource, namespace: str, name: str) -> Address:
+    return resource.plural, namespace, name

@@ -1,0 +1,253 @@
+"""KubeRay and the kubelet as the tests play them: they write the statuses that these would."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import PreflightResult
+from support.builders.jobs import KNOWN_TINY
+from support.fakes.fake_ray import FakeRay
+
+LOOK_SECONDS = 0.1
+NOW = "2026-11-21T12:00:00Z"
+Manifest = dict[str, Any]
+
+
+class Api:
+    """The API server as an administrator sees it."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        content = yaml.safe_load(kubeconfig.read_text())
+        token = content["users"][0]["user"]["token"]
+        self._http = httpx.AsyncClient(
+            base_url=content["clusters"][0]["cluster"]["server"],
+            headers={"Authorization": f"Bearer {token}"},
+            verify=False,  # the operator's own client is the one that verifies
+            trust_env=False,
+            timeout=20,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def get(self, path: str) -> Manifest | None:
+        """Return an object, None when there is none."""
+        answer = await self._http.get(path)
+        return None if answer.status_code == 404 else _read(answer)
+
+    async def items(self, path: str) -> list[Manifest]:
+        """Return all objects of a collection; none when there is no such kind."""
+        found = await self.get(path)
+        return found["items"] if found is not None else []
+
+    async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
+        """Yield (type of event, object): all that exist, then every change; never ends.
+
+        A server under load drops watches: then all that exist are told again.
+        """
+        query = {"watch": "1"}
+        while True:
+            with suppress(httpx.TransportError):
+                async with self._http.stream("GET", path, params=query, timeout=None) as answer:
+                    async for line in answer.aiter_lines():
+                        event = json.loads(line)
+                        if event["type"] != "ERROR":
+                            yield event["type"], event["object"]
+
+    async def create(self, path: str, manifest: Mapping[str, Any]) -> Manifest:
+        """Create an object."""
+        return _read(await self._http.post(path, json=dict(manifest)))
+
+    async def patch(self, path: str, changes: Mapping[str, Any]) -> Manifest:
+        """Change an object by merge patch."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        return _read(await self._http.patch(path, json=dict(changes), headers=headers))
+
+    async def delete(self, path: str) -> None:
+        """Delete an object."""
+        _read(await self._http.delete(path))
+
+
+class FakeKubeRay:
+    """Makes pods of RayClusters and lets them, and preflight pods, get ready."""
+
+    def __init__(self, api: Api, namespace: str, ray: FakeRay) -> None:
+        self._api, self._namespace, self._ray = api, namespace, ray
+        self.preflight = PreflightResult(facts=KNOWN_TINY)
+        self.pods_waiting: dict[str, str] = {}
+        """Reason and message of containers that do not start, when it is not empty."""
+        self.clusters_seen: set[str] = set()
+        """uids of all RayClusters that ever existed."""
+        self.most_at_once = 0
+        self._suspended: set[str] = set()
+
+    async def run(self) -> None:
+        """Look at everything again and again."""
+        while True:
+            with suppress(httpx.HTTPStatusError):  # it changed or went away meanwhile
+                await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Do what is to be done now."""
+        clusters = await self._api.items(self._path("ray.io/v1", "rayclusters"))
+        self.most_at_once = max(self.most_at_once, len(clusters))
+        for cluster in clusters:
+            uid = cluster["metadata"]["uid"]
+            if cluster["spec"].get("suspend"):
+                if uid not in self._suspended:
+                    await self._suspend(cluster)
+                    self._suspended.add(uid)
+            elif uid not in self.clusters_seen or uid in self._suspended:
+                await self._begin(cluster)
+                self._suspended.discard(uid)
+        for pod in await self._api.items(self._path("v1", "pods")):
+            role = pod["metadata"]["labels"]["raggrpo.io/role"]
+            if not pod["status"].get("containerStatuses"):
+                await self._start(pod, role == "preflight")
+
+    async def _begin(self, cluster: Manifest) -> None:
+        about, spec = cluster["metadata"], cluster["spec"]
+        secret = await self._api.get(self._path("v1", "secrets", spec["authOptions"]["secretName"]))
+        assert secret is not None, "the RayCluster came before its token"
+        token = base64.b64decode(secret["data"]["auth_token"]).decode()
+        self._ray.expect(about["name"], token)
+        groups = [("head", spec["headGroupSpec"], 1)]
+        groups += [("worker", each, each["replicas"]) for each in spec["workerGroupSpecs"]]
+        for kind, group, replicas in groups:
+            for index in range(replicas):
+                await self._create_pod(cluster, kind, group["template"], index)
+        if not self.pods_waiting:
+            await self.make_ready(about["name"])
+        self.clusters_seen.add(about["uid"])
+
+    async def _suspend(self, cluster: Manifest) -> None:
+        """Delete the pods; before the head's ends, its hook lets the driver save."""
+        about = cluster["metadata"]
+        self._ray.fail(about["name"], ExitCode.PREEMPTED)
+        for pod in await self._api.items(self._path("v1", "pods")):
+            if pod["metadata"]["labels"].get("ray.io/cluster") == about["name"]:
+                await self._api.delete(self._path("v1", "pods", pod["metadata"]["name"]))
+        self._ray.lose(about["name"])
+        conditions = [
+            _condition("HeadPodReady", "False", "HeadPodNotFound"),
+            _condition("RayClusterSuspended", "True", "RayClusterSuspended"),
+        ]
+        status = {"conditions": conditions, "readyWorkerReplicas": 0, "desiredWorkerReplicas": 0}
+        path = self._path("ray.io/v1", "rayclusters", about["name"])
+        await self._api.patch(f"{path}/status", {"status": status})
+
+    async def make_ready(self, name: str) -> None:
+        """Let all pods of a RayCluster be ready."""
+        cluster = await self._api.get(self._path("ray.io/v1", "rayclusters", name))
+        assert cluster is not None
+        workers = sum(each["replicas"] for each in cluster["spec"]["workerGroupSpecs"])
+        ready = _condition("HeadPodReady", "True", "HeadPodRunningAndReady")
+        status = {
+            "conditions": [ready],
+            "readyWorkerReplicas": workers,
+            "desiredWorkerReplicas": workers,
+        }
+        path = self._path("ray.io/v1", "rayclusters", name)
+        await self._api.patch(f"{path}/status", {"status": status})
+
+    async def _create_pod(
+        self, cluster: Manifest, kind: str, template: Manifest, index: int
+    ) -> None:
+        about = cluster["metadata"]
+        owner = {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayCluster",
+            "name": about["name"],
+            "uid": about["uid"],
+            "controller": True,
+        }
+        labels = template["metadata"]["labels"] | {
+            "ray.io/cluster": about["name"],
+            "ray.io/node-type": kind,
+        }
+        metadata = {
+            "name": f"{about['name']}-{kind}-{index}",
+            "labels": labels,
+            "ownerReferences": [owner],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        await self._api.create(self._path("v1", "pods"), pod)
+
+    async def _start(self, pod: Manifest, is_preflight: bool) -> None:
+        name = pod["metadata"]["name"]
+        if self.pods_waiting and not is_preflight:
+            state: Manifest = {"waiting": self.pods_waiting}
+        elif is_preflight:
+            message = self.preflight.model_dump_json(by_alias=True)
+            ended = {"exitCode": 0, "reason": "Completed", "message": message, "finishedAt": NOW}
+            state = {"terminated": ended}
+        else:
+            state = {"running": {"startedAt": NOW}}
+        await self.set_state(name, pod, state)
+
+    async def set_state(self, name: str, pod: Manifest, state: Manifest) -> None:
+        """Write the state of a pod's container."""
+        container = pod["spec"]["containers"][0]
+        status = {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": "running" in state,
+            "restartCount": 0,
+            "state": state,
+        }
+        phase = "Succeeded" if "terminated" in state else "Running"
+        changes = {"status": {"phase": phase, "containerStatuses": [status]}}
+        await self._api.patch(f"{self._path('v1', 'pods', name)}/status", changes)
+
+    def _path(self, version: str, plural: str, name: str = "") -> str:
+        return path_of(version, plural, self._namespace, name)
+
+
+def _condition(kind: str, value: str, reason: str) -> Manifest:
+    return {
+        "type": kind,
+        "status": value,
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": NOW,
+    }
+
+
+def path_of(version: str, plural: str, namespace: str, name: str = "") -> str:
+    """Return the address of an object or a collection."""
+    prefix = "apis" if "/" in version else "api"
+    return f"/{prefix}/{version}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+@asynccontextmanager
+async def fake_kuberay(api: Api, namespace: str, ray: FakeRay) -> AsyncIterator[FakeKubeRay]:
+    """Play while the context lasts; a mistake of the player fails the test."""
+    kuberay = FakeKubeRay(api, namespace, ray)
+    task = asyncio.create_task(kuberay.run())
+    try:
+        yield kuberay
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _read(answer: httpx.Response) -> Manifest:
+    if answer.is_error:
+        text = f"{answer.request.method} {answer.request.url.path}: {answer.text}"
+        raise httpx.HTTPStatusError(text, request=answer.request, response=answer)
+    found: Manifest = answer.json()
+    return found

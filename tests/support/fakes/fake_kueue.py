@@ -1,0 +1,105 @@
+"""Kueue as the tests play it, by its contract: suspend at creation, admit, preempt.
+
+A policy of the API server suspends RayClusters with a queue's label, as Kueue's webhook does.
+Admission lets them go on and puts the flavour's node selector into the pods' templates.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from raggrpo_api.names import LABEL_QUEUE
+from support.fakes.fake_kuberay import Api, path_of
+
+SECONDS = 20.0
+NODE_SELECTOR = {"example.com/flavour": "reserved"}
+POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
+NAME = "fake-kueue"
+POLICY: dict[str, Any] = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "MutatingAdmissionPolicy",
+    "metadata": {"name": NAME},
+    "spec": {
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {
+            "resourceRules": [
+                {
+                    "apiGroups": ["ray.io"],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE"],
+                    "resources": ["rayclusters"],
+                }
+            ]
+        },
+        "matchConditions": [
+            {
+                "name": "has-a-queue",
+                "expression": f"'{LABEL_QUEUE}' in object.metadata.?labels.orValue({{}})",
+            }
+        ],
+        "mutations": [
+            {
+                "patchType": "ApplyConfiguration",
+                "applyConfiguration": {"expression": "Object{spec: Object.spec{suspend: true}}"},
+            }
+        ],
+    },
+}
+BINDING: dict[str, Any] = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "MutatingAdmissionPolicyBinding",
+    "metadata": {"name": NAME},
+    "spec": {"policyName": NAME},
+}
+PROBE: dict[str, Any] = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "metadata": {"name": "probe", "labels": {LABEL_QUEUE: "research"}},
+    "spec": {"headGroupSpec": {"rayStartParams": {}, "template": {"spec": {"containers": []}}}},
+}
+
+
+class FakeKueue:
+    """Admits and preempts the RayClusters of a namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+
+    async def admit(self, name: str) -> None:
+        """Let the cluster's pods start, on the nodes of a flavour."""
+        path = path_of("ray.io/v1", "rayclusters", self._namespace, name)
+        cluster = await self._api.get(path)
+        assert cluster is not None
+        spec = cluster["spec"]
+        for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+            group["template"]["spec"]["nodeSelector"] = NODE_SELECTOR
+        await self._api.patch(path, {"spec": {**spec, "suspend": False}})
+
+    async def preempt(self, name: str) -> None:
+        """Take the cluster's pods away."""
+        path = path_of("ray.io/v1", "rayclusters", self._namespace, name)
+        await self._api.patch(path, {"spec": {"suspend": True}})
+
+
+@asynccontextmanager
+async def fake_kueue(api: Api, namespace: str) -> AsyncIterator[FakeKueue]:
+    """Suspend every RayCluster with a queue that is created while the context lasts."""
+    await api.create(POLICIES, POLICY)
+    await api.create(BINDINGS, BINDING)
+    try:
+        await _until_in_force(api, namespace)
+        yield FakeKueue(api, namespace)
+    finally:
+        await api.delete(f"{BINDINGS}/{NAME}")
+        await api.delete(f"{POLICIES}/{NAME}")
+
+
+async def _until_in_force(api: Api, namespace: str) -> None:
+    """Wait until the API server has taken note of the policy."""
+    path, deadline = path_of("ray.io/v1", "rayclusters", namespace), time.monotonic() + SECONDS
+    while not (await api.create(f"{path}?dryRun=All", PROBE))["spec"].get("suspend"):
+        assert time.monotonic() < deadline, "the policy is not in force"
+        await asyncio.sleep(0.1)

@@ -1,0 +1,219 @@
+"""Ray heads as the operator's tests play them: Jobs REST and /progress on one free port.
+
+Every Ray cluster has a base path of its own, so that one server can be many heads. Drivers step by
+the clock and follow a script.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.names import ENV_CONFIG
+from raggrpo_api.progress import CheckpointRef, Failure, Progress, Stage
+from raggrpo_api.trainer_config import TrainerConfig
+
+STEP_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Script:
+    """What one attempt's driver does."""
+
+    fails_at: int | None = None
+    exit_code: int = 12
+    waits_at: int | None = None
+    """It stays at this step until it is stopped or `FakeRay.go_on` is set."""
+    step_seconds: float = STEP_SECONDS
+
+
+@dataclass
+class Driver:
+    """One submission."""
+
+    submission: str
+    environment: dict[str, str]
+    script: Script
+    first_step: int
+    config: TrainerConfig
+    began: float = field(default_factory=time.monotonic)
+    status: str = "RUNNING"
+    exit_code: int | None = None
+    step: int = 0
+
+    def move(self, may_go_on: bool) -> None:
+        """Let it come as far as its script and the clock allow."""
+        if self.status != "RUNNING":
+            return
+        total, script = self.config.training.total_steps, self.script
+        due = self.first_step + int((time.monotonic() - self.began) / script.step_seconds)
+        limit = script.waits_at if script.waits_at is not None and not may_go_on else total
+        self.step = min(due, total, limit)
+        if script.fails_at is not None and self.step >= script.fails_at:
+            self.step, self.status, self.exit_code = script.fails_at, "FAILED", script.exit_code
+        elif self.step >= total:
+            self.status, self.exit_code = "SUCCEEDED", 0
+
+    @property
+    def saved(self) -> int:
+        """Step of the newest checkpoint."""
+        every = self.config.checkpoint.every_steps
+        is_done = self.status in ("SUCCEEDED", "STOPPED") or self.exit_code == ExitCode.PREEMPTED
+        return max(self.first_step, self.step if is_done else self.step // every * every)
+
+    def progress(self) -> Progress:
+        """Return what GET /progress answers."""
+        code = self.exit_code
+        return Progress(
+            attempt=self.config.attempt.number,
+            stage=Stage.FINISHED if self.status == "SUCCEEDED" else Stage.TRAINING,
+            step=self.step,
+            total_steps=self.config.training.total_steps,
+            started_from_step=self.first_step,
+            seconds_per_step=self.script.step_seconds,
+            seconds_by_stage={"train": self.script.step_seconds},
+            checkpoint=CheckpointRef(step=self.saved, path=f"/{self.saved}")
+            if self.saved
+            else None,
+            failure=Failure(exit_code=code, message="a rank was lost") if code else None,
+        )
+
+
+class FakeRay:
+    """All heads, their drivers and the checkpoints that outlive them."""
+
+    def __init__(self) -> None:
+        self.scripts: dict[str, Script] = {}
+        """By submission id; others run through."""
+        self.submitted: list[str] = []
+        self.refused: int = 0
+        """Calls without the token that its cluster's first caller brought."""
+        self.go_on = False
+        self.url = ""
+        self._drivers: dict[str, dict[str, Driver]] = {}
+        self._tokens: dict[str, str] = {}
+        self._saved: dict[str, int] = {}
+
+    def expect(self, cluster: str, token: str) -> None:
+        """Let a head know the token of its Secret."""
+        self._tokens[cluster] = token
+
+    def lose(self, cluster: str) -> None:
+        """Let a head forget everything, as one does that restarts."""
+        for driver in self._drivers.pop(cluster, {}).values():
+            self._note_saved(driver)
+
+    def fail(self, cluster: str, exit_code: int) -> None:
+        """Let the running driver of a head end with this code."""
+        for driver in self._drivers.get(cluster, {}).values():
+            if driver.status == "RUNNING":
+                driver.status, driver.exit_code = "FAILED", exit_code
+
+    def finish_all(self) -> None:
+        """Let every running driver have done its last step."""
+        for known in self._drivers.values():
+            for driver in known.values():
+                driver.began -= driver.config.training.total_steps * driver.script.step_seconds
+
+    def tokens(self) -> list[str]:
+        """Return all tokens, for a search of what must not hold them."""
+        return list(self._tokens.values())
+
+    async def status(self, request: web.Request) -> web.Response:
+        """GET /api/jobs/{id}."""
+        driver = self._driver(request)
+        if driver is None:
+            return web.Response(status=404, text="no such job")
+        return web.json_response(
+            {
+                "submission_id": driver.submission,
+                "status": driver.status,
+                "message": "",
+                "driver_exit_code": driver.exit_code,
+                "runtime_env": {"env_vars": driver.environment},
+            }
+        )
+
+    async def submit(self, request: web.Request) -> web.Response:
+        """POST /api/jobs/; a used id answers 500, as Ray does."""
+        body = await request.json()
+        cluster, submission = request.match_info["cluster"], body["submission_id"]
+        drivers = self._drivers.setdefault(cluster, {})
+        if submission in drivers:
+            return web.Response(status=500, text=f"{submission} exists")
+        environment = body["runtime_env"]["env_vars"]
+        config = TrainerConfig.model_validate_json(environment[ENV_CONFIG])
+        for earlier in [each for known in self._drivers.values() for each in known.values()]:
+            self._note_saved(earlier)
+        first = self._saved.get(config.checkpoint.path, 0)
+        script = self.scripts.get(submission, Script())
+        drivers[submission] = Driver(submission, environment, script, first, config)
+        self.submitted.append(submission)
+        return web.json_response({"submission_id": submission})
+
+    async def stop(self, request: web.Request) -> web.Response:
+        """POST /api/jobs/{id}/stop: the driver saves and ends."""
+        driver = self._driver(request)
+        if driver is None:
+            return web.Response(status=404)
+        if driver.status == "RUNNING":
+            driver.status = "STOPPED"
+        return web.json_response({"stopped": True})
+
+    async def progress(self, request: web.Request) -> web.Response:
+        """GET /progress of the newest driver."""
+        drivers = list(self._drivers.get(request.match_info["cluster"], {}).values())
+        if not drivers:
+            return web.Response(status=503)
+        drivers[-1].move(self.go_on)
+        text = drivers[-1].progress().model_dump_json(by_alias=True)
+        return web.json_response(json.loads(text))
+
+    def _driver(self, request: web.Request) -> Driver | None:
+        drivers = self._drivers.get(request.match_info["cluster"], {})
+        driver = drivers.get(request.match_info["submission"])
+        if driver is not None:
+            driver.move(self.go_on)
+        return driver
+
+    def _note_saved(self, driver: Driver) -> None:
+        driver.move(self.go_on)
+        path = driver.config.checkpoint.path
+        self._saved[path] = max(self._saved.get(path, 0), driver.saved)
+
+    @web.middleware
+    async def check_token(self, request: web.Request, handler: "web.Handler") -> web.StreamResponse:
+        """Answer 401 without the token of the cluster's Secret."""
+        expected = self._tokens.get(request.match_info["cluster"])
+        if request.headers.get("Authorization") != f"Bearer {expected}":
+            self.refused += 1
+            return web.Response(status=401, text="Unauthorized")
+        return await handler(request)
+
+
+@asynccontextmanager
+async def fake_ray() -> AsyncIterator[FakeRay]:
+    """Serve heads at `url`/<name of the Ray cluster>."""
+    ray = FakeRay()
+    app = web.Application(middlewares=[ray.check_token])
+    app.add_routes(
+        [
+            web.get("/{cluster}/api/jobs/{submission}", ray.status),
+            web.post("/{cluster}/api/jobs/", ray.submit),
+            web.post("/{cluster}/api/jobs/{submission}/stop", ray.stop),
+            web.get("/{cluster}/progress", ray.progress),
+        ]
+    )
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ray.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield ray
+    finally:
+        await asyncio.wait_for(runner.cleanup(), 10)

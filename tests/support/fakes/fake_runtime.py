@@ -1,0 +1,452 @@
+"""A runtime on a fake clock: clusters, a trainer that steps, and faults on order.
+
+It implements `reconcile.Runtime`; everything it "does" is recorded, so that tests can tell that
+each action was performed once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.lifecycle.actions import (
+    Action,
+    CreateCluster,
+    DeleteCluster,
+    DeletePreflight,
+    DumpStacks,
+    StartPreflight,
+    StartRetriever,
+    StopAttempt,
+    StopRetrievers,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.observed import (
+    AttemptObserved,
+    ClusterObserved,
+    Observed,
+    PreflightObserved,
+    RetrieverObserved,
+    SubmissionStatus,
+)
+from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.errors import OperatorError, TransientError
+from raggrpo_operator.reconcile import reconcile
+from support.builders.jobs import KNOWN_TINY, a_job
+
+T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+SAVE_EVERY = 10
+CLUSTER_SECONDS = 6.0
+LOAD_SECONDS = 10.0
+STEP_SECONDS = 1.0
+STOP_SECONDS = 4.0
+
+
+class Crash(Exception):
+    """The operator's process ends between the status write and the actions."""
+
+
+@dataclass
+class Attempt:
+    """One run of the fake trainer."""
+
+    number: int
+    started: datetime
+    total_steps: int
+    from_step: int
+    status: SubmissionStatus = SubmissionStatus.RUNNING
+    exit_code: int | None = None
+    failure: str = ""
+    step: int = 0
+    hangs: bool = False
+    ignores_stop: bool = False
+    stopping: datetime | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether the driver still runs."""
+        return not self.status.is_terminal
+
+
+Fault = Callable[["FakeRuntime", Attempt], None]
+
+
+@dataclass
+class FakeRuntime:
+    """The world around `decide`."""
+
+    now: datetime = T0
+    faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
+    """(attempt, step) → what happens once that step is done."""
+    preflight_result: PreflightResult = field(
+        default_factory=lambda: PreflightResult(facts=KNOWN_TINY)
+    )
+    preflights: list[str] = field(default_factory=list)
+    """What becomes of the next preflights: "lost", "hangs"; nothing left: it passes."""
+    performed: list[Action] = field(default_factory=list)
+    statuses: list[JobStatus] = field(default_factory=list)
+    crash_before_actions_of: int | None = None
+    """Which status write is the last thing that happens before the process dies."""
+    rounds: int = 0
+    rounds_with_actions: set[int] = field(default_factory=set)
+    saved: list[int] = field(default_factory=list)
+    skipped: list[SkippedCheckpoint] = field(default_factory=list)
+    torn: bool = False
+    """The next attempt finds the newest checkpoint damaged."""
+    resume_at: int | None = None
+    """The next attempt begins here, whatever was saved."""
+    is_blind: bool = False
+    """/progress cannot be read."""
+    dashboard_is_down: bool = False
+    default_image: str = ""
+    cluster_seconds: float = CLUSTER_SECONDS
+    stage: Stage | None = None
+    """What /progress tells instead of the truth."""
+    seconds_per_step: float = STEP_SECONDS
+    """As the trainer tells it."""
+    save_seconds: float = 0.0
+    """Duration of the last save, as the trainer tells it."""
+    backup_failure: str = ""
+    """Why the newest backup failed, as the trainer tells it."""
+    queue: str = ""
+    """Why a queueing system holds the pods back; empty: it does not."""
+    attempt: Attempt | None = None
+    retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
+    _cluster: tuple[int, datetime] | None = None
+    _lost: tuple[Cause, str, str] | None = None
+    _lost_at: datetime = T0
+    _saves_seconds: float = 0.0
+    """How long a lost head may still save."""
+    _preflight: tuple[str, datetime, str] | None = None
+
+    async def observe(self, job: RagGrpoJob) -> Observed:
+        """Let the world move up to now and look at it."""
+        self._move()
+        attempt = None if self.dashboard_is_down else self._observed_attempt()
+        return Observed(
+            preflight=self._observed_preflight(),
+            cluster=self._observed_cluster(),
+            attempt=attempt,
+            progress=None if self.is_blind else self._progress(),
+            retrievers=tuple(self.retrievers.values()),
+            dashboard_reachable=not self.dashboard_is_down,
+            default_image=self.default_image,
+        )
+
+    async def perform(self, job: RagGrpoJob, action: Action) -> None:
+        """Do and record one thing."""
+        self.performed.append(action)
+        self.rounds_with_actions.add(self.rounds)
+        match action:
+            case StartPreflight(_, spec_hash):
+                fate = self.preflights.pop(0) if self.preflights else ""
+                self._preflight = (spec_hash, self.now, fate)
+            case DeletePreflight():
+                self._preflight = None
+            case StartRetriever(name):
+                self.retrievers[name] = RetrieverObserved(name, is_ready=True)
+            case StopRetrievers():
+                self.retrievers.clear()
+            case CreateCluster(number):
+                if self._cluster is None:
+                    self._cluster, self._lost = (number, self.now), None
+                assert self._cluster[0] == number, "a second cluster beside the first"
+            case DeleteCluster(number):
+                if self._cluster is not None and self._cluster[0] == number:
+                    self._cluster = self._lost = self.attempt = None
+            case SubmitAttempt(config, number):
+                if self._cluster is None or self._cluster[0] != number:
+                    raise TransientError(f"there is no cluster {number}")
+                self._submit(config)
+            case StopAttempt():
+                if self.attempt is not None and self.attempt.stopping is None:
+                    self.attempt.stopping = self.now
+            case DumpStacks():
+                pass
+
+    async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
+        """Remember every status."""
+        self.statuses.append(status)
+        self.rounds += 1
+        if self.rounds == self.crash_before_actions_of:
+            raise Crash
+
+    def lose_head(
+        self,
+        cause: Cause = Cause.HEAD_LOST,
+        message: str = "head killed",
+        node: str = "",
+        *,
+        saves_seconds: float = 0.0,
+    ) -> None:
+        """Let the cluster die with everything on it; its driver may be saving for a while."""
+        self._lost, self.attempt = (cause, message, node), None
+        self._lost_at, self._saves_seconds = self.now, saves_seconds
+
+    def preempt(self) -> None:
+        """Let the queue take the pods away; the driver saves before it ends."""
+        self.queue = "waits in queue research"
+        if self.attempt is not None:
+            self.saved.append(self.attempt.step)
+        self.attempt = None
+
+    def admit(self) -> None:
+        """Let the queue start all pods anew."""
+        assert self._cluster is not None
+        self.queue, self._cluster = "", (self._cluster[0], self.now)
+
+    def _submit(self, config: TrainerConfig) -> None:
+        number, total_steps = config.attempt.number, config.training.total_steps
+        if self.attempt is not None and self.attempt.number == number:
+            return
+        alive = self.attempt is not None and self.attempt.is_alive
+        assert not alive, "a second attempt beside a living one"
+        for step in [s for s in self.saved if f"/{s}" in config.rejected_checkpoints]:
+            self.saved.remove(step)
+            self.skipped = [SkippedCheckpoint(path=f"/{step}", reason="rejected")]
+        if self.torn and self.saved:
+            self.skipped = [SkippedCheckpoint(path=f"step_{self.saved.pop()}", reason="truncated")]
+            self.torn = False
+        newest = max(self.saved, default=0)
+        begin = newest if self.resume_at is None else self.resume_at
+        self.resume_at = None
+        self.attempt = Attempt(number, self.now, total_steps, begin, step=begin)
+
+    def _move(self) -> None:
+        attempt = self.attempt
+        if attempt is None or attempt.status.is_terminal or attempt.hangs:
+            if attempt is not None:
+                self._stop_if_due(attempt)
+            return
+        seconds = (self.now - attempt.started).total_seconds() - LOAD_SECONDS
+        due = min(attempt.total_steps, attempt.from_step + max(0, int(seconds / STEP_SECONDS)))
+        while attempt.step < due and self.attempt is attempt and not attempt.status.is_terminal:
+            attempt.step += 1
+            if attempt.step % SAVE_EVERY == 0 or attempt.step == attempt.total_steps:
+                self.saved.append(attempt.step)
+            if fault := self.faults.pop((attempt.number, attempt.step), None):
+                fault(self, attempt)
+            if attempt.hangs:
+                return
+        if attempt.step >= attempt.total_steps and not attempt.status.is_terminal:
+            attempt.status, attempt.exit_code = SubmissionStatus.SUCCEEDED, ExitCode.DONE
+        self._stop_if_due(attempt)
+
+    def _stop_if_due(self, attempt: Attempt) -> None:
+        if attempt.stopping is None or attempt.ignores_stop or not attempt.is_alive:
+            return
+        if (self.now - attempt.stopping).total_seconds() >= STOP_SECONDS:
+            attempt.status = SubmissionStatus.STOPPED
+            if not attempt.hangs:
+                self.saved.append(attempt.step)
+
+    def _observed_attempt(self) -> AttemptObserved | None:
+        attempt = self.attempt
+        if attempt is None:
+            return None
+        return AttemptObserved(attempt.number, attempt.status, attempt.exit_code, attempt.failure)
+
+    def _observed_cluster(self) -> ClusterObserved | None:
+        if self._cluster is None:
+            return None
+        number, created = self._cluster
+        if self._lost is not None:
+            cause, message, node = self._lost
+            return ClusterObserved(
+                number,
+                is_lost=True,
+                may_save=0 <= (self.now - self._lost_at).total_seconds() < self._saves_seconds,
+                cause=cause,
+                node=node,
+                message=message,
+            )
+        if self.queue:
+            return ClusterObserved(number, is_queued=True, message=self.queue)
+        ready = (self.now - created).total_seconds() >= self.cluster_seconds
+        return ClusterObserved(number, is_ready=ready and not self.dashboard_is_down)
+
+    def _observed_preflight(self) -> PreflightObserved | None:
+        if self._preflight is None:
+            return None
+        spec_hash, started, fate = self._preflight
+        if fate == "lost":
+            return PreflightObserved(spec_hash, problem="evicted")
+        if fate == "hangs" or (self.now - started).total_seconds() < 3:
+            return PreflightObserved(spec_hash)
+        return PreflightObserved(spec_hash, self.preflight_result)
+
+    def _progress(self) -> Progress | None:
+        attempt = self.attempt
+        if attempt is None:
+            return None
+        loading = (self.now - attempt.started).total_seconds() < LOAD_SECONDS
+        done = attempt.step >= attempt.total_steps
+        stage = self.stage or (Stage.FINISHED if done else Stage.TRAINING)
+        code = attempt.exit_code or 0
+        failure = Failure(exit_code=code, message=attempt.failure) if code else None
+        newest = max((s for s in self.saved if s <= max(attempt.step, 0)), default=None)
+        return Progress(
+            attempt=attempt.number,
+            stage=Stage.LOADING_MODEL if loading else stage,
+            step=attempt.step,
+            total_steps=attempt.total_steps,
+            started_from_step=None if loading else attempt.from_step,
+            seconds_per_step=self.seconds_per_step,
+            checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
+            skipped_checkpoints=self.skipped,
+            save_seconds=self.save_seconds,
+            backup_failure=self.backup_failure,
+            failure=failure,
+        )
+
+
+def exits(code: int, message: str = "on purpose") -> Fault:
+    """Return a fault: the driver ends with this exit code."""
+
+    def fault(_: FakeRuntime, attempt: Attempt) -> None:
+        attempt.exit_code, attempt.failure = code, message
+        attempt.status = SubmissionStatus.FAILED if code else SubmissionStatus.SUCCEEDED
+
+    return fault
+
+
+def head_is_lost(runtime: FakeRuntime, _: Attempt) -> None:
+    """Fault: the head dies."""
+    runtime.lose_head()
+
+
+def hangs(_: FakeRuntime, attempt: Attempt) -> None:
+    """Fault: no step is ever finished again, and the driver does not save when stopped."""
+    attempt.hangs = True
+
+
+@dataclass
+class Story:
+    """A job and the world it lives in, driven by the real `reconcile`."""
+
+    job: RagGrpoJob
+    runtime: FakeRuntime
+    drops_process: bool = True
+    """Everything but status is forgotten between any two rounds."""
+    delays: list[float] = field(default_factory=list)
+
+    async def until_quiet(self, limit: timedelta = timedelta(hours=12)) -> JobStatus:
+        """Reconcile until nothing more happens by itself."""
+        end = self.runtime.now + limit
+        while await self.round() is not None:
+            assert self.runtime.now < end, f"still busy: {self.status.conditions}"
+        return self.status
+
+    async def until(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
+        """Reconcile until the status fulfils a condition."""
+        end = self.runtime.now + timedelta(hours=12)
+        while not condition(self.status):
+            await self.round()
+            assert self.runtime.now < end, f"never happened: {self.status}"
+        return self.status
+
+    async def round(self) -> float | None:
+        """Run one round and move the clock to the next; None: nothing more to do."""
+        written = len(self.runtime.statuses)
+        try:
+            decision = await reconcile(self.job, self.runtime, self.runtime.now)
+        except Crash:
+            self._read_back()
+            return 0.0
+        except OperatorError:
+            if len(self.runtime.statuses) > written:  # only the action failed
+                self._read_back()
+            self.runtime.now += timedelta(seconds=1)
+            return 1.0
+        self.job = self._remembered(self.job.model_copy(update={"status": decision.status}))
+        if decision.requeue_after is None:
+            return 0.0 if decision.actions else None
+        self.delays.append(decision.requeue_after)
+        self.runtime.now += timedelta(seconds=max(decision.requeue_after, 0.01))
+        return decision.requeue_after
+
+    def _read_back(self) -> None:
+        status = self.runtime.statuses[-1]
+        self.job = self._remembered(self.job.model_copy(update={"status": status}))
+
+    def _remembered(self, job: RagGrpoJob) -> RagGrpoJob:
+        if not self.drops_process:
+            return job
+        return RagGrpoJob.model_validate_json(
+            job.model_dump_json(by_alias=True, exclude_unset=True)
+        )
+
+    @property
+    def status(self) -> JobStatus:
+        """Return the newest status."""
+        return self.job.status
+
+    @property
+    def attempts(self) -> list[AttemptRecord]:
+        """Return the attempts, oldest first."""
+        return list(reversed(self.status.attempts))
+
+    @property
+    def submitted(self) -> list[int]:
+        """Return the numbers of the submitted attempts in order."""
+        found = [a for a in self.runtime.performed if isinstance(a, SubmitAttempt)]
+        return [action.config.attempt.number for action in found]
+
+    def count(self, kind: type[Action]) -> int:
+        """Return how often an action was performed."""
+        return sum(isinstance(action, kind) for action in self.runtime.performed)
+
+    def condition(self, kind: ConditionType) -> tuple[str, str, str]:
+        """Return status, reason and message of a condition."""
+        found = get_condition(self.status, kind)
+        return found.status, found.reason, found.message
+
+    def edit(self, changes: Mapping[str, Any]) -> None:
+        """Change the job's spec as a user would; keys are places below `spec`."""
+        fresh = a_story_job(changes)
+        generation = self.job.metadata.generation + 1
+        metadata = self.job.metadata.model_copy(update={"generation": generation})
+        self.job = self.job.model_copy(update={"spec": fresh.spec, "metadata": metadata})
+
+    def retry(self, value: str) -> None:
+        """Set the annotation that reopens a failed job."""
+        annotations = {**self.job.metadata.annotations, ANNOTATION_RETRY: value}
+        metadata = self.job.metadata.model_copy(update={"annotations": annotations})
+        self.job = self.job.model_copy(update={"metadata": metadata})
+
+
+def a_story_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
+    """Return a job of 60 steps that saves every 10."""
+    return a_job(
+        {
+            "training.totalSteps": 60,
+            "data.trainBatchSize": 8,
+            "data.maxPromptLength": 64,
+            "data.maxResponseLength": 16,
+            "checkpoint.everySteps": SAVE_EVERY,
+            "resources.device": "CPU",
+            **(changes or {}),
+        }
+    )
+
+
+def a_story(
+    faults: Mapping[tuple[int, int], Fault] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    **world: Any,
+) -> Story:
+    """Return a story with these faults and changes of the spec."""
+    return Story(a_story_job(changes), FakeRuntime(faults=dict(faults or {}), **world))
+
+
+def failed_check(check: CheckId, evidence: str, code: int) -> PreflightResult:
+    """Return a preflight result with one failed check."""
+    checks: Sequence[Check] = [Check(id=check, state=CheckState.FAILED, evidence=evidence)]
+    return PreflightResult(facts=KNOWN_TINY, checks=list(checks), exit_code=code)

@@ -1,0 +1,27 @@
+"""The operator as a process of its own, with Ray heads at $HEADS/<name of the Ray cluster>."""
+
+import asyncio
+import os
+import sys
+
+from raggrpo_operator.kubernetes_runtime.operator_process import run_operator
+from raggrpo_operator.kubernetes_runtime.process.json_logs import configure_logs
+from raggrpo_operator.kubernetes_runtime.process.settings import read_settings
+from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadAddress
+
+
+def address(namespace: str, cluster: str) -> HeadAddress:
+    """Return where the test plays this head."""
+    base = f"{os.environ['HEADS']}/{cluster}"
+    return HeadAddress(base, base)
+
+
+def main() -> None:
+    """Run it until SIGTERM."""
+    settings = read_settings()
+    configure_logs(settings.log_level)
+    asyncio.run(run_operator(settings, address))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

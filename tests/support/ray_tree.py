@@ -1,0 +1,84 @@
+"""A run of its own with a real Ray head, a driver and detached actors, for kill tests.
+
+`python ray_tree.py LOGS` prints one JSON line once everything is up and then waits.
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from raggrpo_api.trainer_config import World
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.local_runtime.processes import Processes
+from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, start_ray_head
+
+DRIVER = """
+import os, ray, time
+ray.init(address="auto", namespace="probe", log_to_driver=False)
+
+@ray.remote(num_cpus=1)
+class Part:
+    def pid(self):
+        return os.getpid()
+
+parts = [Part.options(name=f"part-{i}", lifetime="detached").remote() for i in range(2)]
+print("parts", *ray.get([part.pid.remote() for part in parts]), flush=True)
+time.sleep(1000)
+"""
+
+
+async def start_tree(processes: Processes, logs: Path) -> RayHead:
+    """Start a head and a driver with two detached actors; return when they run."""
+    head = start_ray_head(
+        1,
+        processes,
+        world=World(),
+        object_store_bytes=80 * 1024**2,
+        env=os.environ,
+        log_file=logs / "ray.log",
+        temp_dir=make_temp_dir(),
+    )
+    entrypoint = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(DRIVER)}"
+    submitted = False
+    while True:
+        assert not head.death(), head.death()
+        try:
+            if not submitted:
+                await head.jobs.submit("probe-a1", entrypoint, {}, {})
+                submitted = True
+            elif "parts" in await head.jobs.logs("probe-a1"):
+                return head
+        except OperatorError:
+            await asyncio.sleep(0.2)  # no answer yet
+        await asyncio.sleep(0.1)
+
+
+def main() -> None:
+    """Start, announce, guard until killed."""
+    processes = Processes()
+    head = asyncio.run(start_tree(processes, Path(sys.argv[1])))
+    warden = processes._warden
+    assert warden is not None
+    print(
+        json.dumps(
+            {
+                "mark": processes.mark,
+                "keeper": head.child.process.pid,
+                "warden": warden.pid,
+                "temp_dir": str(head.temp_dir),
+            }
+        ),
+        flush=True,
+    )
+    test = os.getppid()
+    while os.getppid() == test:  # an orphan of a killed test must not stay
+        processes.guard()
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

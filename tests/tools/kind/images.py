@@ -1,0 +1,120 @@
+"""The product's two images for a test cluster, tagged by what they are made of."""
+
+import hashlib
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.kind.kind_cluster import (
+    BASE_IMAGE,
+    CannotStart,
+    builds_own_images,
+    has_image,
+    load,
+    run,
+    timed,
+)
+
+log = logging.getLogger("images")
+
+REPOSITORY = Path(__file__).parents[3]
+OPERATOR, TRAINER = "raggrpo/operator", "raggrpo/trainer"
+DEVICE = "cpu"
+FREE_GIB = 24
+"""The first trainer image: 7 GB in Docker, 3.5 packed in the registry, 3.5 and 7 in the node."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Names of the two images in the cluster."""
+
+    operator: str
+    trainer: str
+
+
+def images() -> Images:
+    """Return both images, built where they are not there and loaded into the cluster.
+
+    Raises:
+        CannotStart: A build failed or there is no room; the message says so.
+    """
+    with _context(REPOSITORY) as context:
+        requirements = f"trainer-{DEVICE}.txt"
+        device = ["--build-arg", f"DEVICE={DEVICE}"]
+        names = Images(
+            _build(OPERATOR, context, "Dockerfile", "operator.txt"),
+            _build(TRAINER, context, "trainer_image/Dockerfile", requirements, *device),
+        )
+    load(names.operator, names.trainer)
+    return names
+
+
+def operator_image(sources: Path) -> str:
+    """Return the operator's image of other sources, likewise."""
+    with _context(sources) as context:
+        name = _build(OPERATOR, context, "Dockerfile", "operator.txt")
+    load(name)
+    return name
+
+
+@contextmanager
+def _context(sources: Path) -> Iterator[Path]:
+    """Yield a folder with what the Dockerfiles take: the wheel and the locked requirements."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        for name in ("Dockerfile", ".dockerignore", "trainer_image/Dockerfile"):
+            (context / name).parent.mkdir(exist_ok=True)
+            shutil.copy(sources / name, context / name)
+        shutil.copytree(sources / "requirements", context / "requirements")
+        wheel = ["build", "-t", "wheel", "-d", str(context / "dist")]
+        run([sys.executable, "-m", "hatchling", *wheel], folder=sources)
+        yield context
+
+
+def _build(image: str, context: Path, dockerfile: str, requirements: str, *arguments: str) -> str:
+    """Return the image's name with a tag that tells what it is made of, built when not there.
+
+    Where no registry answers it begins with the image made of Debian's packages.
+    """
+    if builds_own_images():
+        arguments = (*arguments, "--build-arg", f"BASE_IMAGE={BASE_IMAGE}")
+    made_of = hashlib.sha256(str(arguments).encode())
+    wheel = next((context / "dist").glob("*.whl"))
+    for path in (context / dockerfile, context / "requirements" / requirements, wheel):
+        made_of.update(path.read_bytes())
+    name = f"{image}:test-{made_of.hexdigest()[:12]}"
+    if not has_image(name):
+        if image == TRAINER and not has_image(TRAINER):
+            _require_space()
+        with timed(f"image {name}"):
+            file = str(context / dockerfile)
+            run(["docker", "build", "-q", "-t", name, "-f", file, *arguments, str(context)])
+    return name
+
+
+def _require_space() -> None:
+    root = run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip()
+    free = shutil.disk_usage(root).free / 1024**3
+    if free < FREE_GIB:
+        raise CannotStart(
+            f"{root} has {free:.0f} GiB free, the trainer's image needs {FREE_GIB} until it is in "
+            "the cluster: `docker image prune`"
+        )
+
+
+def main() -> None:
+    """Build and load both images, so that no test waits for them."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        log.info("%s", images())
+    except CannotStart as reason:
+        raise SystemExit(f"no images: {reason}") from reason
+
+
+if __name__ == "__main__":
+    main()

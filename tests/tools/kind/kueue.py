@@ -1,0 +1,135 @@
+"""Kueue on a test cluster, beside everything else: it manages only what names its queue.
+
+Installed from the module's own kustomization, with an image of its own program.
+"""
+
+import json
+from typing import Any
+
+import yaml
+
+from raggrpo_api.names import LABEL_QUEUE
+from tools.kind.kind_cluster import BASE_IMAGE, READY_SECONDS, build_manager, has_image, load
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.objects import a_pod
+from tools.kind.tools import KUEUE, tool_folder
+
+IMAGE = f"raggrpo-kueue:{KUEUE}"
+QUEUE = "research"
+HIGH = "high"
+CPU = "250m"
+"""Of the queue: one small job, which takes 200m, and not two."""
+MEMORY = "64Gi"
+"""More than anybody asks for."""
+FLAVOUR = {"kubernetes.io/os": "linux"}
+"""Labels of the nodes that the quota stands for; pods get them as their node selector."""
+FRAMEWORKS = ["batch/job", "ray.io/raycluster"]
+HOOKED = {"batch", "kueue.x-k8s.io", "ray.io"}
+"""API groups whose objects Kueue is asked about. Not pods: none could start without Kueue."""
+
+Manifest = dict[str, Any]
+
+
+def install(cluster: Kubernetes) -> None:
+    """Start Kueue with one queue and wait until it takes jobs."""
+    if not has_image(IMAGE):
+        build_manager("kueue", IMAGE)
+    load(IMAGE)
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": _manifests(cluster)})
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+    cluster.kubectl(
+        "rollout", "status", "deployment/kueue-controller-manager", "-n", "kueue-system",
+        f"--timeout={READY_SECONDS}s", deadline=READY_SECONDS + 30,
+    )  # fmt: skip
+    cluster.apply(*_queue())
+    cluster.kubectl("wait", f"clusterqueue/{QUEUE}", "--for=condition=Active", "--timeout=60s")
+
+
+def remove(cluster: Kubernetes) -> None:
+    """Take Kueue away; its objects first, since it is Kueue that lets them go."""
+    gone = ("--for=delete", "--timeout=90s")
+    cluster.kubectl("wait", "workloads.kueue.x-k8s.io", "--all", "-A", *gone)
+    for each in _queue():
+        cluster.kubectl("delete", each["kind"], each["metadata"]["name"], "--timeout=60s")
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": _manifests(cluster)})
+    cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
+
+
+def a_local_queue() -> Manifest:
+    """Return the door to the queue that a namespace needs."""
+    return _object("LocalQueue", QUEUE, spec={"clusterQueue": QUEUE})
+
+
+def a_rival(name: str, *, priority: str = "") -> Manifest:
+    """Return a batch Job that wants the whole quota until it is deleted."""
+    labels = {LABEL_QUEUE: QUEUE}
+    if priority:
+        labels["kueue.x-k8s.io/priority-class"] = priority
+    requests = {"cpu": CPU, "memory": "16Mi"}
+    pod = a_pod(name, BASE_IMAGE, ["sleep", "infinity"], resources={"requests": requests})
+    pod["spec"]["terminationGracePeriodSeconds"] = 1
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"suspend": True, "template": {"spec": pod["spec"]}},
+    }
+
+
+def until_used(cluster: Kubernetes, **amounts: str) -> None:
+    """Wait until so much of the queue's resources is taken."""
+    for name, amount in amounts.items():
+        total = f'{{.status.flavorsUsage[0].resources[?(@.name=="{name}")].total}}'
+        cluster.kubectl(
+            "wait", f"clusterqueue/{QUEUE}", f"--for=jsonpath={total}={amount}", "--timeout=60s"
+        )
+
+
+def _manifests(cluster: Kubernetes) -> list[Manifest]:
+    kustomization = tool_folder("kueue-config") / "default"
+    rendered = cluster.kubectl("kustomize", str(kustomization)).stdout
+    found = [each for each in yaml.safe_load_all(rendered) if each["kind"] != "APIService"]
+    for each in found:
+        if each["kind"] == "Deployment":
+            [container] = each["spec"]["template"]["spec"]["containers"]
+            container |= {"image": IMAGE, "imagePullPolicy": "IfNotPresent"}
+            container["resources"]["requests"] = {"cpu": "50m", "memory": "128Mi"}
+        elif each["kind"] == "ConfigMap":
+            [(file, text)] = each["data"].items()
+            settings = yaml.safe_load(text) | {"integrations": {"frameworks": FRAMEWORKS}}
+            each["data"] = {file: yaml.safe_dump(settings)}
+        elif "webhooks" in each:
+            each["webhooks"] = [hook for hook in each["webhooks"] if _groups(hook) <= HOOKED]
+    return found
+
+
+def _groups(hook: Manifest) -> set[str]:
+    return {group for rule in hook["rules"] for group in rule["apiGroups"]}
+
+
+def _queue() -> list[Manifest]:
+    quotas = [
+        {"name": "cpu", "nominalQuota": CPU},
+        {"name": "memory", "nominalQuota": MEMORY},
+    ]
+    covered = [each["name"] for each in quotas]
+    flavour = {"name": QUEUE, "resources": quotas}
+    spec = {
+        "namespaceSelector": {},
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [{"coveredResources": covered, "flavors": [flavour]}],
+    }
+    return [
+        _object("ClusterQueue", QUEUE, spec=spec),
+        _object("ResourceFlavor", QUEUE, spec={"nodeLabels": FLAVOUR}),
+        _object("WorkloadPriorityClass", HIGH, value=1000),
+    ]
+
+
+def _object(kind: str, name: str, **content: Any) -> Manifest:
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": kind,
+        "metadata": {"name": name},
+        **content,
+    }

@@ -1,0 +1,68 @@
+"""The operator on a test cluster: installed from its chart, scaled, killed."""
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+from tools.kind import kind_cluster
+from tools.kind.images import Images
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.tools import tool_folder
+
+RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
+MONITORING = "e2e-monitoring"
+"""The namespace from which metrics may be scraped."""
+PODS = "app.kubernetes.io/component=operator"
+LEADER_SECONDS = 60.0
+QUICK = "settings.pollSeconds=1,settings.statusSeconds=1"
+"""So that tests wait less than users of the chart's defaults do."""
+
+
+def install(
+    cluster: Kubernetes, images: Images, sources: Path, replicas: int = 1, settings: str = QUICK
+) -> None:
+    """Install the chart of these sources, or upgrade to it, and wait until it is ready."""
+    values = [
+        f"image.tag={images.operator.rpartition(':')[2]}",
+        f"trainerImage.tag={images.trainer.rpartition(':')[2]}",
+        f"replicas={replicas}",
+        f"metrics.scrapeFrom={{{MONITORING}}}",
+        *([settings] if settings else []),
+    ]
+    kind_cluster.run(
+        [
+            str(tool_folder("helm") / "helm"), "upgrade", "--install", RELEASE,
+            str(sources / "helm" / "raggrpo-operator"), "--namespace", SYSTEM,
+            "--create-namespace", "--kubeconfig", str(cluster.kubeconfig), "--wait",
+            "--timeout", "180s", "--set", ",".join(values),
+        ]
+    )  # fmt: skip
+
+
+def scale(cluster: Kubernetes, replicas: int) -> None:
+    """Set the number of operators and wait until it is so."""
+    deployment = f"deployment/{RELEASE}"
+    cluster.kubectl("scale", deployment, f"--replicas={replicas}", "-n", SYSTEM)
+    cluster.kubectl("rollout", "status", deployment, "-n", SYSTEM)
+    if not replicas:
+        cluster.kubectl("wait", "pods", "-l", PODS, "--for=delete", "-n", SYSTEM)
+
+
+def kill(cluster: Kubernetes, pod: str = "") -> None:
+    """Give the operator, or this one of several, no time to end well."""
+    which = [pod] if pod else ["-l", PODS]
+    at_once = ("--grace-period=0", "--force", "--wait=false")
+    cluster.kubectl("delete", "pod", "-n", SYSTEM, *which, *at_once)
+
+
+def leader(cluster: Kubernetes) -> tuple[str, datetime]:
+    """Return the pod that works and since when; the Lease of one that is gone is not taken yet."""
+    deadline = time.monotonic() + LEADER_SECONDS
+    while True:
+        spec = cluster.read("lease", RELEASE, "-n", SYSTEM)["spec"]
+        holder = spec["holderIdentity"]
+        pod = ("get", "pod", holder, "-n", SYSTEM, "--ignore-not-found", "-o=name")
+        if holder and cluster.kubectl(*pod).stdout:
+            return holder, datetime.fromisoformat(spec["acquireTime"])
+        assert time.monotonic() < deadline, f"nobody leads: {spec}"
+        time.sleep(1)

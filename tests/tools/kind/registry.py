@@ -1,0 +1,73 @@
+"""An image registry in a container beside kind's nodes: what reaches a node is only new layers.
+
+`kind load` writes a whole image, 7 GB for the trainer, though only its thin last layer changed.
+Nodes need no settings for it: containerd's own client pulls by name and gives the image the name
+that pods use. The layers outlive clusters in the Docker volume `raggrpo-registry`.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from tools.kind.tools import REGISTRY, tool_folder
+
+HERE = Path(__file__).parent
+NAME = "raggrpo-registry"
+IMAGE = f"{NAME}:{REGISTRY}"
+INSIDE = f"{NAME}:5000"
+"""Where nodes find it: Docker resolves names of one network."""
+NETWORK = "kind"
+
+Run = Callable[[list[str]], str]
+"""Runs a command and returns what it printed."""
+
+
+def deliver(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
+    """Give images of this machine's Docker to nodes; layers that they have are not moved."""
+    outside = _start(run)
+    for image in images:
+        run(["docker", "tag", image, f"{outside}/{image}"])
+        run(["docker", "push", "-q", f"{outside}/{image}"])
+        run(["docker", "rmi", "--no-prune", f"{outside}/{image}"])
+        for node in nodes:
+            ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
+            run([*ctr, "pull", "--plain-http", f"{INSIDE}/{image}"])
+            run([*ctr, "tag", "--force", f"{INSIDE}/{image}", full_name(image)])
+
+
+def stop(run: Run) -> None:
+    """Remove the container; its layers stay."""
+    if run(["docker", "ps", "-aq", "-f", f"name=^{NAME}$"]).strip():
+        run(["docker", "rm", "-f", NAME])
+
+
+def full_name(image: str) -> str:
+    """Return the name under which the kubelet looks an image up."""
+    host, slash, _ = image.partition("/")
+    if not slash:
+        return f"docker.io/library/{image}"
+    return image if "." in host or ":" in host else f"docker.io/{image}"
+
+
+def _start(run: Run) -> str:
+    """Start it where it does not run; return where this machine's Docker finds it."""
+    if run(["docker", "ps", "-q", "-f", f"name=^{NAME}$"]).strip() == "":
+        if run(["docker", "images", "-q", IMAGE]).strip() == "":
+            _build(run)
+        stop(run)
+        run(
+            [
+                "docker", "run", "-d", "--name", NAME, "--network", NETWORK,
+                "-p", "127.0.0.1::5000", "-v", f"{NAME}:/data", IMAGE,
+            ]
+        )  # fmt: skip
+    port = run(["docker", "port", NAME, "5000/tcp"]).split()[0].rpartition(":")[2]
+    return f"localhost:{port}"  # Docker asks registries of this name for no certificate
+
+
+def _build(run: Run) -> None:
+    with tempfile.TemporaryDirectory() as context:
+        shutil.copy(tool_folder("registry") / "registry", context)
+        shutil.copytree(HERE / "registry_image", context, dirs_exist_ok=True)
+        run(["docker", "build", "-q", "-t", IMAGE, context])

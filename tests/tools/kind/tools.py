@@ -1,0 +1,304 @@
+"""Builds the programs of the test clusters from Go modules, once for each version and recipe.
+
+`python tests/tools/kind/tools.py kube etcd` prints a folder for each name. Standard library only.
+Go uses the machine's own module proxy; nothing here names one. What is built stays in the cache, so
+a second call takes no time.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger("tools")
+
+KUBERNETES = "v1.36.3"
+ETCD = "v3.6.8"  # these two are what kubeadm of this version names; CoreDNS 1.15 needs etcd 3.7
+COREDNS = "v1.14.2"
+CRICTL = "v1.36.0"
+KIND = "v0.33.0"
+HELM = "v4.3.1"
+KUBERAY = "v1.6.2"
+KUEUE = "v0.16.2"
+REGISTRY = "v3.1.1"
+
+SOURCES = Path(__file__).parent / "go"
+KUBE_NAMES = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kube-proxy",
+    "kubelet",
+    "kubeadm",
+    "kubectl",
+)
+"""The programs that the one executable `kube` holds; it tells them apart by its own name."""
+
+
+class CannotBuild(Exception):
+    """The machine lacks something, or a build failed; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One thing to build: `build(folder)` puts it into an empty folder."""
+
+    version: str
+    build: Callable[[Path], None]
+    recipe: str
+    """Everything besides the version that changes the result."""
+
+
+def cache_root() -> Path:
+    """Return the folder that outlives clones and test runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "raggrpo"
+
+
+def tool_folder(name: str) -> Path:
+    """Return the folder of a tool, built first when the cache does not have it.
+
+    Raises:
+        CannotBuild: Go is missing, or a build failed.
+    """
+    tool = TOOLS[name]
+    digest = hashlib.sha256(tool.recipe.encode()).hexdigest()[:12]
+    folder = cache_root() / "tools" / f"{name}-{tool.version}-{digest}"
+    if folder.is_dir():
+        return folder
+    _require_go()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with only_one(folder.with_name(f".{folder.name}.lock")):
+        if not folder.is_dir():  # another process may have built it meanwhile
+            _build(name, tool, folder)
+    return folder
+
+
+def _build(name: str, tool: Tool, folder: Path) -> None:
+    log.info("building %s %s ...", name, tool.version)
+    began = time.monotonic()
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    tool.build(unfinished)
+    unfinished.rename(folder)
+    log.info("built %s %s in %.0f s: %s", name, tool.version, time.monotonic() - began, folder)
+
+
+def _require_go() -> None:
+    if shutil.which("go") is None:
+        raise CannotBuild(
+            "Go is missing: it builds the test cluster's programs. Install Go 1.26 or newer "
+            "(https://go.dev/doc/install, or a distribution's package) and put it on PATH"
+        )
+
+
+@contextmanager
+def only_one(lock: Path) -> Iterator[None]:
+    """Let one process at a time in."""
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _go(*arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run Go at the lowest priority: a build must not starve what else runs here."""
+    quiet = ["nice", "-n", "19"]
+    if shutil.which("ionice"):
+        quiet += ["ionice", "-c3"]
+    ended = subprocess.run(
+        [*quiet, "go", *arguments],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0", **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        command = " ".join(["go", *arguments])[:200]
+        raise CannotBuild(f"`{command}` failed in {folder}:\n{ended.stderr[-3000:]}")
+    output: str = ended.stdout
+    return output
+
+
+_FLAGS = {"GOFLAGS": "-trimpath -buildvcs=false -mod=mod"}
+_SMALL = "-s -w"
+
+
+def _install(package: str, version: str) -> Callable[[Path], None]:
+    def build(folder: Path) -> None:
+        _go(
+            "install", "-ldflags", _SMALL, f"{package}@{version}",
+            folder=folder, environment={"GOBIN": str(folder), "GOFLAGS": "-trimpath"},
+        )  # fmt: skip
+
+    return build
+
+
+def _version_stamp() -> str:
+    """Return the linker's options that tell Kubernetes its version: image names come from it."""
+    minor = KUBERNETES.removeprefix("v").split(".")[1]
+    values = {
+        "gitVersion": KUBERNETES, "gitMajor": "1", "gitMinor": minor, "gitTreeState": "clean",
+    }  # fmt: skip
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return " ".join(f"-X {p}.{key}={value}" for p in packages for key, value in values.items())
+
+
+def _kubernetes_module() -> Path:
+    """Return a folder with one module that requires all programs of a node, so they agree."""
+    folder = cache_root() / "sources" / f"kubernetes-{_digest(_KUBERNETES_RECIPE)}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with only_one(folder.with_name(f".{folder.name}.lock")):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(SOURCES, folder)
+            _write_kubernetes_go_mod(folder)
+            _go("mod", "tidy", "-e", folder=folder)
+            (folder / "complete").touch()
+    return folder
+
+
+def _write_kubernetes_go_mod(folder: Path) -> None:
+    """Upstream replaces its staging modules by folders that the module zip lacks: name versions."""
+    described = _go("mod", "download", "-json", f"k8s.io/kubernetes@{KUBERNETES}", folder=folder)
+    upstream = Path(json.loads(described)["GoMod"]).read_text()
+    published = KUBERNETES.replace("v1.", "v0.", 1)
+    staging = re.findall(r"^\t(k8s\.io/\S+) => \./staging", upstream, re.MULTILINE)
+    lines = [
+        "module example.org/cluster",
+        *re.findall(r"^(?:go|godebug) .*", upstream, re.MULTILINE),
+        f"require k8s.io/kubernetes {KUBERNETES}",
+        f"require github.com/coredns/coredns {COREDNS}",
+        f"require go.etcd.io/etcd/server/v3 {ETCD}",
+        f"require sigs.k8s.io/cri-tools {CRICTL}",
+        *(f"replace {module} => {module} {published}" for module in staging),
+    ]
+    (folder / "go.mod").write_text("\n".join(lines) + "\n")
+
+
+def _build_kube(folder: Path) -> None:
+    _go(
+        "build", "-tags", "providerless", "-ldflags", f"{_SMALL} {_version_stamp()}",
+        "-o", str(folder / "kube"), "./kube",
+        folder=_kubernetes_module(), environment=_FLAGS,
+    )  # fmt: skip
+    for name in KUBE_NAMES:
+        (folder / name).symlink_to("kube")
+
+
+def _program(package: str, name: str) -> Callable[[Path], None]:
+    def build(folder: Path) -> None:
+        _go(
+            "build", "-ldflags", _SMALL, "-o", str(folder / name), package,
+            folder=_kubernetes_module(), environment=_FLAGS,
+        )  # fmt: skip
+
+    return build
+
+
+_KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
+
+
+def _build_kuberay(folder: Path) -> None:
+    """`go install` asks for the module's version list, which a proxy may refuse; this does not."""
+    _build_within(folder, _KUBERAY_MODULE, KUBERAY, _KUBERAY_MODULE, "manager")
+
+
+_KUEUE_MODULE = "sigs.k8s.io/kueue"
+
+
+def _build_kueue(folder: Path) -> None:
+    _build_within(folder, _KUEUE_MODULE, KUEUE, f"{_KUEUE_MODULE}/cmd/kueue", "manager")
+
+
+_REGISTRY_MODULE = "github.com/distribution/distribution/v3"
+_REGISTRY_MAIN = (SOURCES.with_name("registry_image") / "main.go").read_text()
+
+
+def _build_registry(folder: Path) -> None:
+    _build_within(folder, _REGISTRY_MODULE, REGISTRY, ".", "registry", _REGISTRY_MAIN)
+
+
+def _build_within(
+    folder: Path, module: str, version: str, package: str, name: str, main: str = ""
+) -> None:
+    """Build a package in a module of our own that requires another one."""
+    own = folder / "module"
+    own.mkdir()
+    (own / "go.mod").write_text(
+        f"module example.org/{name}\n\ngo 1.26.0\n\nrequire {module} {version}\n"
+    )
+    if main:
+        (own / "main.go").write_text(main)
+    _go(
+        "build", "-ldflags", _SMALL, "-o", str(folder / name), package,
+        folder=own, environment=_FLAGS,
+    )  # fmt: skip
+    shutil.rmtree(own)
+
+
+def _config_of(module: str, version: str) -> Callable[[Path], None]:
+    """KubeRay's and Kueue's modules carry CRDs, roles and deployment as a kustomization."""
+
+    def copy(folder: Path) -> None:
+        described = _go("mod", "download", "-json", f"{module}@{version}", folder=folder)
+        shutil.copytree(Path(json.loads(described)["Dir"]) / "config", folder, dirs_exist_ok=True)
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(path.stat().st_mode | 0o200)  # the module cache is read-only
+
+    return copy
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+_KUBERNETES_RECIPE = "\n".join(
+    [KUBERNETES, ETCD, COREDNS, CRICTL, _SMALL, str(_FLAGS)]
+    + [path.read_text() for path in sorted(SOURCES.rglob("*.go"))]
+)
+
+TOOLS: Mapping[str, Tool] = {
+    "kube": Tool(KUBERNETES, _build_kube, _KUBERNETES_RECIPE),
+    "etcd": Tool(ETCD, _program("./etcd", "etcd"), _KUBERNETES_RECIPE),
+    "coredns": Tool(COREDNS, _program("./coredns", "coredns"), _KUBERNETES_RECIPE),
+    "pause": Tool(KUBERNETES, _program("./pause", "pause"), _KUBERNETES_RECIPE),
+    "crictl": Tool(
+        CRICTL, _program("sigs.k8s.io/cri-tools/cmd/crictl", "crictl"), _KUBERNETES_RECIPE
+    ),
+    "kind": Tool(KIND, _install("sigs.k8s.io/kind", KIND), _SMALL),
+    "helm": Tool(HELM, _install("helm.sh/helm/v4/cmd/helm", HELM), _SMALL),
+    "registry": Tool(REGISTRY, _build_registry, f"{_SMALL} {_FLAGS} {_REGISTRY_MAIN}"),
+    "kuberay": Tool(KUBERAY, _build_kuberay, f"{_SMALL} {_FLAGS}"),
+    "kuberay-config": Tool(KUBERAY, _config_of(_KUBERAY_MODULE, KUBERAY), ""),
+    "kueue": Tool(KUEUE, _build_kueue, f"{_SMALL} {_FLAGS}"),
+    "kueue-config": Tool(KUEUE, _config_of(_KUEUE_MODULE, KUEUE), ""),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Build the named tools and print their folders, one a line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="+", choices=sorted(TOOLS))
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for name in parser.parse_args(arguments).names:
+        try:
+            print(tool_folder(name))
+        except CannotBuild as reason:
+            raise SystemExit(f"{name}: {reason}") from reason
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""A job that really trains on the test cluster, and what a test asks of it while it does."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api import names
+from support.builders.word_model import write_word_model
+from tools.kind.kind_cluster import BASE_IMAGE
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.objects import a_claim, a_pod, mounting
+from tools.kind.program import Program
+from tools.kind.tools import tool_folder
+
+MOUNT = "/mnt/work"
+CLAIM = "work"
+PROMPTS = 64
+KILL_DRIVER = ("pkill", "-KILL", "-f", "^python -m raggrpo_trainer$")
+"""For the head's container."""
+LIST_SUBMISSIONS = (
+    "python",
+    "-c",
+    "import json, os, urllib.request as u;"
+    "r = u.Request('http://127.0.0.1:8265/api/jobs/', headers="
+    "{'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']});"
+    "print(json.dumps([j for j in json.load(u.urlopen(r)) if j['submission_id']]))",
+)
+"""For the head's container: what its Jobs API tells of every submission."""
+MINUTES = 8
+"""How long one change of a job's state may take on a busy machine."""
+Status = Mapping[str, Any]
+
+
+def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
+    """Return a job on the volume that `seeded` fills; every step takes at least a second."""
+    pace = ";".join(f"slow-step@step={step}:1@attempt=0" for step in range(1, steps + 1))
+    return {
+        "apiVersion": "raggrpo.io/v1alpha1",
+        "kind": "RagGrpoJob",
+        "metadata": {"name": name},
+        "spec": {
+            "image": image,
+            "model": {"path": f"{MOUNT}/model"},
+            "data": {
+                "trainFiles": [f"{MOUNT}/train.jsonl"],
+                "trainBatchSize": 4,
+                "maxPromptLength": 16,
+                "maxResponseLength": 8,
+            },
+            "rollout": {"n": 4, "temperature": 1.0},
+            "training": {"totalSteps": steps, "learningRate": 1e-3, "precision": "FP32"},
+            "checkpoint": {"path": f"{MOUNT}/checkpoints", "everySteps": 4},
+            "resources": {"device": "CPU", "cpu": "100m"},
+            "volumes": [{"name": "work", "claimName": CLAIM, "mountPath": MOUNT}],
+            "env": [{"name": "RAGGRPO_FAULT", "value": pace}],
+            **spec,
+        },
+    }
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One job by its name."""
+
+    cluster: Kubernetes
+    namespace: str
+    name: str
+
+    @property
+    def _mine(self) -> str:
+        return f"{names.LABEL_JOB}={self.name}"
+
+    def kubectl(self, *arguments: str, **more: Any) -> str:
+        """Run kubectl in the job's namespace and return what it printed."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments, **more).stdout
+
+    def patch(self, **spec: Any) -> None:
+        """Change the job's spec."""
+        patch = json.dumps({"spec": spec})
+        self.kubectl("patch", "rgj", self.name, "--type=merge", "-p", patch)
+
+    def status(self) -> Status:
+        """Return the job's status."""
+        job = self.cluster.read("rgj", self.name, "-n", self.namespace)
+        found: Status = job.get("status", {})
+        return found
+
+    def until(self, is_so: Callable[[Status], bool], what: str) -> Status:
+        """Wait until the status is so and return it; a job that has failed never will be."""
+        deadline = time.monotonic() + 60 * MINUTES
+        while not is_so(status := self.status()):
+            told = json.dumps(status.get("conditions"), indent=1)
+            assert status.get("phase") not in ("Failed", "Invalid"), f"no {what}:\n{told}"
+            assert time.monotonic() < deadline, f"no {what}:\n{told}"
+            time.sleep(1)
+        return status
+
+    def until_done(self, steps: int, attempt: int) -> Status:
+        """Wait until an attempt has done so many steps and return the status."""
+
+        def is_so(status: Status) -> bool:
+            newest = (status.get("attempts") or [{}])[0]
+            begun = newest.get("number") == attempt and newest.get("fromStep") is not None
+            return begun and newest["toStep"] >= newest["fromStep"] + steps
+
+        return self.until(is_so, f"{steps} steps of attempt {attempt}")
+
+    def until_complete(self) -> Status:
+        """Wait as a user's script would, and return the status."""
+        self.kubectl(
+            "wait", f"rgj/{self.name}", "--for=condition=Complete", f"--timeout={MINUTES}m",
+            deadline=60 * MINUTES + 30,
+        )  # fmt: skip
+        return self.status()
+
+    def pod(self, role: str) -> str:
+        """Return the name of the first pod with this role."""
+        labels = f"{self._mine},{names.LABEL_ROLE}={role}"
+        return self.kubectl("get", "pods", "-l", labels, "-o=name").split()[0].split("/")[1]
+
+    def node_of(self, role: str) -> str:
+        """Return the node of the first pod with this role."""
+        return self.kubectl("get", "pod", self.pod(role), "-o=jsonpath={.spec.nodeName}")
+
+    def in_head(self, *command: str) -> str:
+        """Run a command in the head's container."""
+        return self.kubectl("exec", self.pod("head"), "-c", "ray-head", "--", *command)
+
+    def kill_driver(self) -> None:
+        """End the driver as the kernel would."""
+        self.in_head(*KILL_DRIVER)
+
+    def submissions(self) -> dict[str, str]:
+        """Return the status of every submission that the head knows."""
+        found = json.loads(self.in_head(*LIST_SUBMISSIONS))
+        return {each["submission_id"]: each["status"] for each in found}
+
+    def until_freed(self, seconds: float) -> None:
+        """Wait until no pod and no RayCluster of the job is left."""
+        deadline = time.monotonic() + seconds
+        while left := self.kubectl("get", "rayclusters,pods", "-l", self._mine, "-o=name"):
+            assert time.monotonic() < deadline, f"still there after {seconds:.0f} s: {left}"
+            time.sleep(0.5)
+
+    def ray_cluster(self) -> dict[str, Any]:
+        """Return the job's only RayCluster."""
+        [found] = self.cluster.read("rayclusters", "-n", self.namespace)["items"]
+        cluster: dict[str, Any] = found
+        return cluster
+
+    def on_volume(self, image: str) -> dict[str, Any]:
+        """Return the files of the exported model, and the steps of the history."""
+        script = (
+            "import json, pathlib as p; from raggrpo_api.history import read_history as r;"
+            f"c = p.Path('{MOUNT}/checkpoints');"
+            "print(json.dumps({'export': sorted(f.name for f in (c / 'export').iterdir()),"
+            "'steps': [s['step'] for s in r(c / 'logs')]}))"
+        )
+        pod = mounting(a_pod("reader", image, ["python", "-c", script]), CLAIM, MOUNT)
+        self.cluster.apply(pod, namespace=self.namespace)
+        self.kubectl("wait", "pod/reader", "--for=jsonpath={.status.phase}=Succeeded")
+        found: dict[str, Any] = json.loads(self.kubectl("logs", "reader"))
+        return found
+
+
+def write_model_and_data(folder: Path) -> Path:
+    """Write a tiny model, prompts and passages, few enough bytes for a ConfigMap."""
+    words = [str(number) for number in range(PROMPTS + 1)]
+    write_word_model(folder, ["+", "=", *words])
+    numbers = range(PROMPTS)
+    prompts = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in numbers]
+    write_rows(folder / "train.jsonl", prompts)
+    passages = [{"id": str(n), "contents": f"{n} + 1 = {n + 1}"} for n in numbers]
+    write_rows(folder / "corpus.jsonl", passages)
+    return folder
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write a JSONL file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def seed(cluster: Kubernetes, namespace: str, model: Path) -> None:
+    """Make the claim and copy the model and its prompts to it."""
+    cluster.kubectl("create", "configmap", "seed", f"--from-file={model}", "-n", namespace)
+    script = f"mkdir {MOUNT}/model; cp -L /seed/* {MOUNT}/model; mv {MOUNT}/model/*.jsonl {MOUNT}"
+    pod = mounting(a_pod("seed", BASE_IMAGE, ["bash", "-ec", script]), CLAIM, MOUNT)
+    pod["spec"]["volumes"].append({"name": "seed", "configMap": {"name": "seed"}})
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "seed", "mountPath": "/seed"})
+    cluster.apply(a_claim(CLAIM), pod, namespace=namespace)
+    succeeded = "--for=jsonpath={.status.phase}=Succeeded"
+    cluster.kubectl("wait", "pod/seed", succeeded, "--timeout=90s", "-n", namespace)
+
+
+def attempts(status: Status) -> list[tuple[int, str | None, str]]:
+    """Return number, cause of the end and tier of every attempt, oldest first."""
+    found = reversed(status["attempts"])
+    return [(each["number"], each.get("cause"), each["tier"]) for each in found]
+
+
+@contextmanager
+def lifetimes(cluster: Kubernetes, namespace: str) -> Iterator[Callable[[], list[str]]]:
+    """Yield a function that tells every birth and death of a RayCluster there, none left out."""
+    file = cluster.folder / f"{namespace}.watch"
+    command = [
+        str(tool_folder("kube") / "kubectl"), "get", "rayclusters", "-n", namespace, "--watch",
+        "--output-watch-events", "-o=json", f"--kubeconfig={cluster.kubeconfig}",
+    ]  # fmt: skip
+    watch = Program("kubectl get --watch", command, file)
+    watch.start()
+    try:
+        yield lambda: list(_births_and_deaths(file.read_text()))
+    finally:
+        watch.stop()
+        file.unlink()
+
+
+def _births_and_deaths(text: str) -> Iterator[str]:
+    decoder, place = json.JSONDecoder(), 0
+    while place < len(text):
+        event, place = decoder.raw_decode(text, place)
+        place += 1  # the line's end
+        if event["type"] != "MODIFIED":
+            yield f"{event['object']['metadata']['name']} {event['type']}"

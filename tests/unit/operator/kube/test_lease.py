@@ -1,0 +1,146 @@
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from raggrpo_operator.errors import Conflict
+from raggrpo_operator.kube.client import LEASES
+from raggrpo_operator.kube.lease import DURATION_SECONDS, Lease
+from support.fakes.fake_kube import FakeKube, trouble_with
+
+
+@dataclass
+class Clock:
+    """Time that moves when somebody sleeps."""
+
+    now: float = 1000.0
+    after_sleep: dict[int, object] = field(default_factory=dict)
+    sleeps: int = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.sleeps += 1
+        if step := self.after_sleep.get(self.sleeps):
+            assert callable(step)
+            step()
+        await asyncio.sleep(0)
+
+
+def a_lease(kube: FakeKube, clock: Clock, identity: str) -> Lease:
+    return Lease(kube, "here", "operator", identity, clock=clock, sleep=clock.sleep)
+
+
+def holder(kube: FakeKube) -> str:
+    return str(kube.objects[LEASES.plural, "here", "operator"]["spec"]["holderIdentity"])
+
+
+async def test_the_first_one_leads_and_the_second_waits_until_the_lease_is_old() -> None:
+    kube, clock = FakeKube(), Clock()
+    await a_lease(kube, clock, "one").acquire()
+
+    begun = clock.now
+    await a_lease(kube, clock, "two").acquire()
+
+    assert holder(kube) == "two"
+    assert DURATION_SECONDS <= clock.now - begun <= 20
+
+
+async def test_a_lease_that_is_renewed_keeps_others_out() -> None:
+    kube, clock = FakeKube(), Clock()
+    first, second = a_lease(kube, clock, "one"), a_lease(kube, clock, "two")
+    await first.acquire()
+
+    for _ in range(20):
+        clock.now += DURATION_SECONDS - 1
+        assert await first._take()
+        assert not await second._take()
+
+
+async def test_a_released_lease_is_free_at_once() -> None:
+    kube, clock = FakeKube(), Clock()
+    first = a_lease(kube, clock, "one")
+    await first.acquire()
+
+    await first.release()
+    begun = clock.now
+    await a_lease(kube, clock, "two").acquire()
+
+    assert clock.now == begun
+    assert holder(kube) == "two"
+
+
+async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
+    kube, clock = FakeKube(), Clock()
+    lease = a_lease(kube, clock, "one")
+    await lease.acquire()
+    renewed = clock.now
+    kube.before = trouble_with("get")
+
+    await lease.keep()
+
+    assert clock.now - renewed < DURATION_SECONDS
+
+
+async def test_a_short_trouble_costs_nothing() -> None:
+    kube, clock = FakeKube(), Clock()
+    lease = a_lease(kube, clock, "one")
+    await lease.acquire()
+
+    def fail() -> None:
+        kube.before = trouble_with("get", "apply")
+
+    def recover() -> None:
+        kube.before = lambda verb, plural: None
+
+    clock.after_sleep = {2: fail, 4: recover}
+    enough = asyncio.Event()
+    clock.after_sleep[20] = enough.set
+    keeping = asyncio.create_task(lease.keep())
+    await asyncio.wait(
+        [keeping, asyncio.ensure_future(enough.wait())], return_when="FIRST_COMPLETED"
+    )
+
+    assert not keeping.done()
+    keeping.cancel()
+
+
+async def test_a_leader_that_was_replaced_notices_it() -> None:
+    kube, clock = FakeKube(), Clock()
+    first, second = a_lease(kube, clock, "one"), a_lease(kube, clock, "two")
+    await first.acquire()
+    await second._take()
+    clock.now += DURATION_SECONDS
+    assert await second._take()
+
+    async with asyncio.timeout(5):
+        await first.keep()
+
+    assert holder(kube) == "two"
+
+
+async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
+    kube, clock = FakeKube(), Clock()
+    await a_lease(kube, clock, "gone").acquire()
+    first, second = a_lease(kube, clock, "one"), a_lease(kube, clock, "two")
+    assert not await first._take()
+    assert not await second._take()
+    clock.now += DURATION_SECONDS
+    read = await kube.get(LEASES, "here", "operator")
+
+    assert await first._take()
+    with pytest.raises(Conflict):  # what the second would write rests on the old version
+        await kube.apply(second._lease(read))
+    assert not await second._take()
+
+
+@pytest.mark.parametrize("transitions", [1, 2])
+async def test_transitions_are_counted(transitions: int) -> None:
+    kube, clock = FakeKube(), Clock()
+    for number in range(transitions):
+        lease = a_lease(kube, clock, f"replica-{number}")
+        await lease.acquire()
+    found = kube.objects[LEASES.plural, "here", "operator"]["spec"]
+    assert found["leaseTransitions"] == transitions

@@ -1,0 +1,225 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from raggrpo_api.status import Cause
+from raggrpo_operator.kube.cluster_objects import JobKey
+from raggrpo_operator.kube.pod_evidence import loss, start_problem
+from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from support.builders.pods import Manifest, a_pod, container, ended
+
+NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
+KEY = JobKey("default", "small")
+LONG_AGO = NOW - timedelta(days=1)
+
+
+def disrupted(reason: str) -> Manifest:
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": reason,
+        "message": "because",
+        "lastTransitionTime": "2026-11-21T12:00:40Z",
+    }
+    return {"phase": "Running", "conditions": [condition]}
+
+
+EVICTED = {"phase": "Failed", "reason": "Evicted"}
+LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
+    "runs": (a_pod(), False, None, ""),
+    "out of memory": (
+        a_pod(container(ended("OOMKilled", 137))),
+        False,
+        Cause.HOST_OUT_OF_MEMORY,
+        "OOMKilled, limit 2Gi",
+    ),
+    "out of memory, restarted in place": (
+        a_pod(container(last=ended("OOMKilled", 137))),
+        False,
+        Cause.HOST_OUT_OF_MEMORY,
+        "OOMKilled",
+    ),
+    "out of memory, then deleted": (
+        a_pod(container(ended("OOMKilled", 137)), going=True),
+        True,
+        Cause.HOST_OUT_OF_MEMORY,
+        "OOMKilled",
+    ),
+    "node short of memory": (
+        a_pod(EVICTED | {"message": "The node was low on resource: memory."}),
+        False,
+        Cause.HOST_OUT_OF_MEMORY,
+        "low on resource: memory",
+    ),
+    "node short of disk": (
+        a_pod(EVICTED | {"message": "The node was low on resource: ephemeral-storage."}),
+        False,
+        Cause.NODE_LOST,
+        "ephemeral-storage",
+    ),
+    "preempted": (a_pod(disrupted("PreemptionByScheduler")), False, Cause.PREEMPTED, "because"),
+    "drained": (a_pod(disrupted("EvictionByEvictionAPI")), True, Cause.PREEMPTED, "because"),
+    "node tainted": (a_pod(disrupted("DeletionByTaintManager")), False, Cause.NODE_LOST, "because"),
+    "node gone": (a_pod(disrupted("DeletionByPodGC")), False, Cause.NODE_LOST, "because"),
+    "node shut down": (a_pod(disrupted("TerminationByKubelet")), False, Cause.NODE_LOST, "because"),
+    "worker ended": (
+        a_pod(container(ended(code=1))),
+        False,
+        Cause.WORKER_LOST,
+        "trainer pod small-c1-worker-0: ended with exit code 1 (Error)",
+    ),
+    "head restarted in place": (
+        a_pod(container(last=ended(code=139)), kind="head"),
+        False,
+        Cause.HEAD_LOST,
+        "ended with exit code 139",
+    ),
+    "worker deleted": (a_pod(), True, Cause.WORKER_LOST, "was deleted"),
+    "worker being deleted, its container ends": (
+        a_pod(container(ended(code=143)), going=True),
+        False,
+        Cause.WORKER_LOST,
+        "was deleted",
+    ),
+    "head deleted": (a_pod(kind="head"), True, Cause.HEAD_LOST, "was deleted"),
+    "failed without a container": (
+        a_pod({"phase": "Failed", "reason": "NodeAffinity", "message": "no"}),
+        False,
+        Cause.WORKER_LOST,
+        "NodeAffinity",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_pod_tells_why_it_is_lost(case: str) -> None:
+    pod, was_deleted, cause, words = LOSSES[case]
+    found = loss(pod, NOW, was_deleted=was_deleted)
+    assert (found.cause if found else None) == cause
+    assert words in (found.message if found else "")
+
+
+BLAMED = {
+    "node short of disk",
+    "node tainted",
+    "node gone",
+    "node shut down",
+    "worker ended",
+    "head restarted in place",
+    "failed without a container",
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_somebody_took_the_pod(
+    case: str,
+) -> None:
+    pod, was_deleted, _, _ = LOSSES[case]
+    pod["spec"]["nodeName"] = "gpu-7"
+
+    found = loss(pod, NOW, was_deleted=was_deleted)
+
+    assert (found.node if found else "") == ("gpu-7" if case in BLAMED else "")
+
+
+def waiting(reason: str, message: str = "the pod's own words") -> Manifest:
+    return container({"waiting": {"reason": reason, "message": message}})
+
+
+def unscheduled(message: str) -> Manifest:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+    }
+    return {"phase": "Pending", "conditions": [condition]}
+
+
+STARTS: dict[str, tuple[Manifest, bool | None]] = {
+    "runs": (container(), None),
+    "is being created": (waiting("ContainerCreating"), None),
+    "image": (waiting("ImagePullBackOff"), True),
+    "wrong image name": (waiting("InvalidImageName"), True),
+    "missing secret": (waiting("CreateContainerConfigError"), True),
+    "crashes": (waiting("CrashLoopBackOff"), True),
+    "no node": (unscheduled("the pod's own words: 0/1 nodes: Insufficient nvidia.com/gpu"), False),
+    "no claim": (unscheduled("the pod's own words: claim not found"), False),
+}
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_a_pod_that_does_not_start_is_told_in_its_own_words(case: str) -> None:
+    status, is_final = STARTS[case]
+    found = start_problem(a_pod(status))
+    assert (found.is_final if found else None) == is_final
+    assert found is None or "the pod's own words" in found.message
+
+
+def a_book() -> EvidenceBook:
+    return EvidenceBook(timedelta(seconds=120))
+
+
+def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion() -> None:
+    book = a_book()
+    book.note(KEY, a_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
+    book.note(KEY, a_pod(), NOW, was_deleted=True)
+
+    [found] = book.losses(KEY, "small-c1", LONG_AGO)
+    assert found.cause is Cause.HOST_OUT_OF_MEMORY
+
+
+def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
+    book = a_book()
+    book.note(KEY, a_pod(name="w0"), NOW, was_deleted=True)
+    book.note(KEY, a_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False)
+
+    assert [each.pod for each in book.losses(KEY, "small-c1", LONG_AGO)] == ["w1", "w0"]
+
+
+def test_a_loss_before_the_attempt_says_nothing_about_it_and_a_later_one_does() -> None:
+    book, since = a_book(), datetime(2026, 11, 21, 12, 1, 30, tzinfo=UTC)
+    book.note(KEY, a_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
+    assert book.losses(KEY, "small-c1", since) == []
+
+    again = container(last=ended("OOMKilled", 137, at="2026-11-21T12:01:40Z"))
+    book.note(KEY, a_pod(again), NOW, was_deleted=False)
+    assert len(book.losses(KEY, "small-c1", since)) == 1
+
+
+def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> None:
+    book = a_book()
+    book.note(KEY, a_pod(), NOW, was_deleted=True)
+    assert book.losses(KEY, "small-c2", LONG_AGO) == []
+    assert book.losses(JobKey("default", "other"), "small-c1", LONG_AGO) == []
+
+    book.forget(KEY)
+    assert book.losses(KEY, "small-c1", LONG_AGO) == []
+
+
+def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
+    book, pods = a_book(), [a_pod(waiting("CreateContainerConfigError"))]
+
+    early, is_final_early = book.start_problem(KEY, pods, NOW)
+    _, is_final_late = book.start_problem(KEY, pods, NOW + timedelta(seconds=121))
+
+    assert early is not None
+    assert not is_final_early
+    assert is_final_late
+
+
+def test_a_start_that_was_mended_begins_its_grace_anew() -> None:
+    book, failing = a_book(), [a_pod(waiting("ImagePullBackOff"))]
+    book.start_problem(KEY, failing, NOW)
+    assert book.start_problem(KEY, [a_pod()], NOW + timedelta(seconds=60)) == (None, False)
+
+    _, is_final = book.start_problem(KEY, failing, NOW + timedelta(seconds=130))
+    assert not is_final
+
+
+def test_an_unschedulable_pod_never_becomes_final() -> None:
+    book, pods = a_book(), [a_pod(unscheduled("no node"))]
+    for seconds in (0, 10_000):
+        found, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
+        assert found is not None
+        assert not is_final

@@ -1,0 +1,61 @@
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from aiohttp import web
+
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_operator.kube.cluster_objects import JobKey
+from raggrpo_operator.kubernetes_runtime.rounds.heads import Head, HeadAddress, Heads
+
+ONE, OTHER = JobKey("default", "one"), JobKey("default", "other")
+
+
+class World:
+    """Many heads behind one port, and the tokens that they were asked with."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        self.connections: set[object] = set()
+        self.heads: Heads
+
+    async def progress(self, request: web.Request) -> web.Response:
+        self.tokens.append(request.headers["Authorization"])
+        self.connections.add(request.transport)
+        text = Progress(attempt=1, stage=Stage.TRAINING).model_dump_json(by_alias=True)
+        return web.Response(text=text)
+
+    def head(self, key: JobKey) -> Head:
+        return self.heads.head(key, f"{key.name}-c1", f"uid of {key.name}", f"token-{key.name}")
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    app = web.Application()
+    app.add_routes([web.get("/{cluster}/progress", made.progress)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    made.heads = Heads(lambda _, name: HeadAddress(f"{base}/{name}", f"{base}/{name}"))
+    yield made
+    await made.heads.close()
+    await runner.cleanup()
+
+
+async def test_each_head_is_asked_with_its_own_token_over_shared_connections(world: World) -> None:
+    for key in (ONE, OTHER, ONE):
+        assert await world.head(key).progress.read() is not None
+
+    assert world.tokens == [f"Bearer token-{key.name}" for key in (ONE, OTHER, ONE)]
+    assert len(world.connections) == 1
+
+
+async def test_a_job_that_is_forgotten_takes_no_connection_from_the_others(world: World) -> None:
+    await world.head(ONE).progress.read()
+    other = world.head(OTHER)
+
+    await world.heads.forget(ONE)
+
+    assert await other.progress.read() is not None
+    assert len(world.connections) == 1

@@ -1,0 +1,249 @@
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from raggrpo_api import names
+from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_operator.core.lifecycle.observed import (
+    ClusterObserved,
+    PreflightObserved,
+    RetrieverObserved,
+)
+from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, Weight
+from raggrpo_operator.kubernetes_runtime.rounds.observe import (
+    ending_cluster,
+    may_save,
+    observed_cluster,
+    observed_preflight,
+    observed_retrievers,
+)
+from support.builders.jobs import KNOWN_TINY, a_job
+from support.builders.pods import JOB_UID, Manifest, a_pod, a_ray_cluster, container, ended
+
+NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
+
+
+def a_loss(cause: Cause, weight: Weight, *, is_head: bool = False) -> Loss:
+    return Loss("pod", "uid", is_head, cause, f"told: {cause}", NOW, weight)
+
+
+def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
+    given: dict[str, Any] = {
+        "losses": [],
+        "problem": None,
+        "problem_is_final": False,
+        "is_reachable": True,
+        **more,
+    }
+    return observed_cluster(ray_cluster, **given)
+
+
+OOM = a_loss(Cause.HOST_OUT_OF_MEMORY, Weight.OUT_OF_MEMORY)
+HEAD_DELETED = a_loss(Cause.HEAD_LOST, Weight.DELETED, is_head=True)
+WORKER_DELETED = a_loss(Cause.WORKER_LOST, Weight.DELETED)
+IMAGE = StartProblem("pod", "uid", "told: no image", is_final=True)
+
+
+def test_a_cluster_whose_pods_are_all_ready_and_that_answers_is_ready() -> None:
+    assert observed(a_ray_cluster()) == ClusterObserved(1, is_ready=True)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"ready_workers": 1}, {"ready_workers": 0}], ids=["one of two", "none"]
+)
+def test_a_cluster_without_all_its_workers_is_not_ready(changes: dict[str, Any]) -> None:
+    assert not observed(a_ray_cluster(**changes)).is_ready
+
+
+def test_a_cluster_whose_jobs_api_is_silent_is_not_ready_and_not_lost() -> None:
+    assert observed(a_ray_cluster(), is_reachable=False) == ClusterObserved(1)
+
+
+def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> None:
+    alone = observed(a_ray_cluster(), losses=[HEAD_DELETED])
+    assert (alone.is_lost, alone.cause) == (True, Cause.HEAD_LOST)
+
+    beside = observed(a_ray_cluster(), losses=[OOM, HEAD_DELETED])
+    assert (beside.is_lost, beside.cause) == (True, Cause.HOST_OUT_OF_MEMORY)
+
+
+def test_a_lost_worker_is_a_cause_and_no_lost_cluster() -> None:
+    found = observed(a_ray_cluster(), losses=[WORKER_DELETED])
+    assert (found.is_lost, found.cause) == (False, Cause.WORKER_LOST)
+
+
+def test_a_cluster_that_is_being_deleted_is_lost() -> None:
+    found = observed(a_ray_cluster(going=True))
+    assert (found.is_lost, found.cause) == (True, Cause.HEAD_LOST)
+
+
+def test_a_cluster_that_a_queue_holds_back_is_queued_whatever_its_pods_tell() -> None:
+    cluster = a_ray_cluster(head_ready=False, ready_workers=0)
+    cluster["spec"]["suspend"] = True
+    cluster["metadata"]["labels"][names.LABEL_QUEUE] = "research"
+
+    seen = observed(cluster, losses=[HEAD_DELETED], problem=IMAGE, problem_is_final=True)
+
+    words = "RayCluster small-c1: waits in queue research"
+    assert seen == ClusterObserved(1, is_queued=True, message=words)
+
+
+def test_a_queued_cluster_that_is_being_deleted_is_lost() -> None:
+    cluster = a_ray_cluster(going=True)
+    cluster["spec"]["suspend"] = True
+
+    assert observed(cluster).is_lost
+
+
+def test_a_pod_that_does_not_start_is_told_and_becomes_the_cause_when_it_is_final() -> None:
+    waiting = observed(a_ray_cluster(ready_workers=0), problem=IMAGE)
+    assert (waiting.cause, waiting.message) == (None, "told: no image")
+
+    final = observed(a_ray_cluster(ready_workers=0), problem=IMAGE, problem_is_final=True)
+    assert final.cause is Cause.START_FAILED
+
+
+def test_pods_that_may_not_be_created_are_told() -> None:
+    refused = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreateWorkerPod",
+        "message": "exceeded quota",
+    }
+    found = observed(a_ray_cluster(ready_workers=0, conditions=[refused]))
+    assert found.message == "FailedCreateWorkerPod: exceeded quota"
+
+
+def preflight(status: Manifest, **about: Any) -> Manifest:
+    labels = {names.LABEL_SPEC_HASH: about.pop("spec_hash", "abc")}
+    return a_pod(status, name="small-preflight", owner=JOB_UID, labels=labels, **about)
+
+
+def done(message: str, code: int = 0) -> Manifest:
+    state = ended("Completed", code)
+    state["terminated"]["message"] = message
+    return container(state)
+
+
+RESULT = PreflightResult(facts=KNOWN_TINY)
+PREFLIGHTS: dict[str, tuple[Manifest, PreflightObserved | None]] = {
+    "runs": (preflight({"phase": "Pending"}), PreflightObserved("abc")),
+    "has its result": (
+        preflight(done(RESULT.model_dump_json(by_alias=True))),
+        PreflightObserved("abc", RESULT),
+    ),
+    "is being deleted": (preflight({"phase": "Pending"}, going=True), None),
+}
+
+
+@pytest.mark.parametrize("case", PREFLIGHTS)
+def test_the_preflight_pod_is_read(case: str) -> None:
+    pod, expected = PREFLIGHTS[case]
+    assert observed_preflight([pod], None, False) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (done("Traceback: no module", 1), "exit code 1 (Completed) without a result: Traceback"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, "Evicted: low on"),
+    ],
+    ids=["crashed", "evicted"],
+)
+def test_a_preflight_that_ends_without_a_result_says_why(status: Manifest, words: str) -> None:
+    found = observed_preflight([preflight(status)], None, False)
+    assert found is not None
+    assert found.result is None
+    assert words in found.problem
+
+
+def test_a_preflight_that_cannot_start_waits_and_then_has_a_problem() -> None:
+    pod = preflight({"phase": "Pending"})
+    early, late = (observed_preflight([pod], IMAGE, final) for final in (False, True))
+    assert early == PreflightObserved("abc", waiting_for="told: no image")
+    assert late == PreflightObserved("abc", problem="told: no image")
+
+
+def test_of_two_preflights_the_newer_counts() -> None:
+    old = preflight({"phase": "Pending"}, spec_hash="old", created="2026-11-21T11:00:00Z")
+    found = observed_preflight([preflight({"phase": "Pending"}), old], None, False)
+    assert found == PreflightObserved("abc")
+
+
+def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
+    def a_deployment(name: str, ready: int) -> Manifest:
+        labels = {names.LABEL_RETRIEVER: name}
+        return {"metadata": {"labels": labels}, "status": {"readyReplicas": ready}}
+
+    crashed = container(last=ended("Error", 3))
+    crashed["containerStatuses"][0]["lastState"]["terminated"]["message"] = "no such corpus"
+    pod = a_pod(crashed, name="small-r-bad-x", labels={names.LABEL_RETRIEVER: "bad"})
+
+    good, bad, new = observed_retrievers(
+        [a_deployment("good", 1), a_deployment("bad", 0), a_deployment("new", 0)], [pod]
+    )
+
+    assert good == RetrieverObserved("good", is_ready=True)
+    assert bad.cause is Cause.DATA_ERROR
+    assert "no such corpus" in bad.problem
+    assert new == RetrieverObserved("new", problem="starting")
+
+
+def after_an_attempt(cause: Cause | None) -> JobStatus:
+    record = AttemptRecord(number=1, started="2026-11-21T12:00:00Z", cause=cause)
+    return JobStatus(attempt=1, attempts=[record], cluster=ClusterStatus(name="small-c1", number=1))
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause", "is_waited_for"),
+    [
+        (a_pod(kind="head"), Cause.HEAD_LOST, True),
+        (a_pod(kind="head", going=True), Cause.PREEMPTED, True),
+        (a_pod(going=True), Cause.PREEMPTED, False),
+        (a_pod({"phase": "Failed"}, kind="head"), Cause.HEAD_LOST, False),
+        (a_pod(kind="head", labels={"ray.io/cluster": "small-c0"}), Cause.HEAD_LOST, False),
+        (a_pod(kind="head", going=True), None, False),  # its attempt has to end first
+    ],
+    ids=["not yet deleted", "in its grace", "a worker", "over", "another cluster's", "not settled"],
+)
+def test_a_head_that_may_still_save_is_waited_for(
+    pod: Manifest, cause: Cause | None, is_waited_for: bool
+) -> None:
+    job = a_job().model_copy(update={"status": after_an_attempt(cause)})
+    in_grace = datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)
+
+    found = ending_cluster(job, [pod], in_grace)
+
+    assert (found is not None and found.is_lost) == is_waited_for
+
+
+@pytest.mark.parametrize(
+    ("pod", "may"),
+    [
+        (a_pod(kind="head", going=True), True),
+        (a_pod(kind="head"), False),
+        (a_pod(going=True), False),
+        (a_pod({"phase": "Pending"}, kind="head", going=True), False),
+    ],
+    ids=["being deleted", "replaced already", "a worker", "never began"],
+)
+def test_a_driver_may_save_in_a_head_that_is_being_deleted(pod: Manifest, may: bool) -> None:
+    assert may_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
+    assert not may_save([pod], NOW)
+
+
+@pytest.mark.parametrize(("hours", "may"), [(0, True), (1, False), (24, False)])
+def test_a_clock_that_was_set_back_does_not_prolong_the_wait_for_a_head(
+    hours: int, may: bool
+) -> None:
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC) - timedelta(hours=hours)
+
+    assert may_save([a_pod(kind="head", going=True)], now) is may
+
+
+def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
+    job = a_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
+
+    assert ending_cluster(job, [a_pod(kind="head", going=True)], NOW) is None

@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import key_id, read_keys
+from raggrpo_operator.kubernetes_runtime.process.settings import (
+    Settings,
+    SettingsError,
+    read_settings,
+)
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    assert read_settings({}) == Settings()
+
+
+def test_what_is_given_is_read() -> None:
+    settings = read_settings(
+        {
+            "RAGGRPO_WATCH_NAMESPACES": "a, b",
+            "RAGGRPO_LEADER_ELECTION": "true",
+            "RAGGRPO_RESYNC_SECONDS": "60",
+            "RAGGRPO_LOG_LEVEL": "debug",
+            "RAGGRPO_TRAINER_IMAGE_PULL_POLICY": "never",
+        }
+    )
+    assert settings.namespaces == ("a", "b")
+    assert settings.leader_election
+    assert settings.resync_seconds == 60
+    assert settings.log_level == "DEBUG"
+    assert settings.trainer_image_pull_policy == "Never"
+
+
+def test_every_wrong_variable_is_named_with_a_remedy() -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(
+            {
+                "RAGGRPO_RESYNC_SECONDS": "often",
+                "RAGGRPO_HTTP_PORT": "99999",
+                "RAGGRPO_LEADER_ELECTION": "perhaps",
+                "RAGGRPO_LOG_LEVEL": "LOUD",
+            }
+        )
+    assert str(caught.value).splitlines() == [
+        "RAGGRPO_LEADER_ELECTION='perhaps' cannot be used: give true or false",
+        "RAGGRPO_RESYNC_SECONDS='often' cannot be used: give a number from 1 to 86400",
+        "RAGGRPO_HTTP_PORT='99999' cannot be used: give a number from 0 to 65535",
+        "RAGGRPO_LOG_LEVEL='LOUD' cannot be used: choose one of DEBUG, INFO, WARNING, ERROR",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"short"])
+def test_a_missing_or_short_key_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "current").write_bytes(content)
+    with pytest.raises(SettingsError, match="at least 16 bytes"):
+        read_keys(tmp_path)
+
+
+def test_a_running_cluster_keeps_the_key_it_was_made_with(tmp_path: Path) -> None:
+    old, new = b"the first key, long enough", b"the second key, long enough"
+    (tmp_path / "current").write_bytes(old)
+    before = read_keys(tmp_path)
+    (tmp_path / "previous").write_bytes(old)
+    (tmp_path / "current").write_bytes(new)
+    after = read_keys(tmp_path)
+
+    assert after.current_id == key_id(new) != before.current_id
+    assert after.token(before.current_id, "uid") == before.token(before.current_id, "uid")
+    assert after.token(after.current_id, "uid") != before.token(before.current_id, "uid")
+    with pytest.raises(OperatorError, match="not mounted: keep the old key"):
+        before.token(after.current_id, "uid")
+
+
+def test_keys_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "current").write_bytes(b"the first key, long enough")
+    assert "first" not in repr(read_keys(tmp_path))

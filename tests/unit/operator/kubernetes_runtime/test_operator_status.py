@@ -1,0 +1,237 @@
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from raggrpo_api.status import ConditionType, JobStatus, Phase, ProgressStatus
+from raggrpo_operator.core.state.conditions import set_condition, timestamp
+from raggrpo_operator.errors import Conflict, OperatorError
+from raggrpo_operator.kube.client import JOBS, Manifest, judged
+from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
+from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.process.pace import Pace
+from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
+from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter, stored_status
+from raggrpo_operator.kubernetes_runtime.rounds.time_to_live import seconds_until_removal
+from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
+from support.builders.jobs import a_job, a_raw_job
+from support.fakes.fake_kube import FakeKube, trouble_with
+
+T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
+KEY = JobKey("default", "small")
+
+
+@dataclass
+class Written:
+    """A writer with everything around it."""
+
+    kube: FakeKube = field(default_factory=FakeKube)
+    now: datetime = T0
+
+    def __post_init__(self) -> None:
+        raw = a_raw_job()
+        raw["metadata"] = {"name": "small", "namespace": "default", "uid": "5f1d", "generation": 1}
+        self.body = self.kube.put(raw)
+        self.objects = ClusterObjects(jobs={KEY: [self.body]})
+        self.store = JobStore(self.objects)
+        pace = Pace(poll_seconds=5, status_seconds=10)
+        self.writer = StatusWriter(self.kube, self.store, lambda: self.now, pace, instance="me")
+
+    @property
+    def writes(self) -> int:
+        return sum(verb == "apply_status" for verb, _, _ in self.kube.calls)
+
+    def live(self) -> Manifest:
+        return self.kube.objects[JOBS.plural, "default", "small"]
+
+
+def status_at(step: int, **conditions: bool) -> JobStatus:
+    status = JobStatus(progress=ProgressStatus(step=step))
+    for name, value in conditions.items():
+        status = set_condition(status, ConditionType(name), value, "Because", "words", T0)
+    return status
+
+
+async def test_progress_is_written_at_most_every_ten_seconds_and_not_lost_in_between() -> None:
+    world = Written()
+    body = await world.writer.write(world.body, status_at(1))
+    for second in range(1, 10):
+        world.now = T0 + timedelta(seconds=second)
+        assert await world.writer.write(body, status_at(1 + second)) is body
+        found = world.store.newest(KEY)
+        assert found == (body, status_at(1 + second))
+    assert world.writes == 1
+
+    world.now = T0 + timedelta(seconds=10)
+    await world.writer.write(body, status_at(11))
+    assert world.writes == 2
+    assert stored_status(world.live()).progress.step == 11
+
+
+async def test_a_condition_is_written_at_once() -> None:
+    world = Written()
+    body = await world.writer.write(world.body, status_at(1))
+    await world.writer.write(body, status_at(2, Stalled=True))
+    assert world.writes == 2
+
+
+async def test_a_round_after_a_write_sees_it_though_the_cache_does_not() -> None:
+    world = Written()
+    await world.writer.write(world.body, status_at(1))
+    newest = world.store.newest(KEY)
+    assert newest is not None
+    assert stored_status(newest[0]).progress.step == 1
+    assert "status" not in world.body
+
+
+async def test_a_newer_version_in_the_cache_replaces_what_was_written() -> None:
+    world = Written()
+    await world.writer.write(world.body, status_at(1))
+    edited = world.kube.put({**world.live(), "metadata": dict(world.live()["metadata"])})
+    world.objects.jobs = {KEY: [edited]}
+    assert world.store.newest(KEY) == (edited, None)
+
+
+async def test_a_status_decided_on_an_old_version_is_refused_and_the_new_one_read() -> None:
+    world = Written()
+    edited = {**world.body, "metadata": dict(world.body["metadata"])}
+    edited["spec"] = {**edited["spec"], "suspend": True}
+    world.kube.put(edited)
+
+    with pytest.raises(Conflict):
+        await world.writer.write(world.body, status_at(1))
+
+    newest = world.store.newest(KEY)
+    assert newest is not None
+    assert newest[0]["spec"]["suspend"] is True
+    assert "status" not in world.live()
+
+
+async def test_a_job_of_the_same_name_does_not_inherit_the_status() -> None:
+    world = Written()
+    await world.writer.write(world.body, status_at(1))
+    metadata = {**world.body["metadata"], "uid": "another", "resourceVersion": "1"}
+    fresh = {**world.body, "metadata": metadata}
+    world.objects.jobs = {KEY: [fresh]}
+    assert world.store.newest(KEY) == (fresh, None)
+
+
+async def test_an_event_is_posted_once_per_transition() -> None:
+    world = Written()
+    body = world.body
+    for step in range(100):
+        world.now = T0 + timedelta(seconds=20 * step)
+        body = await world.writer.write(body, status_at(step, Accepted=True))
+    assert len(world.kube.named("events")) == 1
+
+
+async def test_an_event_that_cannot_be_posted_does_not_stop_the_round() -> None:
+    world = Written()
+    world.kube.before = trouble_with("create")
+    await world.writer.write(world.body, status_at(1, Accepted=True))
+    assert stored_status(world.live()).progress.step == 1
+
+
+async def test_trouble_is_told_once_and_taken_back_when_it_is_over() -> None:
+    world = Written()
+    body = world.body
+    for _ in range(3):
+        status = stored_status(body)
+        await world.writer.set_trouble(body, status, "AccessRefused", "no rights")
+        body = world.live()
+    assert world.writes == 1
+    assert stored_status(body).conditions[0].message == "no rights"
+
+    await world.writer.set_trouble(body, stored_status(body), "", "")
+    await world.writer.set_trouble(world.live(), stored_status(world.live()), "", "")
+    assert world.writes == 2
+    assert stored_status(world.live()).conditions[0].status == "False"
+
+
+def test_what_a_transition_is() -> None:
+    def kinds(old: JobStatus, new: JobStatus) -> list[tuple[str, bool]]:
+        return [(each.condition.type, each.is_warning) for each in transitions(old, new)]
+
+    empty, accepted = JobStatus(), status_at(0, Accepted=True)
+    assert kinds(empty, accepted) == [("Accepted", False)]
+    assert kinds(accepted, accepted) == []
+    assert kinds(accepted, status_at(0, Accepted=False)) == [("Accepted", True)]
+    assert kinds(empty, status_at(0, Stalled=False)) == []
+    assert kinds(status_at(0, Stalled=False), status_at(0, Stalled=True)) == [("Stalled", True)]
+    assert kinds(empty, status_at(0, Ready=True)) == []
+
+
+def test_another_pods_trouble_is_an_event_of_its_own() -> None:
+    def waiting(message: str, reason: str) -> JobStatus:
+        kind = ConditionType.CLUSTER_READY
+        return set_condition(JobStatus(), kind, False, reason, message, T0)
+
+    head, worker = "head pod: Insufficient cpu", "trainer pod: Insufficient nvidia.com/gpu"
+    [told] = transitions(waiting(head, "PodsWaiting"), waiting(worker, "PodsWaiting"))
+    assert told.condition.message == worker
+    assert list(transitions(waiting(worker, "PodsWaiting"), waiting(worker, "PodsWaiting"))) == []
+    assert list(transitions(waiting(head, "Other"), waiting(worker, "Other"))) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "is_retryable"),
+    [
+        (401, "AccessRefused", True),
+        (403, "AccessRefused", True),
+        (404, "NotFound", True),
+        (409, "Conflict", True),
+        (410, "TransientError", True),
+        (422, "PermanentError", False),
+        (400, "PermanentError", False),
+        (429, "TransientError", True),
+        (500, "TransientError", True),
+        (503, "TransientError", True),
+    ],
+)
+def test_an_answer_is_judged_once(code: int, kind: str, is_retryable: bool) -> None:
+    trouble = judged(code, "PATCH /x", b'{"message": "the reason"}')
+    assert (type(trouble).__name__, trouble.retryable) == (kind, is_retryable)
+    assert isinstance(trouble, OperatorError)
+    assert "PATCH /x: HTTP" in str(trouble)
+    assert str(trouble).endswith("the reason")
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "ended_before", "expected"),
+    [(-1, 100, None), (0, 0, 0), (60, 20, 40), (60, 60, 0), (60, 90, 0), (60, None, None)],
+)
+def test_a_finished_job_stays_as_long_as_it_says(
+    lifetime: int, ended_before: int | None, expected: float | None
+) -> None:
+    job = a_job({"ttlSecondsAfterFinished": lifetime})
+    ended = "" if ended_before is None else timestamp(T0 - timedelta(seconds=ended_before))
+    job = job.model_copy(update={"status": JobStatus(completion_time=ended)})
+    assert seconds_until_removal(job, T0) == expected
+
+
+def samples(metrics: Metrics) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            if sample.name.startswith("raggrpo_job_"):
+                found.setdefault(sample.name, []).append({**sample.labels, "is": sample.value})
+    return found
+
+
+def test_the_series_of_a_job_vanish_with_it() -> None:
+    metrics, job = Metrics(), a_job({"preset": "Fast"})
+    running = JobStatus(phase=Phase.RUNNING, progress=ProgressStatus(progress_percentage=40))
+    metrics.show(KEY, job.model_copy(update={"status": running}))
+    shown = samples(metrics)
+    assert shown["raggrpo_job_progress_ratio"][0]["is"] == 0.4
+    phases = {each["phase"]: each["is"] for each in shown["raggrpo_job_phase"]}
+    assert [phase for phase, value in phases.items() if value] == ["Running"]
+
+    metrics.show(KEY, a_job({"preset": "Debug"}))
+    assert [each["preset"] for each in samples(metrics)["raggrpo_job_info"]] == ["Debug"]
+
+    metrics.forget(KEY)
+    metrics.forget(KEY)
+    assert samples(metrics) == {}

@@ -1,0 +1,172 @@
+import asyncio
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from raggrpo_operator.errors import NotFound
+from raggrpo_operator.kube.client import Manifest
+from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
+from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
+from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_probes
+from raggrpo_operator.kubernetes_runtime.rounds import resync
+from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared, Resync
+from support.builders.jobs import a_raw_job
+from support.fakes.fake_kube import FakeKube
+
+KEY = JobKey("default", "small")
+
+
+@dataclass
+class Kube(FakeKube):
+    """A cluster that knows RayClusters or does not."""
+
+    has_kuberay: bool = True
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    async def document(self, path: str) -> Manifest:
+        if not self.has_kuberay:
+            raise NotFound(path)
+        return {"resources": [{"name": "rayclusters"}]}
+
+
+@dataclass
+class World:
+    """A resync with everything around it."""
+
+    now: float = 0.0
+    round_seconds: float = 0.0
+    ready: bool = False
+    namespaces: tuple[str, ...] = ()
+    kube: Kube = field(default_factory=Kube)
+    objects: ClusterObjects = field(default_factory=ClusterObjects)
+    changed: list[JobKey] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.health = Health(lambda: self.now, lambda: self.round_seconds, lambda: self.ready)
+        self.resync = Resync(
+            self.kube,
+            self.objects,
+            self.changed.append,
+            self.health,
+            self.metrics,
+            self.namespaces,
+        )
+
+    def put_job(self) -> Manifest:
+        raw = a_raw_job()
+        raw["metadata"] = {"name": "small", "namespace": "default"}
+        return self.kube.put(raw)
+
+    def problems(self) -> str:
+        return "; ".join(self.health.problems())
+
+
+def test_a_process_whose_loop_turns_is_healthy() -> None:
+    world = World()
+    world.now, world.health.pulse = 100.0, 99.0
+    assert world.problems() == ""
+
+
+def test_a_loop_that_stands_still_a_round_without_end_and_deaf_watches_are_problems() -> None:
+    world = World(round_seconds=601.0)
+    world.now, world.health.behind_since = 1000.0, 800.0
+    assert "event loop was late by 999 s" in world.problems()
+    assert "a round has taken 601 s" in world.problems()
+    assert "missed a change for 200 s" in world.problems()
+
+
+async def test_probes_answer_over_http() -> None:
+    world = World()
+    async with serve_probes(world.health, world.metrics.text, 0) as addresses:
+        [port] = [port for host, port in addresses if host == "0.0.0.0"]
+        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False)
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+        world.ready, world.round_seconds = True, 601.0
+        assert (await client.get("/readyz")).status_code == 200
+        sick = await client.get("/healthz")
+        assert (sick.status_code, sick.text) == (500, "a round has taken 601 s")
+        assert "raggrpo_operator_workqueue_depth" in (await client.get("/metrics")).text
+        await client.aclose()
+
+
+async def test_a_resync_looks_at_jobs_that_exist_and_at_those_only_the_cache_knows() -> None:
+    world = World()
+    world.put_job()
+    world.objects.jobs = {JobKey("default", "gone"): []}
+    await world.resync.look()
+    assert set(world.changed) == {KEY, JobKey("default", "gone")}
+
+
+async def test_a_change_that_the_watches_miss_is_noticed_and_forgotten_when_it_arrives() -> None:
+    world = World(now=10.0)
+    job = world.put_job()
+    await world.resync.look()
+    world.now = 200.0
+    await world.resync.look()
+    assert world.health.behind_since == 10.0
+
+    world.objects.jobs = {KEY: [job]}
+    await world.resync.look()
+    assert world.health.behind_since is None
+
+
+async def test_caches_that_fill_after_the_first_look_are_no_reason_to_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    job = world.put_job()  # it is there when the operator starts, its watch begins a little later
+    problems: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        if world.now > 1000:
+            raise asyncio.CancelledError
+        world.now += seconds
+        problems.append(world.problems())
+        world.objects.jobs = {KEY: [job]}
+
+    monkeypatch.setattr(resync.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await world.resync.run(300.0)
+
+    assert len(problems) > 3
+    assert not any("missed" in found for found in problems)
+
+
+async def test_a_busy_job_whose_every_change_arrives_a_little_late_is_no_deaf_watch() -> None:
+    world = World()
+    seen = world.put_job()
+    for second in range(0, 1000, 100):
+        world.now = float(second)
+        world.objects.jobs = {KEY: [dict(seen)]}
+        seen = world.kube.put({**seen, "metadata": dict(seen["metadata"])})
+        await world.resync.look()
+        assert "missed" not in world.problems()
+
+
+async def test_a_missing_kuberay_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(kube=Kube(has_kuberay=False))
+    await world.resync.look()
+    await world.resync.look()
+    assert caplog.text.count("install KubeRay") == 1
+    assert b"raggrpo_operator_kuberay_available 0.0" in world.metrics.text()
+
+
+async def test_a_namespaced_operator_restarts_when_kuberay_appears() -> None:
+    world = World(kube=Kube(has_kuberay=False), namespaces=("default",))
+    await world.resync.look()
+    world.kube.has_kuberay = True
+    with pytest.raises(KubeRayAppeared):
+        await world.resync.look()
+
+
+async def test_a_cluster_wide_operator_goes_on_when_kuberay_appears() -> None:
+    world = World(kube=Kube(has_kuberay=False))
+    await world.resync.look()
+    world.kube.has_kuberay = True
+    await world.resync.look()
+    assert b"raggrpo_operator_kuberay_available 1.0" in world.metrics.text()

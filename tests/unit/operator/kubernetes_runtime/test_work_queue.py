@@ -1,0 +1,242 @@
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raggrpo_operator.errors import PermanentError, TransientError
+from raggrpo_operator.kubernetes_runtime.process.work_queue import QueueObserver, WorkQueue
+
+Work = Callable[[str], Awaitable[float | None]]
+
+
+@asynccontextmanager
+async def running(
+    work: Work, workers: int = 8, observer: QueueObserver | None = None
+) -> AsyncIterator[WorkQueue[str]]:
+    queue = WorkQueue(work, workers=workers, observer=observer)
+    task = asyncio.create_task(queue.run())
+    try:
+        yield queue
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 (the queue must know nothing of its tests)
+            await asyncio.sleep(0.001)
+
+
+async def test_a_key_is_worked_on_once_for_many_additions() -> None:
+    done: list[str] = []
+
+    async def work(key: str) -> None:
+        done.append(key)
+
+    async with running(work) as queue:
+        for _ in range(5):
+            queue.add("a")
+        queue.add("b")
+        await until(lambda: len(done) == 2)
+
+    assert done == ["a", "b"]
+
+
+async def test_a_key_added_while_it_is_worked_on_is_worked_on_once_more_afterwards() -> None:
+    begun: list[str] = []
+    go_on = asyncio.Event()
+
+    async def work(key: str) -> None:
+        begun.append(key)
+        await go_on.wait()
+
+    async with running(work) as queue:
+        queue.add("a")
+        await until(lambda: begun == ["a"])
+        queue.add("a")
+        queue.add("a")
+        await asyncio.sleep(0)
+        assert begun == ["a"]
+        assert queue.depth == 1
+        go_on.set()
+        await until(lambda: len(begun) == 2)
+        await until(lambda: queue.depth == 0)
+
+    assert begun == ["a", "a"]
+
+
+async def test_trouble_is_retried_until_it_is_over() -> None:
+    tries: list[str] = []
+
+    async def work(key: str) -> None:
+        tries.append(key)
+        if len(tries) < 2:
+            raise TransientError("not yet")
+
+    async with running(work) as queue:
+        queue.add("a")
+        await until(lambda: len(tries) == 2)
+        await until(lambda: not queue._failures)  # the next trouble begins with the first delay
+
+
+async def test_a_mistake_in_the_work_stops_neither_the_queue_nor_the_key() -> None:
+    tries: Counter[str] = Counter()
+
+    async def work(key: str) -> None:
+        tries[key] += 1
+        if tries["a"] == 1 and key == "a":
+            raise ZeroDivisionError
+
+    async with running(work) as queue:
+        queue.add("a")
+        queue.add("b")
+        await until(lambda: tries == {"a": 2, "b": 1})
+
+
+async def test_delays_grow_up_to_a_limit_and_begin_anew_after_a_success() -> None:
+    queue: WorkQueue[str] = WorkQueue(lambda _: asyncio.sleep(0), workers=1)
+
+    delays = [queue._retry_delay("a", retryable=True) for _ in range(12)]
+    queue.forget("a")
+    again = queue._retry_delay("a", retryable=True)
+
+    assert 0.4 <= delays[0] <= 0.6
+    assert delays[0] < delays[2] < delays[5]
+    assert all(48 <= delay <= 72 for delay in delays[8:])
+    assert 0.4 <= again <= 0.6
+
+
+async def test_what_cannot_be_mended_by_trying_waits_the_longest_delay() -> None:
+    queue: WorkQueue[str] = WorkQueue(lambda _: asyncio.sleep(0), workers=1)
+
+    assert queue._retry_delay("a", retryable=False) >= 48
+
+
+async def test_the_earlier_of_two_delays_counts_and_an_addition_ends_it() -> None:
+    done: list[str] = []
+
+    async def work(key: str) -> None:
+        done.append(key)
+
+    async with running(work) as queue:
+        queue.add_after("a", 0.02)
+        queue.add_after("a", 3600)
+        await until(lambda: done == ["a"])
+        queue.add_after("b", 3600)
+        queue.add("b")
+        await until(lambda: done == ["a", "b"])
+        assert not queue._timers
+
+
+async def test_the_result_of_the_work_is_the_time_until_the_next_look() -> None:
+    done: list[str] = []
+
+    async def work(key: str) -> float | None:
+        done.append(key)
+        return 0.01 if len(done) < 3 else None
+
+    async with running(work) as queue:
+        queue.add("a")
+        await until(lambda: len(done) == 3)
+        assert not queue._timers
+
+
+async def test_no_more_keys_than_workers_are_worked_on_at_once() -> None:
+    now, most = 0, 0
+
+    async def work(key: str) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+
+    async with running(work, workers=3) as queue:
+        for number in range(20):
+            queue.add(str(number))
+        await until(lambda: queue.depth == 0 and now == 0)
+
+    assert most == 3
+
+
+async def test_the_observer_is_told_depth_waits_and_results() -> None:
+    class Told(QueueObserver):
+        depths: list[int] = []
+        results: list[str] = []
+
+        def added(self, depth: int) -> None:
+            self.depths.append(depth)
+
+        def ended(self, seconds: float, result: str) -> None:
+            self.results.append(result)
+
+    told = Told()
+
+    async def work(key: str) -> None:
+        if key == "b":
+            raise PermanentError("no")
+
+    async with running(work, observer=told) as queue:
+        queue.add("a")
+        queue.add("b")
+        await until(lambda: len(told.results) == 2)
+
+    assert told.depths == [1, 2]
+    assert told.results == ["success", "trouble"]
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "later", "yield", "fail"])),
+    max_size=60,
+)
+
+
+@given(STEPS, st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_key_never_runs_twice_at_once_and_every_addition_is_followed_by_a_run(
+    steps: list[tuple[str, str]], workers: int
+) -> None:
+    async def story() -> None:
+        running_now: set[str] = set()
+        added: dict[str, int] = {}
+        seen: dict[str, int] = {}
+        failing: Counter[str] = Counter()
+        twice: list[str] = []
+
+        async def work(key: str) -> None:
+            if key in running_now:
+                twice.append(key)
+            running_now.add(key)
+            version = added.get(key, 0)
+            try:
+                await asyncio.sleep(0)
+                if failing[key]:
+                    failing[key] -= 1
+                    raise TransientError("on purpose")
+                seen[key] = version
+            finally:
+                running_now.discard(key)
+
+        async with running(work, workers) as queue:
+            for number, (key, step) in enumerate(steps, 1):
+                if step == "fail":
+                    failing[key] = 1
+                if step == "yield":
+                    await asyncio.sleep(0)
+                elif step == "later":
+                    added[key] = number
+                    queue.add_after(key, 0.001)
+                else:
+                    added[key] = number
+                    queue.add(key)
+            for key in added:  # what failed waits half a second by itself
+                failing[key] = 0
+                queue.add(key)
+            await until(lambda: seen == added and not running_now)
+        assert not twice
+
+    asyncio.run(story())

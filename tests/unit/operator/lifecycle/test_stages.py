@@ -1,0 +1,58 @@
+import re
+from itertools import pairwise
+
+import pytest
+from pydantic import BaseModel
+
+from raggrpo_api.job import JobSpec
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.spec.recovery import Deadlines
+from raggrpo_operator.core.lifecycle.stages import GUIDES, advice, stage_limit
+
+FIELD = re.compile(r"\b(?:[a-z]+)(?:\.[a-z][a-zA-Z]+)+\b")
+
+
+def exists(path: str) -> bool:
+    model: type[BaseModel] = JobSpec
+    for name in path.split("."):
+        fields = {f.alias or key: f.annotation for key, f in model.model_fields.items()}
+        if name not in fields:
+            return False
+        if isinstance(inner := fields[name], type) and issubclass(inner, BaseModel):
+            model = inner
+    return True
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_every_stage_has_a_limit_and_advice_that_names_fields_of_a_job(stage: Stage) -> None:
+    words = advice(stage)
+
+    assert words.endswith(" gives it more time")
+    named = FIELD.findall(words)
+    assert named
+    assert all(map(exists, named)), named
+
+
+def test_a_step_may_last_so_many_times_the_usual_one_and_a_minute_at_least() -> None:
+    deadlines = Deadlines(step_timeout_factor=10.0)
+    usual = [2.0, 6.0, 15.0]
+
+    at = [
+        Progress(attempt=1, stage=Stage.TRAINING, total_steps=9, seconds_per_step=seconds)
+        for seconds in usual
+    ]
+
+    assert [stage_limit(each, deadlines) for each in at] == [60.0, 60.0, 150.0]
+
+
+@pytest.mark.parametrize("stage", [*GUIDES])
+def test_a_longer_deadline_gives_its_stage_more_time(stage: Stage) -> None:
+    field = GUIDES[stage].field
+    progress = Progress(attempt=1, stage=stage, total_steps=9, seconds_per_step=100.0)
+
+    limits = [
+        stage_limit(progress, Deadlines().model_copy(update={field: value}))
+        for value in (10.0, 20.0, 40.0)
+    ]
+
+    assert all(longer == 2 * shorter for shorter, longer in pairwise(limits))

@@ -1,0 +1,89 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_api.progress import Metric, Progress, Stage
+from raggrpo_api.status import Baseline, PodRole
+from raggrpo_operator.core.lifecycle.trends import baseline_of, memory_grows, slower
+from raggrpo_operator.core.spec.quantity import GIB
+
+BASE = Baseline(
+    step=10,
+    seconds=10.0,
+    seconds_by_stage={"generate": 4.0, "train": 5.0, "other": 1.0},
+    host_memory=4 * GIB,
+    rank_memory=20 * GIB,
+)
+LIMITS = {PodRole.HEAD: 10.0 * GIB, PodRole.TRAINER: 60.0 * GIB}
+NO_LIMITS = dict.fromkeys(LIMITS, 0.0)
+
+
+def at(step: int, memory: float = 0.0, of_ranks: float = 0.0, **more: Any) -> Progress:
+    measured = {"host_memory_bytes": memory, "rank_memory_bytes": of_ranks}
+    metrics = [Metric(name=name, value=f"{value:.6g}") for name, value in measured.items() if value]
+    return Progress(
+        attempt=1, stage=Stage.TRAINING, step=step, total_steps=400, metrics=metrics, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_slow", "expected"),
+    [(13.0, False, False), (13.1, False, True), (12.1, True, True), (12.0, True, False)],
+)
+def test_steps_are_slow_from_thirty_percent_until_twenty(
+    seconds: float, is_slow: bool, expected: bool
+) -> None:
+    assert bool(slower(BASE, at(59, seconds_per_step=seconds), is_slow=is_slow)) is expected
+
+
+def test_the_stage_that_grew_most_is_named() -> None:
+    parts = {"generate": 8.5, "train": 5.2, "other": 1.0}
+
+    words = slower(BASE, at(59, seconds_per_step=14.7, seconds_by_stage=parts), is_slow=False)
+
+    assert words == "14.70 s per step, 10.00 s at step 10: generate grew from 4.00 to 8.50 s"
+
+
+def test_memory_that_will_not_last_is_told_with_the_step_that_it_lasts_until() -> None:
+    # 2 GiB in 100 steps, 4 GiB left: 200 steps more.
+    words = memory_grows(BASE, at(110, 6 * GIB), LIMITS)
+
+    assert words.startswith("head pod: 6.00 GiB, 4.00 GiB at step 10;")
+    assert words.endswith("is reached at about step 310")
+
+
+def test_memory_of_the_ranks_pods_is_watched_beside_the_heads() -> None:
+    # 10 GiB in 100 steps, 30 GiB left: 300 steps more, while 290 are to come.
+    assert memory_grows(BASE, at(110, 4 * GIB, 30 * GIB), LIMITS) == ""
+
+    of_ranks = memory_grows(BASE, at(110, 4 * GIB, 31 * GIB), LIMITS)
+    of_both = memory_grows(BASE, at(110, 6 * GIB, 31 * GIB), LIMITS)
+
+    assert of_ranks.startswith("trainer pod: 31.00 GiB, 20.00 GiB at step 10; the limit of 60")
+    assert of_both.startswith("head pod: 6.00 GiB")
+    assert of_both.endswith(of_ranks)
+
+
+@pytest.mark.parametrize(
+    ("progress", "limits"),
+    [
+        pytest.param(at(390, 6 * GIB), LIMITS, id="lasts until the end"),
+        pytest.param(at(29, 6 * GIB), LIMITS, id="too few steps"),
+        pytest.param(at(110, 4.4 * GIB), LIMITS, id="noise"),
+        pytest.param(at(110, 3 * GIB), LIMITS, id="shrinks"),
+        pytest.param(at(110), LIMITS, id="not measured"),
+        pytest.param(at(110, 6 * GIB), NO_LIMITS, id="no limit"),
+    ],
+)
+def test_memory_that_lasts_is_not_told(progress: Progress, limits: dict[PodRole, float]) -> None:
+    assert memory_grows(BASE, progress, limits) == ""
+
+
+def test_a_baseline_keeps_what_was_measured() -> None:
+    parts = {"generate": 4.0}
+
+    base = baseline_of(at(12, 2 * GIB, 7 * GIB, seconds_per_step=9.5, seconds_by_stage=parts))
+
+    assert (base.step, base.seconds, base.seconds_by_stage) == (12, 9.5, parts)
+    assert base.host_memory == pytest.approx(2 * GIB, rel=1e-5)
+    assert base.rank_memory == pytest.approx(7 * GIB, rel=1e-5)

@@ -1,0 +1,195 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_whole
+from raggrpo_operator.local_runtime.runtime import keep_driver_log
+from raggrpo_operator.local_runtime.supervise import prepare
+from support.builders.jobs import a_job
+
+
+def a_folder(tmp_path: Path, job: RagGrpoJob | None = None, **state: object) -> JobFolder:
+    folder = JobFolder(tmp_path / "job")
+    folder.acquire()
+    folder.release()
+    spec = (job or a_job()).manifest()["spec"]
+    folder.save(State(uid="u1", generation=1, spec=spec, **state))  # type: ignore[arg-type]
+    return folder
+
+
+BEGUN = JobStatus(phase=Phase.SUSPENDED, attempt=1)
+
+
+def test_new_folder_gives_the_job_an_identity_of_its_own(tmp_path: Path) -> None:
+    first, state = prepare(JobFolder(tmp_path / "a"), a_job())
+    second, _ = prepare(JobFolder(tmp_path / "b"), a_job())
+
+    assert first.metadata.uid == state.uid != ""
+    assert first.metadata.uid != second.metadata.uid
+    assert first.metadata.generation == 1
+
+
+def test_identity_and_status_are_those_of_the_last_run(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, status=BEGUN)
+
+    job, _ = prepare(folder, a_job())
+
+    assert (job.metadata.uid, job.metadata.generation) == ("u1", 1)
+    assert job.status == BEGUN
+
+
+def test_changed_spec_is_a_new_generation(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, status=BEGUN)
+
+    job, _ = prepare(folder, a_job({"training.totalSteps": 2000}))
+
+    assert job.metadata.generation == 2
+
+
+def test_failed_job_is_begun_again_with_a_new_annotation(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, status=JobStatus(phase=Phase.FAILED), retry=2)
+
+    job, state = prepare(folder, a_job())
+    folder.save(state)
+    again, _ = prepare(folder, a_job())
+
+    assert job.metadata.annotations[ANNOTATION_RETRY] == "3"
+    assert again.metadata.annotations[ANNOTATION_RETRY] == "4"
+
+
+def test_other_jobs_keep_their_annotation(tmp_path: Path) -> None:
+    job, _ = prepare(a_folder(tmp_path, status=BEGUN, retry=2), a_job())
+
+    assert job.metadata.annotations[ANNOTATION_RETRY] == "2"
+
+
+def test_changed_values_that_checkpoints_depend_on_are_all_named(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, status=BEGUN)
+    changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/runs/other"}
+
+    with pytest.raises(OperatorError) as caught:
+        prepare(folder, a_job(changes))
+
+    text = str(caught.value)
+    assert "spec.checkpoint.path: '/mnt/runs/checkpoints' → '/mnt/runs/other'" in text
+    assert "spec.rollout.temperature: 0.6 → 1.0" in text
+    assert "set them back" in text
+    assert "another --dir" in text
+    assert not caught.value.retryable
+
+
+def test_everything_may_change_before_the_first_attempt(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, status=JobStatus(phase=Phase.FAILED))
+
+    job, _ = prepare(folder, a_job({"rollout.temperature": 1.0}))
+
+    assert job.spec.rollout.temperature == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"uid": "x"}', '{"status": {"phase": "Odd"}}'])
+def test_damaged_state_is_named_with_a_remedy(text: str, tmp_path: Path) -> None:
+    folder = a_folder(tmp_path)
+    (folder.path / "state.json").write_text(text)
+
+    with pytest.raises(OperatorError, match=r"state\.json is damaged .*: remove it"):
+        folder.load()
+
+
+def test_state_survives_the_round_trip(tmp_path: Path) -> None:
+    state = State(uid="u", generation=3, retry=1, spec={"a": 1}, mark="m", temp_dir="/t")
+    state.status = BEGUN
+    folder = JobFolder(tmp_path)
+
+    folder.save(state)
+
+    assert folder.load() == state
+
+
+def test_second_run_is_refused_with_the_process_that_holds_the_folder(tmp_path: Path) -> None:
+    first, second = JobFolder(tmp_path), JobFolder(tmp_path)
+    first.acquire()
+
+    with pytest.raises(OperatorError, match=f"process {os.getpid()}"):
+        second.acquire()
+
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_lock_ends_with_its_process(tmp_path: Path) -> None:
+    code = (
+        "import sys, os; from pathlib import Path\n"
+        "from raggrpo_operator.local_runtime.job_folder import JobFolder\n"
+        "JobFolder(Path(sys.argv[1])).acquire(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+
+    folder = JobFolder(tmp_path)
+    folder.acquire()
+    folder.release()
+
+
+def test_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.json"
+
+    write_whole(path, "old")
+    with path.open() as reader:
+        write_whole(path, "new")
+        assert reader.read() == "old"
+
+    assert path.read_text() == "new"
+    assert [child.name for child in path.parent.iterdir()] == ["file.json"]
+
+
+def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OperatorError, match="cannot be written"):
+        write_whole(tmp_path / "file" / "state.json", "")
+
+
+def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path)
+
+    folder.save_job(a_job())
+
+    assert "path: /mnt/runs/model" in (folder.path / "job.yaml").read_text()
+
+
+def test_what_a_killed_driver_has_not_copied_of_its_log_is_completed(tmp_path: Path) -> None:
+    job = a_job({"checkpoint.path": str(tmp_path / "checkpoints")})
+    live = tmp_path / "ray" / "session_latest" / "logs" / "job-driver-small-a2.log"
+    kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
+    for path, text in ((live, "first lines, last lines"), (kept, "first lines")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.HEAD_LOST)])
+
+    keep_driver_log(job, ended, tmp_path / "ray")
+
+    assert kept.read_text() == "first lines, last lines"
+
+
+def test_drivers_log_is_kept_once_the_attempt_has_ended(tmp_path: Path) -> None:
+    job = a_job({"checkpoint.path": str(tmp_path / "checkpoints")})
+    live = tmp_path / "ray" / "session_latest" / "logs" / "job-driver-small-a2.log"
+    live.parent.mkdir(parents=True)
+    live.write_text("half")
+    kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
+    running = JobStatus(attempt=2, attempts=[AttemptRecord(number=2)])
+    ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.STALLED)])
+
+    keep_driver_log(job, running, tmp_path / "ray")
+    assert not kept.exists()
+    live.write_text("whole")
+    keep_driver_log(job, ended, tmp_path / "ray")
+
+    assert kept.read_text() == "whole"

@@ -1,0 +1,35 @@
+from raggrpo_operator.local_runtime.secret_values import missing_secrets, trainer_env
+from support.builders.jobs import a_job
+
+ENV = [
+    {"name": "PLAIN", "value": "x"},
+    {"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "key"}},
+]
+HEADERS = [{"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}]
+ENDPOINTS = [{"name": "kb", "url": "http://kb", "headers": HEADERS}]
+
+
+def test_variables_stand_in_for_secrets() -> None:
+    spec = a_job({"env": ENV}).spec
+
+    env = trainer_env(spec, {"HOME": "/h", "RAGGRPO_SECRET_WANDB_KEY": "s3"})
+
+    assert env["WANDB_API_KEY"] == "s3"
+    assert (env["PLAIN"], env["HOME"]) == ("x", "/h")
+
+
+def test_every_missing_secret_is_named_with_its_variable() -> None:
+    spec = a_job({"env": ENV, "retrieval.endpoints": ENDPOINTS}).spec
+
+    assert missing_secrets(spec, {}) == [
+        "spec.env WANDB_API_KEY refers to key key of Secret wandb: "
+        "export RAGGRPO_SECRET_WANDB_KEY=...",
+        "header Authorization of endpoint kb refers to key token of Secret rag: "
+        "export RAGGRPO_SECRET_RAG_TOKEN=...",
+    ]
+
+
+def test_given_secrets_are_not_missing() -> None:
+    spec = a_job({"env": ENV}).spec
+
+    assert missing_secrets(spec, {"RAGGRPO_SECRET_WANDB_KEY": ""}) == []

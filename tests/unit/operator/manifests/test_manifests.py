@@ -1,0 +1,476 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_api.status import PodRole, PodSizing, RestartState
+from raggrpo_cli.manifests_text import as_yaml
+from raggrpo_operator.core.manifests.retriever import render_retriever, with_retriever_urls
+from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.quantity import parse_quantity
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_raw_job, a_sample
+from support.builders.manifests import (
+    SETTINGS,
+    UID,
+    a_clustered_job,
+    all_manifests,
+    objects_of,
+    pod_templates,
+    sizing_of,
+)
+from support.kubernetes_schemas import violations_of_schemas
+from support.pod_security import violations_of_restricted
+
+Golden = Callable[[str, str], None]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+EACH_SAMPLE = pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?", fullmatch=True) | st.sampled_from(
+    ["a" * 44, "b" * 44, "c" * 43]
+)
+QUANTITIES = st.sampled_from(["", "200m", "3", "512Mi", "7Gi", "1.5Gi"])
+REFERENCES = st.fixed_dictionaries({"name": NAMES, "key": NAMES})
+MANAGED = st.fixed_dictionaries({"corpus": st.just("/mnt/runs/corpus.jsonl"), "memory": QUANTITIES})
+ENDPOINTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": NAMES,
+            "managed": MANAGED,
+            "headers": st.lists(
+                st.fixed_dictionaries({"name": st.just("X-Key"), "secretKeyRef": REFERENCES}),
+                max_size=2,
+            ),
+        }
+    ),
+    max_size=3,
+    unique_by=lambda endpoint: str(endpoint["name"]),
+)
+ENV = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"name": st.sampled_from(["HOME", "A", "RAY_DEDUP_LOGS"])}),
+        st.fixed_dictionaries({"name": st.just("B"), "value": st.text("ab{}$", max_size=5)}),
+        st.fixed_dictionaries({"name": st.just("C"), "secretKeyRef": REFERENCES}),
+    ),
+    max_size=4,
+    unique_by=lambda variable: str(variable["name"]),
+)
+SPECS = st.fixed_dictionaries(
+    {
+        "resources": st.fixed_dictionaries(
+            {
+                "device": st.sampled_from(["GPU", "CPU"]),
+                "nodes": st.integers(1, 4),
+                "gpusPerNode": st.integers(1, 8),
+                "ranks": st.integers(1, 4),
+                "placement": st.sampled_from(["Colocated", "Disaggregated"]),
+                "rolloutGpus": st.integers(0, 8),
+                "gpuResourceName": st.sampled_from(["nvidia.com/gpu", "habana.ai/gaudi"]),
+                "cpu": st.sampled_from(["", "200m", "8"]),
+                "memory": st.sampled_from(["", "8Gi", "512Gi"]),
+                "shmSize": st.sampled_from(["", "1Gi"]),
+            }
+        ),
+        "rollout.tensorParallelSize": st.integers(1, 8),
+        "data.trainBatchSize": st.integers(1, 4096),
+        "image": st.sampled_from(["", "other:1"]),
+        "imagePullSecrets": st.lists(NAMES, max_size=2, unique=True),
+        "volumes": st.lists(
+            st.builds(
+                lambda name, claim, read_only: {
+                    "name": name,
+                    "claimName": claim,
+                    "mountPath": f"/mnt/{name}",
+                    "readOnly": read_only,
+                },
+                NAMES,
+                NAMES,
+                st.booleans(),
+            ),
+            max_size=3,
+            unique_by=lambda volume: volume["name"],
+        ),
+        "env": ENV,
+        "retrieval.endpoints": ENDPOINTS,
+        "reward.codeFrom": st.sampled_from([{}, {"configMap": "code"}]),
+        "scheduling": st.fixed_dictionaries(
+            {
+                "queueName": st.sampled_from(["", "research"]),
+                "priorityClassName": st.sampled_from(["", "high"]),
+                "nodeSelector": st.sampled_from([{}, {"zone": "a"}]),
+                "tolerations": st.sampled_from([[], [{"key": "gpu"}], [{"key": "nvidia.com/gpu"}]]),
+            }
+        ),
+    }
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> RagGrpoJob:
+    """Jobs of any shape that parses; the rules would refuse some of them."""
+    changes = {f"spec.{place}": value for place, value in draw(SPECS).items()}
+    job = parse_job(a_raw_job(changes | {"metadata.name": draw(NAMES)}))
+    assert isinstance(job, RagGrpoJob), job
+    return a_clustered_job(job, draw(st.sampled_from([Facts(), KNOWN_TINY, KNOWN_7B])))
+
+
+def container_of(template: dict[str, Any]) -> dict[str, Any]:
+    [container] = template["spec"]["containers"]
+    return dict(container)
+
+
+def pods_with_sizing(job: RagGrpoJob) -> list[tuple[dict[str, Any], PodSizing]]:
+    found = []
+    sizes = {(each.role, each.name): each for each in sizing_of(job).pods}
+    for manifest in all_manifests(job).values():
+        for template in pod_templates(manifest):
+            labels = template["metadata"]["labels"]
+            role = PodRole(labels[names.LABEL_ROLE])
+            key = (role, labels.get(names.LABEL_RETRIEVER, ""))
+            found.append((template, sizes[key]))
+    return found
+
+
+@EACH_SAMPLE
+def test_manifests_of_samples(path: Path, golden: Golden) -> None:
+    job = a_clustered_job(a_sample(path), KNOWN_7B)
+
+    for name, manifest in all_manifests(job).items():
+        golden(f"{path.stem}/{name}.yaml", as_yaml(manifest))
+
+
+@EACH_SAMPLE
+def test_objects_match_the_schemas_of_kubernetes(path: Path) -> None:
+    job = a_clustered_job(a_sample(path), KNOWN_7B)
+
+    assert violations_of_schemas(objects_of(job).values()) == []
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_pods_are_restricted_and_carry_no_service_account_token(job: RagGrpoJob) -> None:
+    for template, _ in pods_with_sizing(job):
+        assert violations_of_restricted(template["spec"]) == []
+        assert template["spec"]["automountServiceAccountToken"] is False
+        assert container_of(template)["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_requests_are_what_status_says_and_memory_is_guaranteed(job: RagGrpoJob) -> None:
+    for template, sizing in pods_with_sizing(job):
+        resources = container_of(template)["resources"]
+        gpus = {job.spec.resources.gpu_resource_name: str(sizing.gpus)} if sizing.gpus else {}
+        assert resources["requests"] == {"cpu": sizing.cpu, "memory": sizing.memory} | gpus
+        assert resources["limits"] == {"memory": sizing.memory} | gpus
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_every_object_ends_with_its_job_and_says_whose_it_is(job: RagGrpoJob) -> None:
+    for manifest in all_manifests(job).values():
+        metadata = manifest["metadata"]
+        [owner] = metadata["ownerReferences"]
+        assert owner["uid"] == UID
+        assert owner["controller"] is True
+        assert owner["blockOwnerDeletion"] is False  # else foreground deletion waits for us
+        assert metadata["namespace"] == "research"
+        assert metadata["labels"][names.LABEL_JOB] == job.metadata.name
+        assert metadata["labels"][names.LABEL_MANAGED_BY] == "raggrpo-operator"
+        assert "finalizers" not in metadata
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_names_and_labels_fit_their_limits(job: RagGrpoJob) -> None:
+    for manifest in all_manifests(job).values():
+        limit = {"RayCluster": 53, "ConfigMap": 253}.get(manifest["kind"], 63)
+        assert len(manifest["metadata"]["name"]) <= limit
+        labels = [manifest["metadata"]["labels"]]
+        labels += [template["metadata"]["labels"] for template in pod_templates(manifest)]
+        assert all(len(value) <= 63 for each in labels for value in each.values())
+    assert len(names.cluster_name(job.metadata.name, 999_999)) <= 53
+    assert len(names.token_secret_name(job.metadata.name, "k1", UID)) <= 253
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_lists_that_the_api_server_merges_by_name_hold_no_name_twice(job: RagGrpoJob) -> None:
+    for template, _ in pods_with_sizing(job):
+        container = container_of(template)
+        for items, key in (
+            (container["env"], "name"),
+            (container["volumeMounts"], "mountPath"),
+            (template["spec"]["volumes"], "name"),
+            (container.get("ports", []), "name"),
+        ):
+            found = [item[key] for item in items]
+            assert len(found) == len(set(found))
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in template["spec"]["volumes"]}
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_shared_memory_is_ours_and_rays_store_lies_within_it(job: RagGrpoJob) -> None:
+    for template, sizing in pods_with_sizing(job):
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        if not sizing.shm:
+            assert "shared-mem" not in volumes
+            continue
+        assert volumes["shared-mem"]["emptyDir"] == {"medium": "Memory", "sizeLimit": sizing.shm}
+        mounts = {m["mountPath"]: m["name"] for m in container_of(template)["volumeMounts"]}
+        assert mounts["/dev/shm"] == "shared-mem"
+        assert sizing.object_store <= 0.95 * parse_quantity(sizing.shm)
+        if not job.spec.resources.memory:
+            assert parse_quantity(sizing.shm) < parse_quantity(sizing.memory)
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_ray_finds_room_for_every_rank_and_engine(job: RagGrpoJob) -> None:
+    cluster = all_manifests(job)["raycluster"]["spec"]
+
+    world = trainer_config(job, resolve(job), number=1).world
+    head = cluster["headGroupSpec"]["rayStartParams"]
+    assert (head["num-cpus"], head["num-gpus"]) == ("0", "0")
+    for group, sizing in zip(
+        cluster["workerGroupSpecs"],
+        [s for s in sizing_of(job).pods if s.role in (PodRole.TRAINER, PodRole.ROLLOUT)],
+        strict=True,
+    ):
+        params = group["rayStartParams"]
+        assert group["groupName"] == sizing.role
+        assert group["replicas"] == group["minReplicas"] == group["maxReplicas"]
+        assert params["object-store-memory"] == str(sizing.object_store)
+        assert params["num-gpus"] == str(sizing.gpus)
+        if sizing.role is PodRole.TRAINER:
+            per_pod = -(-world.num_ranks // group["replicas"])
+            assert int(params["num-cpus"]) >= per_pod * world.cpus_per_rank + 1
+        else:
+            assert group["replicas"] == world.num_engines
+            assert sizing.gpus == world.gpus_per_engine
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_the_queue_is_named_on_the_ray_cluster_only(job: RagGrpoJob) -> None:
+    queue = job.spec.scheduling.queue_name
+    for manifest in all_manifests(job).values():
+        own = manifest["metadata"]["labels"].get("kueue.x-k8s.io/queue-name", "")
+        assert own == (queue if manifest["kind"] == "RayCluster" else "")
+        for template in pod_templates(manifest):
+            assert "kueue.x-k8s.io/queue-name" not in template["metadata"]["labels"]
+
+
+@settings(max_examples=40)
+@given(job=jobs())
+def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> None:
+    cluster = all_manifests(job)["raycluster"]
+    secret = render_token_secret(job, key_id="k1", token="t")
+
+    auth = cluster["spec"]["authOptions"]
+    assert auth == {"mode": "token", "secretName": secret["metadata"]["name"]}
+    for template in pod_templates(cluster):
+        assert "RAY_AUTH_MODE" not in {each["name"] for each in container_of(template)["env"]}
+
+
+def test_no_ray_pod_goes_to_a_node_that_failed_too_often() -> None:
+    state = RestartState(failures_by_node={"gpu-7": 2, "gpu-8": 1, "gpu-9": 3})
+    job = a_clustered_job(a_job())
+    job = job.model_copy(update={"status": job.status.model_copy(update={"restart_state": state})})
+
+    terms = {}
+    for manifest in all_manifests(job).values():
+        for template in pod_templates(manifest):
+            affinity = template["spec"].get("affinity", {})
+            role = template["metadata"]["labels"][names.LABEL_ROLE]
+            terms[role] = affinity and affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+
+    [term] = terms["head"]
+    assert terms["trainer"] == [term]
+    # All of one term's fields must hold: two terms would allow each other's node.
+    assert [(f["key"], f["operator"], f["values"]) for f in term["matchFields"]] == [
+        ("metadata.name", "NotIn", ["gpu-7"]),
+        ("metadata.name", "NotIn", ["gpu-9"]),
+    ]
+    assert terms["preflight"] == {}
+
+
+def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> None:
+    job = a_clustered_job(a_job())
+    token = job_token(b"key", UID)
+
+    secret = render_token_secret(job, key_id="k1", token=token)
+
+    assert secret["immutable"] is True
+    assert secret["data"]["auth_token"] != token  # base64
+    assert secret["metadata"]["name"] == "small-token-k1-0b7d3f4e"
+    assert len({token, job_token(b"key", UID[:-1]), job_token(b"kez", UID)}) == 3
+    # HMAC-SHA256 of a published test vector (RFC 4231, case 2).
+    assert job_token(b"Jefe", "what do ya want for nothing?").startswith("5bdcc146bf60754e")
+
+
+def test_secrets_are_named_and_header_secrets_stay_with_the_driver() -> None:
+    ref = {"name": "rag", "key": "token"}
+    job = a_clustered_job(
+        a_job(
+            {
+                "env": [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "key"}}],
+                "retrieval.endpoints": [
+                    {
+                        "name": "kb",
+                        "managed": {"corpus": "/mnt/runs/corpus.jsonl"},
+                        "headers": [{"name": "Authorization", "secretKeyRef": ref}],
+                    }
+                ],
+            }
+        )
+    )
+    seen = {
+        template["metadata"]["labels"][names.LABEL_ROLE]: {
+            each["name"]
+            for each in container_of(template)["env"]
+            if "secretKeyRef" in each.get("valueFrom", {})
+        }
+        for template, _ in pods_with_sizing(job)
+    }
+
+    both = {"WANDB_API_KEY", "RAGGRPO_SECRET_RAG_TOKEN"}
+    assert seen == {
+        "head": both,
+        "preflight": both,
+        "trainer": {"WANDB_API_KEY"},
+        "retriever": set(),
+    }
+
+
+def test_the_jobs_environment_wins_over_ours() -> None:
+    job = a_clustered_job(a_job({"env": [{"name": "RAY_DEDUP_LOGS", "value": "1"}]}))
+    [head, _] = pod_templates(all_manifests(job)["raycluster"])
+
+    env = {each["name"]: each.get("value") for each in container_of(head)["env"]}
+    assert env["RAY_DEDUP_LOGS"] == "1"
+    assert env["RAY_JOB_STOP_WAIT_TIME_S"] == "30"
+
+
+def test_pods_outlive_the_save_that_their_hook_waits_for() -> None:
+    job = a_clustered_job(a_job())
+    for template in pod_templates(all_manifests(job)["raycluster"]):
+        command = container_of(template)["lifecycle"]["preStop"]["exec"]["command"][-1]
+        assert " --seconds 30 " in command
+        assert template["spec"]["terminationGracePeriodSeconds"] > 30
+
+
+def test_reward_code_reaches_the_driver_and_the_preflight_only() -> None:
+    job = a_clustered_job(a_job({"reward.codeFrom": {"configMap": "tone"}}))
+    roles = set()
+    for template, _ in pods_with_sizing(job):
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        if "reward-code" in volumes:
+            assert volumes["reward-code"]["configMap"] == {"name": "tone"}
+            env = {each["name"]: each.get("value") for each in container_of(template)["env"]}
+            assert env["PYTHONPATH"] == "/opt/raggrpo/reward-code"
+            roles.add(template["metadata"]["labels"][names.LABEL_ROLE])
+    assert roles == {"head", "preflight"}
+
+
+def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
+    def image(job: RagGrpoJob) -> str:
+        return str(all_manifests(job)["preflight"]["spec"]["containers"][0]["image"])
+
+    plain, own = a_clustered_job(a_job()), a_clustered_job(a_job({"image": "own:1"}))
+    pinned = {"image": "own@sha256:1", "rayVersion": "2.59.0"}
+    status = plain.status.model_copy(update={"pinned": pinned})
+    later, mended = (job.model_copy(update={"status": status}) for job in (plain, own))
+    assert image(plain) == SETTINGS.trainer_image
+    assert image(own) == "own:1"
+    assert image(later) == "own@sha256:1"
+    assert image(mended) == "own:1"
+    assert all_manifests(later)["raycluster"]["spec"]["rayVersion"] == "2.59.0"
+
+
+def test_ray_is_told_in_the_version_that_the_image_has() -> None:
+    plain = a_clustered_job(a_job())
+    read = plain.status.preflight.facts.model_copy(update={"ray_version": "2.61.1"})
+    preflight = plain.status.preflight.model_copy(update={"facts": read})
+    other = plain.model_copy(
+        update={"status": plain.status.model_copy(update={"preflight": preflight})}
+    )
+    assert all_manifests(other)["raycluster"]["spec"]["rayVersion"] == "2.61.1"
+
+
+USUAL_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerating"),
+    [
+        ({}, {"trainer"}),
+        ({"scheduling": {"nodeSelector": {"gpu": "h100"}}}, {"head", "trainer", "preflight"}),
+        ({"resources.device": "CPU", "scheduling": {"nodeSelector": {"zone": "a"}}}, set()),
+    ],
+)
+def test_the_usual_taint_of_gpu_nodes_is_tolerated_where_pods_may_land_there(
+    changes: dict[str, Any], tolerating: set[str]
+) -> None:
+    job = a_clustered_job(a_job(changes))
+
+    found = {
+        template["metadata"]["labels"][names.LABEL_ROLE]
+        for template, _ in pods_with_sizing(job)
+        if USUAL_TAINT in template["spec"].get("tolerations", [])
+    }
+    assert found == tolerating
+
+
+def test_the_policy_lets_in_the_job_the_operator_and_scrapers_on_the_metrics_port() -> None:
+    own, operator, scrapers = all_manifests(a_clustered_job(a_job()))["networkpolicy"]["spec"][
+        "ingress"
+    ]
+
+    assert own == {
+        "from": [{"podSelector": {"matchLabels": {"raggrpo.io/job-name": "small"}}}]
+    }  # no namespaceSelector: pods of this name in this namespace
+    assert [port["port"] for port in operator["ports"]] == [8265, 8090]
+    namespace = operator["from"][0]["namespaceSelector"]["matchLabels"]
+    assert namespace == {"kubernetes.io/metadata.name": "raggrpo-system"}
+    assert [port["port"] for port in scrapers["ports"]] == [8090]
+
+
+def test_managed_endpoints_get_the_address_of_their_service() -> None:
+    managed = {"corpus": "/mnt/runs/corpus.jsonl"}
+    given = [
+        {"name": "kb", "managed": managed},
+        {"name": "chat", "protocol": "RagChat", "managed": managed},
+        {"name": "own", "url": "http://own/retrieve"},
+    ]
+    job = a_clustered_job(a_job({"retrieval.endpoints": given}))
+    config = trainer_config(job, resolve(job), number=1)
+
+    endpoints = with_retriever_urls(job, config).retrieval.endpoints
+
+    assert [endpoint.url for endpoint in endpoints] == [
+        "http://small-r-kb.research.svc:8000/retrieve",
+        "http://small-r-chat.research.svc:8000/chat",
+        "http://own/retrieve",
+    ]
+    assert all(endpoint.managed is None for endpoint in endpoints)
+    own, sizing = job.spec.retrieval.endpoints[2], sizing_of(job)
+    with pytest.raises(ValueError, match="own has a url"):
+        render_retriever(job, SETTINGS, endpoint=own, sizing=sizing)
+
+
+def test_long_names_of_retrievers_stay_apart() -> None:
+    job, end = "j" * 44, "e" * 43
+    first, second = names.retriever_name(job, f"{end}1"), names.retriever_name(job, f"{end}2")
+
+    assert first != second
+    assert len(first) == len(second) == 63

@@ -1,0 +1,45 @@
+import pytest
+
+from raggrpo_api import names
+from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
+from support.builders.jobs import a_job
+from support.pod_security import violations_of_restricted
+
+VOLUMES = [
+    {"name": "runs", "claimName": "runs", "mountPath": "/mnt/runs"},
+    {"name": "data", "claimName": "data", "mountPath": "/mnt/data", "readOnly": True},
+]
+
+
+def test_a_reader_is_restricted_and_writes_to_no_volume_of_the_job() -> None:
+    pod = render_reader_pod(a_job({"volumes": VOLUMES}), "small-reader-1", "trainer:1")
+
+    [container] = pod["spec"]["containers"]
+    mounts = {each["mountPath"]: each.get("readOnly") for each in container["volumeMounts"]}
+    assert violations_of_restricted(pod["spec"]) == []
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert (mounts["/mnt/runs"], mounts["/mnt/data"]) == (True, True)
+
+
+def test_a_reader_gets_none_of_the_jobs_environment() -> None:
+    env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
+
+    pod = render_reader_pod(a_job({"env": env}), "small-reader-1", "trainer:1")
+
+    assert "wandb" not in str(pod)
+
+
+def test_a_reader_ends_by_itself_with_its_job_and_is_none_of_the_jobs_pods() -> None:
+    pod = render_reader_pod(a_job(), "small-reader-1", "trainer:1")
+
+    assert pod["spec"]["activeDeadlineSeconds"] == 600
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == "5f1d"
+    assert names.LABEL_JOB not in pod["metadata"]["labels"]
+    assert names.LABEL_ROLE not in pod["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(("own", "image"), [("mine:2", "mine:2"), ("", "trainer:1")])
+def test_the_jobs_image_comes_first(own: str, image: str) -> None:
+    pod = render_reader_pod(a_job({"image": own}), "small-reader-1", "trainer:1")
+
+    assert pod["spec"]["containers"][0]["image"] == image

@@ -1,0 +1,149 @@
+import io
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from raggrpo_api.progress import Metric
+from raggrpo_api.status import (
+    AttemptRecord,
+    Cause,
+    JobStatus,
+    Phase,
+    ProgressStatus,
+    RestartState,
+    Tier,
+)
+from raggrpo_operator.reporting.progress_display import (
+    ProgressDisplay,
+    duration,
+    happenings,
+    progress_line,
+)
+
+NOW = datetime(2026, 11, 21, 12, 0, 18, tzinfo=UTC)
+
+
+def a_status(step: int = 0, stage: str = "Training", **changes: object) -> JobStatus:
+    progress = ProgressStatus(
+        step=step,
+        total_steps=60,
+        progress_percentage=100 * step // 60,
+        stage=stage,
+        seconds_per_step=1.2,
+        estimated_remaining_seconds=58,
+        metrics=[Metric(name="reward_mean", value="0.531")],
+    )
+    record = AttemptRecord(number=1, started="2026-11-21T12:00:00Z", to_step=step)
+    status = JobStatus(phase=Phase.RUNNING, attempt=1, attempts=[record], progress=progress)
+    return status.model_copy(update=changes)
+
+
+def test_line_says_what_the_practice_prints() -> None:
+    line = progress_line(a_status(12), NOW)
+
+    assert line == ("Step 12/60, 18 s elapsed, 1.2 s/step, ETA 58 s, reward 0.531, stage Training")
+
+
+def test_clock_stops_with_the_attempt() -> None:
+    ended = AttemptRecord(
+        number=1, started="2026-11-21T12:00:00Z", seconds=11, cause=Cause.SUSPENDED
+    )
+
+    assert "11 s elapsed" in progress_line(a_status(12, attempts=[ended]), NOW)
+
+
+def test_line_leaves_out_what_is_not_known() -> None:
+    assert progress_line(JobStatus(), NOW) == "Step 0/0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (3540, "59 min"), (7500, "2 h 5 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_restart_is_told_with_cause_tier_and_step() -> None:
+    ended = AttemptRecord(
+        number=1, cause=Cause.ROLLOUT_ENGINE_LOST, message="engine 0 died", to_step=7
+    )
+    second = AttemptRecord(number=2, tier=Tier.WARM_CLUSTER, mitigation="MicroBatchHalved")
+    resumed = second.model_copy(
+        update={"from_step": 6, "skipped_checkpoints": ["step_7: truncated"], "in_place": ["x"]}
+    )
+    statuses = [
+        a_status(7),
+        a_status(7, attempts=[ended], restart_state=RestartState(next_retry_time="12:01")),
+        a_status(7, attempts=[second, ended]),
+        a_status(7, attempts=[resumed, ended]),
+    ]
+
+    told = [list(happenings(old, new)) for old, new in pairwise(statuses)]
+
+    assert told == [
+        [
+            "Attempt 1 ended: RolloutEngineLost after step 7: engine 0 died",
+            "Next attempt at 12:01",
+        ],
+        ["Attempt 2 begins on the same Ray cluster, with MicroBatchHalved"],
+        [
+            "Attempt 2 skips a checkpoint: step_7: truncated",
+            "Attempt 2 resumes after step 6",
+            "Attempt 2 goes on: x",
+        ],
+    ]
+
+
+def test_nothing_new_is_nothing_told() -> None:
+    assert list(happenings(a_status(3), a_status(4))) == []
+
+
+def plain(*statuses: JobStatus, seconds_apart: float = 10.0) -> list[str]:
+    text, now = io.StringIO(), 0.0
+    with ProgressDisplay("demo", Console(file=text, width=80), clock=lambda: now) as display:
+        for status in statuses:
+            display.show(status)
+            now += seconds_apart
+    return text.getvalue().splitlines()
+
+
+def test_without_a_terminal_there_are_lines() -> None:
+    lines = plain(
+        JobStatus(phase=Phase.PREFLIGHT),
+        a_status(0, stage="LoadingModel"),
+        a_status(0, stage="FirstStep"),
+        a_status(1),
+        a_status(2, stage="Checkpointing"),
+    )
+
+    assert lines[:4] == [
+        "Preflight",
+        "Attempt 1 begins",
+        "Stage LoadingModel",
+        "Stage FirstStep",
+    ]
+    assert [line.split(",")[0] for line in lines[4:]] == ["Step 1/60", "Step 2/60"]
+
+
+def test_lines_keep_a_distance_but_the_last_is_always_there() -> None:
+    lines = plain(*(a_status(step) for step in (1, 2, 3, 60)), seconds_apart=1.0)
+
+    assert [line.split(",")[0] for line in lines] == ["Step 1/60", "Step 60/60"]
+
+
+def test_terminal_shows_bar_stage_and_events() -> None:
+    text = io.StringIO()
+    console = Console(file=text, width=100, force_terminal=True, color_system=None)
+    with ProgressDisplay("demo", console) as display:
+        display.show(a_status(12))
+        ended = AttemptRecord(number=1, cause=Cause.STALLED, message="[hang] at 12", to_step=12)
+        display.show(a_status(12, attempts=[ended]))
+
+    shown = text.getvalue()
+    assert "Attempt 1 ended: Stalled after step 12: [hang] at 12" in shown
+    assert "20 %" in shown
+    assert "Step 12/60" in shown
+    assert "Stage Training for 0 s" in shown

@@ -1,0 +1,198 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase, ProgressStatus, Tier
+from raggrpo_cli.main import app
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.reporting.report import write_report
+from support.builders.jobs import KNOWN_7B, a_job
+from support.builders.runs import a_job_folder, log_dir_of, write_steps
+
+VOID = {"meta", "br"}
+
+
+class _Page(HTMLParser):
+    """Collects texts and checks that every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "action")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def read(path: Path) -> _Page:
+    page = _Page()
+    page.feed(path.read_text())
+    assert page.open == []
+    return page
+
+
+def a_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
+    numbers = {"reward_mean": 0.4, "control_exact_match": 0.02, "num_samples": 64, "num_failed": 0}
+    event = {"event": "validation", "when": when, "step": step, "exact_match": exact_match}
+    return event | numbers
+
+
+def a_status(**changes: Any) -> JobStatus:
+    attempts = [
+        AttemptRecord(
+            number=2, tier=Tier.WARM_CLUSTER, cause=Cause.SUCCEEDED, from_step=20, to_step=60
+        ),
+        AttemptRecord(
+            number=1,
+            cause=Cause.TRAINER_RANK_LOST,
+            message="rank 0 <gone>",
+            from_step=0,
+            to_step=25,
+            lost_steps=5,
+        ),
+    ]
+    progress = ProgressStatus(step=60, total_steps=60)
+    return JobStatus(phase=Phase.SUCCEEDED, progress=progress, attempts=attempts, **changes)
+
+
+def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
+    write_steps(tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [a_validation("before", 0, 0.1)])
+    write_steps(tmp_path, 2, range(21, 61), {"reward_mean": 0.75}, [a_validation("after", 60, 0.9)])
+
+    page = read(write_report(tmp_path, tmp_path, a_status(), name="sales-rag"))
+
+    assert "sales-rag" in page.texts
+    assert "0.125 → 0.75" in page.texts
+    assert "0.1 → 0.9" in page.texts
+    for text in ("TrainerRankLost", "rank 0 <gone>", "WarmCluster, c1", "Reward", "Step time"):
+        assert text in page.texts
+    assert any("log-probability" in text for text in page.texts)
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    write_steps(tmp_path, 1, range(1, 4))
+
+    path = write_report(tmp_path, tmp_path, a_status())
+
+    assert read(path).addresses == []
+    assert not re.search(r"https?://|url\(|@import|<script", path.read_text())
+    assert "prefers-color-scheme: dark" in path.read_text()
+
+
+def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) -> None:
+    attack = "<script>alert(1)</script>"
+    attempts = [AttemptRecord(number=1, cause=Cause.PROGRAM_ERROR, message=attack)]
+
+    path = write_report(tmp_path, tmp_path, JobStatus(attempts=attempts), name=attack)
+
+    assert "<script" not in path.read_text()
+    assert attack in read(path).texts
+
+
+@pytest.mark.parametrize("status", [JobStatus(), a_status()])
+def test_a_job_without_history_has_a_page_too(tmp_path: Path, status: JobStatus) -> None:
+    page = read(write_report(tmp_path, tmp_path / "missing", status))
+
+    assert "nothing recorded yet" in page.texts
+
+
+def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Path) -> None:
+    resolved = resolve(a_job({"rollout.n": 7}))
+    status = a_status(sizing=size(resolved.spec, KNOWN_7B))
+
+    texts = read(write_report(tmp_path, tmp_path, status, resolved=resolved)).texts
+
+    place = texts.index("rollout.n")
+    assert texts[place : place + 3] == ["rollout.n", "7", "user"]
+    place = texts.index("algorithm.groupSize")
+    assert texts[place : place + 3] == ["algorithm.groupSize", "7", "coupled"]
+    assert "rayObjectStore" in texts
+
+
+def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Path) -> None:
+    events = [a_validation("before", 0, 0.1), a_validation("after", 30, 0.5)]
+    write_steps(tmp_path, 1, range(1, 31), events=events)
+    write_steps(tmp_path, 2, range(31, 61), events=[a_validation("after", 60, 0.9)])
+
+    assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, a_status())).texts
+
+
+def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
+    write_steps(tmp_path, 1, range(1, 4))
+
+    assert "Host memory" not in read(write_report(tmp_path, tmp_path, a_status())).texts
+
+    (tmp_path / "metrics.e1.jsonl").write_text(
+        '{"step": 1, "epoch": 1, "step_seconds": 1, "seconds": {}, "num_samples": 1,'
+        ' "num_sampled_tokens": 1, "host_memory_bytes": 1073741824}\n'
+    )
+    assert "Host memory" in read(write_report(tmp_path, tmp_path, a_status())).texts
+
+
+def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None:
+    folder = a_job_folder(tmp_path / "job", a_status())
+    write_steps(log_dir_of(folder), 1, range(1, 31))
+
+    result = CliRunner().invoke(app, ["report", "--dir", str(folder)])
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(folder / "report.html")
+    assert "60 of 60" in read(folder / "report.html").texts
+
+
+@pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
+def test_a_folder_without_a_job_is_refused_with_what_to_do(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
+
+    assert result.exit_code == 2
+    assert "is no job folder" in result.stderr
+    assert "raggrpo run" in result.stderr
+
+
+def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
+    slow = a_job_folder(tmp_path / "slow", a_status(), {"rollout.temperature": 0.9})
+    fast = a_job_folder(tmp_path / "fast", a_status(), {"rollout.temperature": 0.5})
+    write_steps(log_dir_of(slow), 1, range(1, 21), events=[a_validation("after", 20, 0.4)])
+    halved = {"seconds": {"train": 1.0}, "step_seconds": 2.0, "reward_mean": 0.5}
+    write_steps(log_dir_of(fast), 1, range(1, 21), halved, [a_validation("after", 20, 0.8)])
+
+    result = CliRunner().invoke(app, ["compare", str(slow), str(fast)])
+
+    rows = {line[:34].strip(): line[34:].split() for line in result.stdout.splitlines()}
+    assert result.exit_code == 0, result.output
+    assert rows["samples per second"] == ["2", "4", "2.00"]
+    assert rows["train"] == ["2", "1", "0.50"]
+    assert rows["step (median)"] == ["4", "2", "0.50"]
+    assert rows["mean reward, last 10 steps"] == ["0.25", "0.5", "2.00"]
+    assert rows["held-out exact match after"] == ["0.4", "0.8", "2.00"]
+    assert rows["rollout.temperature"] == ["0.9", "0.5"]
+    assert "checkpoint.path" not in rows
+    assert "rollout.n" not in rows
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_compare_of_equal_configurations_says_so(tmp_path: Path) -> None:
+    one, two = (a_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
+
+    result = CliRunner().invoke(app, ["compare", str(one), str(two)])
+
+    assert result.stdout.splitlines()[-2:] == ["Set differently", "nothing"]

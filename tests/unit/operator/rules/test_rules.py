@@ -1,0 +1,578 @@
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raggrpo_api.crd import job_schema
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_operator.core.rules import (
+    RULES,
+    batch,
+    checkpoint,
+    lengths,
+    memory,
+    monitoring,
+    names_and_secrets,
+    numerics,
+    paths,
+    retrieval,
+    reward,
+    violations,
+    world,
+)
+from raggrpo_operator.core.rules.rule_input import Rule, RuleInput
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import Reason, Severity, Violation, errors
+from raggrpo_operator.core.text.plan import render_plan
+from raggrpo_operator.local_runtime.mounts import mounted
+from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+
+KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
+ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
+REFERENCE = ACTOR | {"name": "reference", "role": "Reference"}
+RAG_SCORE = {"functions": [{"name": "RagScore"}]}
+REF = {"name": "rag", "key": "token"}
+WORK = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
+GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
+SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
+NOTHING_KNOWN = Facts()
+CORPUS = {"corpus": "/mnt/runs/corpus.jsonl"}
+MANAGED = {"name": "kb", "managed": CORPUS}
+
+
+def with_steps(**changes: Any) -> dict[str, Any]:
+    return {"training": {"totalSteps": 1000} | changes}
+
+
+def in_mode(mode: str, *endpoints: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"retrieval": {"mode": mode, "endpoints": list(endpoints)} | changes}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job that the rule objects to, and its nearest neighbour that it lets pass."""
+
+    rule: Rule
+    reason: Reason
+    path: str
+    fails: dict[str, Any]
+    passes: dict[str, Any]
+    facts: Facts = NOTHING_KNOWN
+    status: dict[str, Any] = field(default_factory=dict)
+    severity: Severity = Severity.ERROR
+
+
+WARNING = Severity.WARNING
+
+ROWS: tuple[Row, ...] = (
+    Row(batch.group_size_equals_n, Reason.GROUP_SIZE_MISMATCH, "spec.rollout.n",
+        {"rollout": {"n": 3}, "algorithm": {"groupSize": 5}},
+        {"rollout": {"n": 5}, "algorithm": {"groupSize": 5}}),
+    Row(batch.group_has_a_baseline, Reason.GROUP_TOO_SMALL, "spec.rollout.n",
+        {"rollout": {"n": 1}}, {"rollout": {"n": 2}}),
+    Row(batch.batch_feeds_all_ranks, Reason.BATCH_SMALLER_THAN_WORLD,
+        "spec.training.miniBatchPrompts",
+        {"data.trainBatchSize": 4, "resources": GPUS8},
+        {"data.trainBatchSize": 8, "resources": GPUS8}),
+    Row(batch.batch_feeds_all_ranks, Reason.BATCH_SMALLER_THAN_WORLD,
+        "spec.training.miniBatchPrompts",
+        {"data.trainBatchSize": 2, "resources": GPUS8} | with_steps(rowLayout="Padded"),
+        {"data.trainBatchSize": 8, "resources": GPUS8} | with_steps(rowLayout="Padded")),
+    Row(batch.batch_feeds_all_ranks, Reason.BATCH_UNEVEN_OVER_RANKS,
+        "spec.training.miniBatchPrompts",
+        {"data.trainBatchSize": 12, "resources": GPUS8},
+        {"data.trainBatchSize": 16, "resources": GPUS8}, severity=WARNING),
+    Row(batch.mini_batch_divides_batch, Reason.MINI_BATCH_NOT_DIVISOR,
+        "spec.training.miniBatchPrompts",
+        {"data.trainBatchSize": 128} | with_steps(miniBatchPrompts=48),
+        {"data.trainBatchSize": 128} | with_steps(miniBatchPrompts=64)),
+    Row(batch.micro_batch_holds_a_row, Reason.MICRO_BATCH_TOO_SMALL,
+        "spec.training.tokensPerMicroBatch",
+        with_steps(tokensPerMicroBatch=1535), with_steps(tokensPerMicroBatch=2560)),
+    Row(batch.micro_batch_holds_a_row, Reason.GROUP_EXCEEDS_MICRO_BATCH,
+        "spec.training.tokensPerMicroBatch",
+        with_steps(tokensPerMicroBatch=2559),
+        with_steps(tokensPerMicroBatch=2559, rowLayout="Padded"), severity=WARNING),
+    Row(lengths.run_has_one_target, Reason.NO_TARGET, "spec.training.totalSteps",
+        {"training": {}}, {"training": {"epochs": 1}}),
+    Row(lengths.run_has_one_target, Reason.TWO_TARGETS, "spec.training.epochs",
+        {"training": {"epochs": 1, "totalSteps": 5}}, {"training": {"epochs": 1}}),
+    Row(lengths.batch_fits_data, Reason.BATCH_LARGER_THAN_DATA, "spec.data.trainBatchSize",
+        {"preset": "Debug", "data.trainBatchSize": 11},
+        {"preset": "Debug", "data.trainBatchSize": 10}),
+    Row(lengths.batch_fits_data, Reason.BATCH_LARGER_THAN_DATA, "spec.data.trainBatchSize",
+        {"data.trainBatchSize": 101}, {"data.trainBatchSize": 100}, Facts(rows=100)),
+    Row(lengths.data_may_repeat, Reason.DATA_REPEATS, "spec.training.totalSteps",
+        {"data.trainBatchSize": 11}, {"data.trainBatchSize": 10}, KNOWN_7B, severity=WARNING),
+    Row(lengths.engine_step_holds_a_sequence, Reason.BATCHED_TOKENS_TOO_FEW,
+        "spec.rollout.maxNumBatchedTokens",
+        {"rollout": {"maxNumBatchedTokens": 1535}}, {"rollout": {"maxNumBatchedTokens": 1536}}),
+    Row(lengths.sequence_fits_context, Reason.CONTEXT_TOO_SHORT, "spec.data.maxPromptLength",
+        {"data.maxPromptLength": 1537}, {"data.maxPromptLength": 1536}, KNOWN_TINY),
+    Row(lengths.passages_leave_room, Reason.PASSAGES_DO_NOT_FIT, "spec.data.maxPromptLength",
+        in_mode("Prompt", KB, maxPassageTokens=342),
+        in_mode("Prompt", KB, maxPassageTokens=341)),
+    Row(lengths.passages_leave_room, Reason.PASSAGES_DO_NOT_FIT, "spec.data.maxPromptLength",
+        in_mode("Prompt", KB, maxPassageTokens=342) | {"data.allowTruncation": True},
+        in_mode("Prompt", KB), severity=WARNING),
+    Row(lengths.passages_leave_room, Reason.PASSAGES_DO_NOT_FIT, "spec.data.maxPromptLength",
+        in_mode("Prompt", KB, maxPassageTokens=100) | {"data.maxPromptLength": 300},
+        in_mode("Prompt", KB, maxPassageTokens=100) | {"data.maxPromptLength": 301}),
+    Row(lengths.searches_leave_room, Reason.SEARCHES_DO_NOT_FIT, "spec.data.maxResponseLength",
+        in_mode("Search", KB, maxPassageTokens=86), in_mode("Search", KB, maxPassageTokens=85)),
+    Row(lengths.searches_leave_room, Reason.SEARCHES_DO_NOT_FIT, "spec.data.maxResponseLength",
+        in_mode("Search", KB, maxPassageTokens=85) | {"data.maxResponseLength": 510},
+        in_mode("Search", KB, maxPassageTokens=85) | {"data.maxResponseLength": 511}),
+    Row(memory.utilization_in_range, Reason.UTILIZATION_TOO_HIGH,
+        "spec.rollout.gpuMemoryUtilization",
+        {"rollout": {"gpuMemoryUtilization": 0.75}},
+        {"rollout": {"gpuMemoryUtilization": 0.75}, "resources": SPLIT}),
+    Row(memory.utilization_in_range, Reason.UTILIZATION_TOO_HIGH,
+        "spec.rollout.gpuMemoryUtilization",
+        {"rollout": {"gpuMemoryUtilization": 0.95}, "resources": SPLIT},
+        {"rollout": {"gpuMemoryUtilization": 0.9}, "resources": SPLIT}),
+    Row(memory.utilization_in_range, Reason.UTILIZATION_TOO_LOW,
+        "spec.rollout.gpuMemoryUtilization",
+        {"rollout": {"gpuMemoryUtilization": 0.25}},
+        {"rollout": {"gpuMemoryUtilization": 0.25}, "resources": {"device": "CPU"}},
+        severity=WARNING),
+    Row(memory.training_state_fits, Reason.TRAINING_STATE_DOES_NOT_FIT,
+        "spec.rollout.gpuMemoryUtilization",
+        {}, {"resources": GPUS8}, KNOWN_7B),
+    Row(memory.activations_fit, Reason.ACTIVATIONS_MAY_NOT_FIT,
+        "spec.training.tokensPerMicroBatch",
+        {"resources": GPUS8 | {"gpuMemoryGib": 48}},
+        {"resources": GPUS8 | {"gpuMemoryGib": 48}} | with_steps(gradientCheckpointing=True),
+        KNOWN_7B, severity=WARNING),
+    Row(memory.weights_fit_engine, Reason.WEIGHTS_DO_NOT_FIT, "spec.rollout.tensorParallelSize",
+        {"resources": {"gpusPerNode": 8, "gpuMemoryGib": 24}},
+        {"resources": {"gpusPerNode": 8, "gpuMemoryGib": 24}, "rollout": {"tensorParallelSize": 2}},
+        KNOWN_7B),
+    Row(memory.weights_fit_engine, Reason.WEIGHTS_DO_NOT_FIT, "spec.rollout.tensorParallelSize",
+        {"resources": GPUS8, "data.maxPromptLength": 600_000},
+        {"resources": GPUS8, "data.maxResponseLength": 500_000}, KNOWN_7B),
+    Row(memory.weights_fit_engine, Reason.WEIGHTS_DO_NOT_FIT, "spec.rollout.tensorParallelSize",
+        {"resources": GPUS8, "data.maxResponseLength": 600_000},
+        {"resources": GPUS8, "data.maxPromptLength": 500_000}, KNOWN_7B),
+    Row(memory.eager_only_where_memory_is_short, Reason.EAGER_IS_SLOW, "spec.rollout.enforceEager",
+        {"rollout": {"enforceEager": True}},
+        {"preset": "MemoryLimited", "rollout": {"enforceEager": True}}, severity=WARNING),
+    Row(memory.shm_within_memory, Reason.SHM_EXCEEDS_MEMORY, "spec.resources.shmSize",
+        {"resources": {"memory": "64Gi", "shmSize": "64Gi"}},
+        {"resources": {"memory": "65Gi", "shmSize": "64Gi"}}),
+    Row(memory.memory_covers_estimate, Reason.MEMORY_BELOW_ESTIMATE, "spec.resources.memory",
+        {"resources": {"memory": "8Gi"}}, {"resources": {"memory": "64Gi"}}, severity=WARNING),
+    Row(memory.memory_covers_estimate, Reason.MEMORY_BELOW_ESTIMATE, "spec.resources.shmSize",
+        {"resources": {"shmSize": "1Gi"}}, {"resources": {"shmSize": "16Gi"}}, severity=WARNING),
+    Row(memory.retriever_memory_covers_index, Reason.RETRIEVER_MEMORY_TOO_SMALL,
+        "spec.retrieval.endpoints[0].managed.memory",
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "4Gi"}}),
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "5Gi"}}),
+        Facts(corpus_bytes=2**30)),
+    Row(world.gpus_are_asked_for, Reason.NO_GPUS, "spec.resources.gpusPerNode",
+        {"resources": {"gpusPerNode": 0}}, {"resources": {"gpusPerNode": 0, "device": "CPU"}}),
+    Row(world.rollout_gpus_match_placement, Reason.ROLLOUT_GPUS_MISMATCH,
+        "spec.resources.rolloutGpus",
+        {"resources": {"gpusPerNode": 4, "placement": "Disaggregated"}}, {"resources": SPLIT}),
+    Row(world.rollout_gpus_match_placement, Reason.ROLLOUT_GPUS_MISMATCH,
+        "spec.resources.rolloutGpus",
+        {"resources": {"gpusPerNode": 4, "rolloutGpus": 4}}, {"resources": GPUS8}),
+    Row(world.tensor_parallel_divides_gpus, Reason.TENSOR_PARALLEL_NOT_DIVISOR,
+        "spec.rollout.tensorParallelSize",
+        {"resources": GPUS8, "rollout": {"tensorParallelSize": 3}},
+        {"resources": GPUS8, "rollout": {"tensorParallelSize": 4}}),
+    Row(world.tensor_parallel_divides_gpus, Reason.TENSOR_PARALLEL_NOT_DIVISOR,
+        "spec.rollout.tensorParallelSize",
+        {"resources": {"device": "CPU"}, "rollout": {"tensorParallelSize": 2}},
+        {"resources": SPLIT, "rollout": {"tensorParallelSize": 2}}),
+    Row(world.tensor_parallel_divides_heads, Reason.HEADS_NOT_DIVISIBLE,
+        "spec.rollout.tensorParallelSize",
+        {"resources": GPUS8, "rollout": {"tensorParallelSize": 8}},
+        {"resources": GPUS8, "rollout": {"tensorParallelSize": 4}}, KNOWN_7B),
+    Row(world.workers_fit_cpus, Reason.WORKERS_EXCEED_CPUS, "spec.data.numWorkers",
+        {"data.numWorkers": 9}, {"data.numWorkers": 8}, severity=WARNING),
+    Row(world.ray_version_is_the_same, Reason.RAY_VERSION_MISMATCH, "spec.image",
+        {}, {}, KNOWN_7B, status={"pinned": {"rayVersion": "2.59.0"}}),
+    Row(world.async_needs_disaggregation, Reason.ASYNC_NEEDS_DISAGGREGATION,
+        "spec.training.offPolicySteps",
+        with_steps(offPolicySteps=1), with_steps(offPolicySteps=1) | {"resources": SPLIT}),
+    Row(world.rollout_optimisations_stay_on, Reason.ROLLOUT_OPTIMISATION_OFF,
+        "spec.rollout.enablePrefixCaching",
+        {"rollout": {"enablePrefixCaching": False}}, {"rollout": {"enablePrefixCaching": True}},
+        severity=WARNING),
+    Row(retrieval.endpoint_has_one_source, Reason.ENDPOINT_SOURCE, "spec.retrieval.endpoints[0]",
+        in_mode("Prompt", KB | MANAGED), in_mode("Prompt", MANAGED)),
+    Row(retrieval.endpoint_has_one_source, Reason.ENDPOINT_SOURCE, "spec.retrieval.endpoints[0]",
+        in_mode("Prompt", {"name": "kb"}), in_mode("Prompt", KB)),
+    Row(retrieval.dense_index_has_vectors, Reason.VECTORS_NEEDED,
+        "spec.retrieval.endpoints[0].managed.vectors",
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"index": "Dense"}}),
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS
+                           | {"index": "Dense", "vectors": "/mnt/runs/vectors.npy"}})),
+    Row(retrieval.protocol_fits_role, Reason.PROTOCOL_MISMATCH,
+        "spec.retrieval.endpoints[0].protocol",
+        in_mode("Reward", ACTOR | {"protocol": "SearchR1"}), in_mode("Reward", ACTOR)),
+    Row(retrieval.passages_need_a_retriever, Reason.RETRIEVER_NEEDED, "spec.retrieval.endpoints",
+        in_mode("Prompt"), in_mode("Prompt", KB)),
+    Row(retrieval.passages_need_a_retriever, Reason.RETRIEVER_NEEDED, "spec.retrieval.endpoints",
+        in_mode("Search", KB, KB | {"name": "kb2"}), in_mode("Search", KB, ACTOR)),
+    Row(retrieval.rag_score_needs_both_endpoints, Reason.RAG_ENDPOINTS_NEEDED,
+        "spec.retrieval.endpoints",
+        in_mode("Reward", ACTOR) | {"reward": RAG_SCORE},
+        in_mode("Reward", ACTOR, REFERENCE) | {"reward": RAG_SCORE}),
+    Row(retrieval.rag_score_needs_both_endpoints, Reason.RAG_ENDPOINTS_NEEDED,
+        "spec.retrieval.mode",
+        in_mode("None", ACTOR, REFERENCE) | {"reward": RAG_SCORE}, in_mode("None")),
+    Row(retrieval.actor_writes_required_fields, Reason.RAG_FIELD_MISSING,
+        "spec.retrieval.actorOutput.fields",
+        in_mode("Reward", ACTOR, REFERENCE, actorOutput={"fields": ["user_profile"]})
+        | {"reward": RAG_SCORE},
+        in_mode("Reward", ACTOR, REFERENCE) | {"reward": RAG_SCORE}),
+    Row(retrieval.endpoints_are_used, Reason.ENDPOINT_UNUSED, "spec.retrieval.endpoints[0]",
+        in_mode("None", KB), in_mode("Prompt", KB), severity=WARNING),
+    Row(retrieval.endpoints_are_used, Reason.ENDPOINT_UNUSED, "spec.retrieval.endpoints[0]",
+        in_mode("Reward", ACTOR), in_mode("Reward", ACTOR) | {"reward": RAG_SCORE},
+        severity=WARNING),
+    Row(retrieval.templates_have_their_placeholders, Reason.TEMPLATE_PLACEHOLDER,
+        "spec.retrieval.promptTemplate",
+        in_mode("Prompt", KB, promptTemplate="{prompt}"),
+        in_mode("Prompt", KB, promptTemplate="{passages}{prompt} {{x}}")),
+    Row(retrieval.templates_have_their_placeholders, Reason.TEMPLATE_PLACEHOLDER,
+        "spec.retrieval.promptTemplate",
+        in_mode("Prompt", KB, promptTemplate='{passages}{prompt} {"x": 1}'), in_mode("Prompt", KB)),
+    Row(retrieval.templates_have_their_placeholders, Reason.TEMPLATE_PLACEHOLDER,
+        "spec.retrieval.passageTemplate",
+        in_mode("Search", KB, passageTemplate="{index}: {text"), in_mode("Search", KB)),
+    Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].python",
+        {"reward": {"functions": [{"name": "Python"}]}},
+        {"reward": {"functions": [{"name": "Python", "python": "pkg.mod:f"}]}}),
+    Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].url",
+        {"reward": {"functions": [{"name": "Http"}]}},
+        {"reward": {"functions": [{"name": "Http", "url": "http://judge:1/score"}]}}),
+    Row(reward.reward_fields_are_used, Reason.REWARD_FIELD_UNUSED,
+        "spec.reward.functions[0].python",
+        {"reward": {"functions": [{"name": "F1", "python": "pkg.mod:f"}]}},
+        {"reward": {"functions": [{"name": "F1"}]}}, severity=WARNING),
+    Row(reward.reward_fields_are_used, Reason.REWARD_FIELD_UNUSED, "spec.reward.functions[0].url",
+        {"reward": {"functions": [{"name": "F1", "url": "http://judge:1/score"}]}},
+        {"reward": {"functions": [{"name": "F1"}]}}, severity=WARNING),
+    Row(reward.some_reward_counts, Reason.NO_REWARD, "spec.reward.functions",
+        {"reward": {"functions": [{"name": "F1", "weight": 0.0}]}},
+        {"reward": {"functions": [{"name": "F1", "weight": 0.0}, {"name": "Contains"}]}}),
+    Row(reward.columns_are_named, Reason.COLUMN_NEEDED, "spec.data.columns.answer",
+        {"data.columns": {"answer": ""}},
+        {"data.columns": {"answer": ""}, "reward": {"functions": [{"name": "Format"}]}}),
+    Row(reward.columns_are_named, Reason.COLUMN_NEEDED, "spec.data.columns.context",
+        {"data.columns": {"context": ""}, "reward": RAG_SCORE}, {"data.columns": {"context": ""}}),
+    Row(checkpoint.restarts_need_checkpoints, Reason.RESTARTS_NEED_CHECKPOINTS,
+        "spec.checkpoint.everySteps",
+        {"checkpoint.everySteps": 0},
+        {"checkpoint.everySteps": 0, "recovery": {"maxRestarts": 0}}),
+    Row(checkpoint.checkpoints_come_in_time, Reason.CHECKPOINTS_TOO_RARE,
+        "spec.checkpoint.everySteps",
+        {"checkpoint.everySteps": 1000}, {"checkpoint.everySteps": 999}, severity=WARNING),
+    Row(checkpoint.two_checkpoints_are_kept, Reason.KEEP_LAST_TOO_SMALL,
+        "spec.checkpoint.keepLast",
+        {"checkpoint.keepLast": 1}, {"checkpoint.keepLast": 2}),
+    Row(checkpoint.backups_meet_checkpoints, Reason.BACKUP_NOT_A_MULTIPLE,
+        "spec.checkpoint.backup.everySteps",
+        {"checkpoint.backup": {"url": "s3://b/x", "everySteps": 150}},
+        {"checkpoint.backup": {"url": "s3://b/x", "everySteps": 200}}, severity=WARNING),
+    Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
+        "spec.data.validationFiles",
+        {"validation": {"afterTraining": True}},
+        {"validation": {"afterTraining": True}, "data.validationFiles": ["/mnt/runs/v.jsonl"]}),
+    Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
+        "spec.data.validationFiles",
+        {"validation": {"everySteps": 1}}, {"validation": {"everySteps": 0}}),
+    Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
+        "spec.data.validationFiles",
+        {"validation": {"beforeTraining": True}}, {"validation": {"maxSamples": 8}}),
+    Row(paths.checkpoint_lies_on_a_volume, Reason.NO_VOLUME, "spec.volumes",
+        {"volumes": []}, {}, severity=WARNING),
+    Row(paths.checkpoint_lies_on_a_volume, Reason.CHECKPOINT_NOT_ON_VOLUME,
+        "spec.checkpoint.path",
+        {"checkpoint.path": "/mnt/runsshop/c"}, {"checkpoint.path": "/mnt/runs/c"}),
+    Row(paths.checkpoint_lies_on_a_volume, Reason.CHECKPOINT_READ_ONLY, "spec.checkpoint.path",
+        {"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt", "readOnly": True}]},
+        {"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt", "readOnly": True},
+                     {"name": "c", "claimName": "c", "mountPath": "/mnt/runs/checkpoints"}]}),
+    Row(paths.other_paths_lie_on_volumes, Reason.PATH_NOT_ON_VOLUME, "spec.data.trainFiles[0]",
+        {"data.trainFiles": ["/data/train.jsonl"]}, {}, severity=WARNING),
+    Row(paths.other_paths_lie_on_volumes, Reason.PATH_NOT_ON_VOLUME,
+        "spec.retrieval.endpoints[0].managed.corpus",
+        in_mode("Prompt", {"name": "kb", "managed": {"corpus": "/kb/corpus.jsonl"}}),
+        in_mode("Prompt", MANAGED), severity=WARNING),
+    Row(paths.volumes_reach_all_pods, Reason.NEEDS_READ_WRITE_MANY, "spec.volumes",
+        {"resources": {"nodes": 2}}, {"resources": {"nodes": 1}}, severity=WARNING),
+    Row(names_and_secrets.names_are_unique, Reason.NAME_NOT_UNIQUE, "spec.retrieval.endpoints",
+        in_mode("Reward", ACTOR, REFERENCE | {"name": "actor"}),
+        in_mode("Reward", ACTOR, REFERENCE)),
+    Row(names_and_secrets.env_is_not_reserved, Reason.RESERVED_NAME, "spec.env[0].name",
+        {"env": [{"name": "RAY_ADDRESS", "value": "auto"}]},
+        {"env": [{"name": "RAGGRPO_FAULT", "value": "kill-rank@step=7"}]}),
+    Row(names_and_secrets.mount_paths_are_free, Reason.RESERVED_NAME, "spec.volumes[1].mountPath",
+        {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/dev/shm/"}]},
+        {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/mnt/shm"}]}),
+    Row(names_and_secrets.values_have_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.env[0]",
+        {"env": [{"name": "HOME", "value": "/x", "secretKeyRef": REF}]},
+        {"env": [{"name": "HOME", "value": "/x"}]}),
+    Row(names_and_secrets.values_have_one_source, Reason.ONE_SOURCE_OF_VALUE,
+        "spec.retrieval.endpoints[0].headers[0]",
+        in_mode("Prompt", KB | {"headers": [{"name": "X-Client"}]}),
+        in_mode("Prompt", KB | {"headers": [{"name": "X-Client", "value": "raggrpo"}]})),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.env[0].value",
+        {"env": [{"name": "WANDB_API_KEY", "value": "abc"}]},
+        {"env": [{"name": "WANDB_API_KEY", "secretKeyRef": REF}]}),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].headers[0].value",
+        in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": "Bearer x"}]}),
+        in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "secretKeyRef": REF}]})),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].extraBody.api_key",
+        in_mode("Prompt", KB | {"extraBody": {"api_key": "abc"}}),
+        in_mode("Prompt", KB | {"extraBody": {"tenant_id": "acme"}})),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].url",
+        in_mode("Prompt", KB | {"url": "http://kb:8000/r?token=abc"}),
+        in_mode("Prompt", KB | {"url": "http://kb:8000/r?max_tokens=9"})),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.reward.functions[0].url",
+        {"reward": {"functions": [{"name": "Http", "url": "http://j:1/s?key=abc"}]}},
+        {"reward": {"functions": [{"name": "Http", "url": "http://j:1/s"}]}}),
+    Row(numerics.temperature_is_positive, Reason.TEMPERATURE_ZERO, "spec.rollout.temperature",
+        {"rollout": {"temperature": 0.0}}, {"rollout": {"temperature": 0.01}}),
+    Row(numerics.top_p_keeps_logprobs_exact, Reason.TOP_P_BELOW_ONE, "spec.rollout.topP",
+        {"rollout": {"topP": 0.9}}, {"rollout": {"topP": 1.0}}, severity=WARNING),
+    Row(numerics.learning_rate_is_usual, Reason.LEARNING_RATE_UNUSUAL,
+        "spec.training.learningRate",
+        with_steps(learningRate=1.1e-3), with_steps(learningRate=1e-3), severity=WARNING),
+    Row(numerics.learning_rate_is_usual, Reason.LEARNING_RATE_UNUSUAL,
+        "spec.training.learningRate",
+        with_steps(learningRate=9e-9), with_steps(learningRate=1e-8), severity=WARNING),
+    Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",
+        {"algorithm": {"clipRatioLow": 0.3}}, {"algorithm": {"clipRatioLow": 0.28}}),
+    Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",
+        {"algorithm": {"clipRatioLow": 0.0, "clipRatioHigh": 0.0}},
+        {"algorithm": {"clipRatioLow": 0.0, "clipRatioHigh": 0.1}}),
+    Row(numerics.warmup_ends_within_run, Reason.WARMUP_EXCEEDS_RUN, "spec.training.warmupSteps",
+        with_steps(warmupSteps=1000), with_steps(warmupSteps=999), severity=WARNING),
+    Row(numerics.attention_is_available, Reason.ATTENTION_UNAVAILABLE, "spec.model.attention",
+        {"model.attention": "Flash"},
+        {"model.attention": "Flash"} | with_steps(rowLayout="Padded")),
+    Row(numerics.attention_is_available, Reason.ATTENTION_UNAVAILABLE, "spec.model.attention",
+        {"model.attention": "Eager"},
+        {"model.attention": "Eager", "resources": {"device": "CPU"}}
+        | with_steps(rowLayout="Padded")),
+    Row(numerics.attention_is_available, Reason.ATTENTION_UNAVAILABLE, "spec.model.attention",
+        {"model.attention": "Flash"} | with_steps(rowLayout="Padded", precision="FP32"),
+        {"model.attention": "Sdpa"}),
+    Row(monitoring.wandb_has_a_key, Reason.WANDB_WITHOUT_KEY, "spec.monitoring.wandb.project",
+        {"monitoring.wandb.project": "sales"},
+        {"monitoring.wandb.project": "sales",
+         "env": [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "key"}}]},
+        severity=WARNING),
+    Row(monitoring.wandb_has_a_key, Reason.WANDB_WITHOUT_KEY, "spec.monitoring.wandb.project",
+        {"monitoring.wandb.project": "sales", "env": [{"name": "OTHER", "value": "1"}]},
+        {"monitoring.wandb.project": "sales", "env": [{"name": "WANDB_MODE", "value": "offline"}]},
+        severity=WARNING),
+    Row(monitoring.wandb_is_used, Reason.WANDB_UNUSED, "spec.monitoring.wandb.project",
+        {"monitoring": {"mode": "Off", "wandb": {"project": "sales"}}},
+        {"monitoring": {"mode": "Off"}}, severity=WARNING),
+    Row(numerics.backoff_grows, Reason.BACKOFF_RANGE, "spec.recovery.maxBackoffSeconds",
+        {"recovery": {"backoffSeconds": 400}}, {"recovery": {"backoffSeconds": 360}}),
+)  # fmt: skip
+
+
+def seen_by_rule(changes: dict[str, Any], row: Row, status: dict[str, Any]) -> RuleInput:
+    job = a_job(changes)
+    job = job.model_copy(update={"status": job.status.model_copy(update=status)})
+    resolved = resolve(job, row.facts)
+    sizing = size(resolved.spec, row.facts)
+    return RuleInput(job, resolved.spec, resolved.origins, row.facts, sizing)
+
+
+def row_name(row: Row) -> str:
+    return f"{row.rule.__name__}-{row.reason}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=row_name)
+def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
+    found = list(row.rule(seen_by_rule(row.fails, row, row.status)))
+
+    assert [(v.path, v.reason, v.severity) for v in found] == [(row.path, row.reason, row.severity)]
+    assert found[0].message
+    assert found[0].remedy
+    assert "\n" not in found[0].line()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=row_name)
+def test_a_rule_lets_the_nearest_good_job_pass(row: Row) -> None:
+    assert list(row.rule(seen_by_rule(row.passes, row, {}))) == []
+
+
+def remedy_of(row: Row) -> re.Match[str] | None:
+    (found,) = row.rule(seen_by_rule(row.fails, row, row.status))
+    return re.search(r"([a-z]\w*(?:\.\w+)+): ([\w.-]+)", found.remedy)
+
+
+CURABLE = [row for row in ROWS if remedy_of(row)]
+
+
+@pytest.mark.parametrize("row", CURABLE, ids=row_name)
+def test_following_a_remedy_cures(row: Row) -> None:
+    remedy = remedy_of(row)
+    assert remedy
+    value = yaml.safe_load(remedy[2])
+
+    cured = row.fails | {remedy[1]: value}
+
+    found = list(row.rule(seen_by_rule(cured, row, row.status)))
+    assert row.reason not in {violation.reason for violation in found}
+
+
+def test_many_remedies_name_a_field_and_its_value() -> None:
+    assert len(CURABLE) >= 40
+
+
+def test_remedies_suggest_the_nearest_value() -> None:
+    suggested = {
+        Reason.MINI_BATCH_NOT_DIVISOR: "training.miniBatchPrompts: 32,",  # nearest to 48 of 128
+        Reason.CHECKPOINTS_TOO_RARE: "checkpoint.everySteps: 100;",  # a tenth of 1000
+        Reason.BACKUP_NOT_A_MULTIPLE: "checkpoint.backup.everySteps: 100",  # below 150
+        Reason.ACTIVATIONS_MAY_NOT_FIT: "tokensPerMicroBatch: 9363,",
+    }
+
+    for row in ROWS:
+        if row.reason in suggested:
+            (found,) = row.rule(seen_by_rule(row.fails, row, row.status))
+            assert suggested[row.reason] in found.remedy
+
+
+def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
+    of_form = set(list(Reason)[: list(Reason).index(Reason.GROUP_SIZE_MISMATCH)])
+
+    assert {row.rule for row in ROWS} == set(RULES)
+    assert {row.reason for row in ROWS} == set(Reason) - of_form
+
+
+@pytest.mark.parametrize("row", ROWS, ids=row_name)
+def test_violations_include_what_each_rule_finds(row: Row) -> None:
+    job = a_job(row.fails)
+    job = job.model_copy(update={"status": job.status.model_copy(update=row.status)})
+
+    found = violations(job, resolve(job, row.facts), row.facts)
+
+    assert (row.path, row.reason) in {(v.path, v.reason) for v in found}
+
+
+def test_all_problems_are_reported_at_once_errors_first() -> None:
+    job = a_job({"rollout": {"n": 1, "temperature": 0.0, "topP": 0.5}, "checkpoint.keepLast": 1})
+
+    found = violations(job, resolve(job))
+
+    assert [v.reason for v in found] == [
+        Reason.GROUP_TOO_SMALL,
+        Reason.KEEP_LAST_TOO_SMALL,
+        Reason.TEMPERATURE_ZERO,
+        Reason.TOP_P_BELOW_ONE,
+    ]
+    assert len(errors(found)) == 3
+
+
+def test_a_plain_job_has_no_violations() -> None:
+    job = a_job()
+
+    assert violations(job, resolve(job)) == ()
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_samples_have_no_errors(path: Any) -> None:
+    job = a_sample(path)
+
+    assert errors(violations(job, resolve(job))) == ()
+
+
+def test_nothing_is_said_about_gpu_memory_that_is_not_known() -> None:
+    job = a_job({"resources": {"gpusPerNode": 1, "gpuMemoryGib": 0}})
+
+    found = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
+
+    assert {v.reason for v in found} == {Reason.DATA_REPEATS}
+
+
+def test_secret_values_are_never_repeated() -> None:
+    canary = "s3cr3t-canary"
+    job = a_job(
+        in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": canary}]})
+        | {"env": [{"name": "HF_TOKEN", "value": canary}]}
+    )
+
+    found = violations(job, resolve(job))
+
+    assert len(errors(found)) == 2
+    assert canary not in "".join(v.line() for v in found)
+
+
+def knobs() -> dict[str, st.SearchStrategy[Any]]:
+    """Every number, switch and choice of the generated schema with all its allowed values."""
+    found: dict[str, st.SearchStrategy[Any]] = {}
+
+    def walk(schema: dict[str, Any], place: str) -> None:
+        kind = schema.get("type")
+        if "enum" in schema:
+            found[place] = st.sampled_from(schema["enum"])
+        elif kind == "boolean":
+            found[place] = st.booleans()
+        elif kind == "integer":
+            found[place] = st.integers(schema["minimum"], schema["maximum"])
+        elif kind == "number":
+            found[place] = st.floats(
+                schema["minimum"],
+                schema["maximum"],
+                exclude_min=schema.get("exclusiveMinimum", False),
+            )
+        for name, field_schema in schema.get("properties", {}).items():
+            walk(field_schema, f"{place}.{name}".removeprefix("."))
+
+    walk(job_schema()["properties"]["spec"], "")
+    del found["rollout.false"]  # stands in the schema only to be refused
+    return found
+
+
+KNOBS = knobs()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), facts=st.sampled_from([None, KNOWN_7B, KNOWN_TINY]))
+def test_any_combination_of_allowed_values_is_judged_and_shown(
+    data: st.DataObject, facts: Facts | None
+) -> None:
+    places = data.draw(st.sets(st.sampled_from(sorted(KNOBS)), max_size=12))
+    job = a_job({place: data.draw(KNOBS[place], label=place) for place in sorted(places)})
+
+    resolved = resolve(job, facts)
+    found = violations(job, resolved, facts)
+    text = render_plan(job, resolved, size(resolved.spec, facts), found, facts)
+
+    assert isinstance(job, RagGrpoJob)
+    assert all(isinstance(violation, Violation) for violation in found)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
+    volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
+    job = mounted(a_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
+
+    found = violations(job, resolve(job))
+
+    assert job.spec.volumes[0].mount_path == "/tmp"
+    assert Reason.RESERVED_NAME not in {violation.reason for violation in found}

@@ -1,0 +1,46 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_api.preflight import Facts
+from raggrpo_api.status import JobStatus, PreflightStatus, ProgressStatus, RestartState
+from raggrpo_operator.core.sizing.grace import grace_seconds
+from support.builders.jobs import KNOWN_7B, KNOWN_TINY, a_job
+
+UNKNOWN = Facts()
+
+
+@pytest.mark.parametrize(
+    ("facts", "slowest", "step", "expected"),
+    [
+        pytest.param(UNKNOWN, 0.0, 0.0, 30, id="nothing is known"),
+        pytest.param(KNOWN_TINY, 0.0, 0.0, 30, id="a tiny model"),
+        pytest.param(KNOWN_7B, 0.0, 0.0, 198, id="91.2 GB at 500 MB/s and the margin"),
+        pytest.param(KNOWN_7B, 20.0, 14.2, 90, id="measured: 3 x 20 s, the step, the margin"),
+        pytest.param(KNOWN_TINY, 0.1, 0.6, 30, id="a fast save"),
+        pytest.param(KNOWN_7B, 900.0, 0.0, 1800, id="no longer than a checkpoint's deadline"),
+    ],
+)
+def test_grace_follows_the_slowest_save_or_the_model(
+    facts: Facts, slowest: float, step: float, expected: int
+) -> None:
+    status = JobStatus(
+        preflight=PreflightStatus(facts=facts),
+        restart_state=RestartState(slowest_save_seconds=slowest),
+        progress=ProgressStatus(seconds_per_step=step),
+    )
+
+    assert grace_seconds(a_job().spec, status) == expected
+
+
+def test_nodes_save_beside_each_other() -> None:
+    status = JobStatus(preflight=PreflightStatus(facts=KNOWN_7B))
+
+    assert grace_seconds(a_job({"resources.nodes": 4}).spec, status) == 61
+
+
+def test_a_short_deadline_leaves_thirty_seconds() -> None:
+    changes: dict[str, Any] = {"recovery.deadlines": {"checkpointSeconds": 5}}
+    status = JobStatus(restart_state=RestartState(slowest_save_seconds=60))
+
+    assert grace_seconds(a_job(changes).spec, status) == 30

@@ -1,0 +1,272 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_api.job import JobSpec
+from raggrpo_api.preflight import Facts
+from raggrpo_api.status import PodRole, Sizing
+from raggrpo_operator.core.sizing import gpu_memory
+from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
+from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
+from raggrpo_operator.core.sizing.size import estimate, pod, size
+from raggrpo_operator.core.spec.quantity import GIB, MIB, format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.resolve import resolve
+from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+
+GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
+CPU = {"device": "CPU"}
+
+
+def a_spec(facts: Facts | None = None, **changes: Any) -> JobSpec:
+    return resolve(a_job(changes), facts).spec
+
+
+def terms_of(sizing: Sizing, resource: str) -> dict[str, int]:
+    return {term.name: term.bytes for term in sizing.terms if term.resource == resource}
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("16", 16.0), ("500m", 0.5), ("1.5Gi", 1.5 * GIB), ("64Mi", 64 * MIB), ("2k", 2000.0),
+     ("1T", 1e12)],
+)  # fmt: skip
+def test_quantities_are_read_as_kubernetes_does(text: str, amount: float) -> None:
+    assert parse_quantity(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "1e3", "64 GiB", "-1", "1gi"])
+def test_other_text_is_no_quantity(text: str) -> None:
+    with pytest.raises(ValueError, match="no Kubernetes quantity"):
+        parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "text"),
+    [(GIB, GIB, "1Gi"), (GIB + 1, GIB, "2Gi"), (65 * MIB, 64 * MIB, "128Mi"), (1, 1, "1"),
+     (1, 1024, "1Ki")],
+)  # fmt: skip
+def test_bytes_are_rounded_up_to_whole_units(amount: int, unit: int, text: str) -> None:
+    assert format_bytes(amount, unit) == text
+    assert parse_quantity(text) >= amount
+
+
+def test_people_read_amounts_with_one_digit() -> None:
+    assert [readable(x) for x in (0, 1536, 1.5 * GIB)] == ["0 B", "1.5 KiB", "1.5 GiB"]
+
+
+def test_gpu_memory_of_the_worked_example() -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8)
+
+    assert gpu_memory.training_state(spec, KNOWN_7B) == 15_200_000_000  # 16 × 7.6e9 / 8
+    assert gpu_memory.engine_weights(spec, KNOWN_7B) == 15_200_000_000  # 2 × 7.6e9
+    assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344  # 2 × 28 × 4 × 128 × 2
+    assert gpu_memory.engine_share(spec) == int(80 * GIB * 0.6)
+    assert gpu_memory.usable_memory(spec) == int(80 * GIB * 0.92)
+    assert gpu_memory.training_room(spec) == int(80 * GIB * 0.92) - int(80 * GIB * 0.6)
+
+
+@pytest.mark.parametrize(
+    ("training", "per_token"),
+    [
+        ({}, 34 * 28 * 3584),
+        ({"gradientCheckpointing": True}, (2 * 28 + 34) * 3584),
+        ({"precision": "FP32"}, 2 * 34 * 28 * 3584),
+    ],
+)
+def test_activations_per_token(training: dict[str, Any], per_token: int) -> None:
+    spec = a_spec(resources=GPUS8, training={"totalSteps": 1} | training)
+
+    assert gpu_memory.activation_bytes_per_token(spec, KNOWN_7B) == per_token
+
+
+@pytest.mark.parametrize(
+    ("training", "tokens"),
+    [
+        ({}, 16384),
+        ({"tokensPerMicroBatch": 10**8}, 128 * (1024 + 3 * 512)),
+        ({"tokensPerMicroBatch": 10**8, "rowLayout": "Padded"}, 128 * 3 * 1536),
+        ({"tokensPerMicroBatch": 10**8, "miniBatchPrompts": 2}, 2 * (1024 + 3 * 512)),
+    ],
+)
+def test_a_micro_batch_is_the_budget_or_all_there_is(training: dict[str, Any], tokens: int) -> None:
+    spec = a_spec(training={"totalSteps": 1} | training)
+
+    assert gpu_memory.micro_batch_tokens(spec) == tokens
+
+
+def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
+    spec = a_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
+
+    layers = 16384 * (2 * 28 + 34) * 3584
+    assert gpu_memory.activations(spec, KNOWN_7B) == layers + 2 * 4 * 2**25
+
+
+@pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
+def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) -> None:
+    large: dict[str, Any] = {
+        "data.trainBatchSize": 65536,
+        "rollout": {"n": 8},
+        "resources": resources,
+    }
+    spec = a_spec(**large)
+
+    assert object_store_bytes(spec) == 2 * 65536 * 8 * 1536 * 12
+
+
+def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
+    spec = a_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
+
+    memory = terms_of(size(spec, KNOWN_TINY), "memory")
+
+    state = 16 * 560_000 // 2 + 16384 * 2 * 34 * 3 * 128 + 2 * 4 * 16384 * 260
+    assert memory["driver"] == GIB
+    assert memory["ranks"] == 2 * GIB
+    assert memory["training"] == 2 * state
+    cache = 256 * 1536 * (2 * 3 * 4 * 32 * 4)  # maxNumSeqs × length × bytes per token
+    assert memory["engine"] == GIB + 4 * 560_000 + cache
+    assert memory["checkpointStaging"] == 12 * 560_000
+    assert memory["dataset"] == 8000 * 1024 * 4
+
+
+def test_memory_of_a_gpu_pod_consists_of_named_terms() -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
+
+    memory = terms_of(size(spec, KNOWN_7B), "memory")
+
+    assert memory["processes"] == 8 * 4 * GIB
+    assert memory["checkpointStaging"] == 12 * 7_600_000_000 // 2  # half of the shards
+
+
+def test_the_kv_cache_is_what_the_engine_has_left() -> None:
+    gpu = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "gpu")
+
+    assert gpu["kvCache"] == int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB
+
+
+def test_weights_travel_through_ray_only_between_pods() -> None:
+    one = a_spec(KNOWN_7B, resources=GPUS8)
+    two = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
+
+    assert object_store_bytes(one, KNOWN_7B) == 2 * GIB
+    assert object_store_bytes(two, KNOWN_7B) == 2 * GIB + 2 * 7_600_000_000
+    assert terms_of(size(two, KNOWN_7B), "shm")["weightSync"] == 8 * 2 * 7_600_000_000
+
+
+def test_a_reference_model_costs_four_more_bytes() -> None:
+    with_kl = a_spec(resources=GPUS8, algorithm={"klCoefficient": 0.01})
+
+    assert gpu_memory.training_state(with_kl, KNOWN_7B) == 20 * 7_600_000_000 // 8
+
+
+def test_tensor_parallel_splits_weights_and_cache() -> None:
+    spec = a_spec(resources=GPUS8, rollout={"tensorParallelSize": 4})
+
+    assert gpu_memory.engine_weights(spec, KNOWN_7B) == 3_800_000_000
+    assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344 // 4
+
+
+def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8)
+
+    shm = terms_of(size(spec, KNOWN_7B), "shm")
+
+    assert shm["rayObjectStore"] == int(2 * GIB / 0.95)
+    assert shm["nccl"] == GIB
+    assert shm["vllm"] == 240 * MIB * 8 * 2
+    assert shm["weightSync"] == 3 * 2 * 7_600_000_000  # the newest two and the next
+    assert shm["loader"] == 16 * 2 * 128 * 1024 * 8
+    assert shm["margin"] == int(0.2 * (sum(shm.values()) - shm["margin"]))
+
+
+def test_totals_cover_their_terms_and_are_rounded_up() -> None:
+    sizing = size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B)
+
+    for resource, text in (("shm", sizing.shm), ("memory", sizing.memory)):
+        total = sum(terms_of(sizing, resource).values())
+        assert estimate(sizing, resource) == total
+        assert 0 <= parse_quantity(text) - total < GIB
+    assert parse_quantity(sizing.shm) < parse_quantity(sizing.memory)
+    assert terms_of(sizing, "memory")["shm"] == parse_quantity(sizing.shm)
+
+
+def test_the_quickstart_fits_a_laptop() -> None:
+    sizing = size(a_spec(KNOWN_TINY, resources=CPU), KNOWN_TINY)
+
+    assert sizing.gpus == 0
+    assert sizing.cpu == "2"
+    assert parse_quantity(sizing.shm) <= 256 * MIB
+    assert parse_quantity(sizing.memory) <= 6 * GIB
+
+
+@pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
+def test_ray_gets_its_store_explicitly_and_within_its_share_of_shm(
+    resources: dict[str, Any],
+) -> None:
+    spec = a_spec(resources=resources)
+
+    store = object_store_bytes(spec)
+
+    assert store >= 75 * MIB  # Ray's own minimum
+    assert store <= 0.95 * parse_quantity(size(spec).shm)
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus"),
+    [
+        (GPUS8, 8),
+        (GPUS8 | {"nodes": 2}, 16),
+        (GPUS8 | {"placement": "Disaggregated", "rolloutGpus": 4}, 12),
+        (CPU, 0),
+    ],
+)
+def test_gpus_of_the_whole_job(resources: dict[str, Any], gpus: int) -> None:
+    assert size(a_spec(resources=resources)).gpus == gpus
+
+
+def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "64Gi", "cpu": "96"})
+
+    sizing = size(spec, KNOWN_7B)
+
+    assert (sizing.memory, sizing.shm, sizing.cpu) == ("500Gi", "64Gi", "96")
+    given = {term.resource: term for term in sizing.terms if term.name == "given"}
+    assert given["memory"].bytes == 500 * GIB
+    assert "replaces the estimate of" in given["shm"].reason
+    assert estimate(sizing, "shm") < 64 * GIB
+
+
+@pytest.mark.parametrize(
+    ("cpu", "head", "side"), [("", "4", "1"), ("500m", "500m", "500m"), ("64", "4", "1")]
+)
+def test_no_pod_gets_more_cpus_than_the_user_has_to_give(cpu: str, head: str, side: str) -> None:
+    sizing = size(a_job({"resources": {"cpu": cpu}}).spec, KNOWN_7B)
+
+    assert pod(sizing, PodRole.HEAD).cpu == head
+    assert pod(sizing, PodRole.PREFLIGHT).cpu == side
+
+
+def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
+    sizing = size(a_spec(resources=GPUS8))
+
+    unknown = [term for term in sizing.terms if "known after preflight" in term.reason]
+
+    assert {term.name for term in unknown} == {"weightSync", "checkpointStaging"}
+    assert all(term.bytes == 0 for term in unknown)
+
+
+def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
+    kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
+    spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
+    facts = Facts(corpus_bytes=GIB)
+
+    assert terms_of(size(spec, facts), "retriever") == {"kb": 4 * GIB + 512 * MIB}
+    assert retriever_bytes(facts) == 4 * GIB + 512 * MIB
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_samples_are_sized_with_reasons(path: Any) -> None:
+    for facts in (None, KNOWN_7B, KNOWN_TINY):
+        sizing = size(resolve(a_sample(path), facts).spec, facts)
+
+        assert all(term.reason and term.bytes >= 0 for term in sizing.terms)
+        assert parse_quantity(sizing.memory) > parse_quantity(sizing.shm) > 0

@@ -1,0 +1,119 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from raggrpo_api.job import JobSpec
+from raggrpo_api.status import Cause, RestartState
+from raggrpo_operator.core.spec.mitigations import (
+    MAX_MITIGATIONS,
+    Mitigation,
+    mitigated,
+    next_mitigation,
+)
+from raggrpo_operator.core.spec.resolve import resolve
+from support.builders.jobs import a_job
+
+OOM = Cause.CUDA_OUT_OF_MEMORY
+
+
+def a_spec(changes: dict[str, Any] | None = None) -> JobSpec:
+    return resolve(a_job(changes)).spec
+
+
+def applied_until_nothing_is_left(cause: Cause, spec: JobSpec) -> list[str]:
+    applied: list[str] = []
+    while (step := next_mitigation(cause, applied, spec)) is not None:
+        applied.append(step)
+        assert len(applied) <= MAX_MITIGATIONS
+    return applied
+
+
+def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
+    applied = applied_until_nothing_is_left(OOM, a_spec())
+
+    assert applied == [
+        Mitigation.MICRO_BATCH_HALVED,
+        Mitigation.GRADIENT_CHECKPOINTING,
+        Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
+        Mitigation.MICRO_BATCH_HALVED,  # 16384 → 8192 → 4096
+        Mitigation.MICRO_BATCH_HALVED,  # → 2048, the last that holds 1536
+    ]
+    lowered = mitigated(a_spec(), applied)
+    assert lowered.training.tokens_per_micro_batch == 2048
+    assert lowered.training.gradient_checkpointing
+    assert lowered.rollout.gpu_memory_utilization == 0.5
+
+
+def test_out_of_host_memory_halves_workers_down_to_one() -> None:
+    spec = a_spec()
+
+    applied = applied_until_nothing_is_left(Cause.HOST_OUT_OF_MEMORY, spec)
+
+    assert applied == [Mitigation.WORKERS_HALVED] * 3  # 8 → 4 → 2 → 1
+    assert mitigated(spec, applied).data.num_workers == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "absent"),
+    [
+        ({"preset": "MemoryLimited"}, Mitigation.GRADIENT_CHECKPOINTING),
+        ({"resources": {"device": "CPU"}}, Mitigation.LOWER_GPU_MEMORY_UTILIZATION),
+        ({"rollout": {"gpuMemoryUtilization": 0.3}}, Mitigation.LOWER_GPU_MEMORY_UTILIZATION),
+        ({"training": {"tokensPerMicroBatch": 2000}}, Mitigation.MICRO_BATCH_HALVED),
+    ],
+)
+def test_what_cannot_help_is_not_tried(changes: dict[str, Any], absent: Mitigation) -> None:
+    assert absent not in applied_until_nothing_is_left(OOM, a_spec(changes))
+
+
+@pytest.mark.parametrize("policy", ["Restart", "Fail"])
+def test_nothing_is_lowered_unless_the_user_wants_it(policy: str) -> None:
+    spec = a_spec({"recovery": {"onOutOfMemory": policy}})
+
+    assert next_mitigation(OOM, [], spec) is None
+
+
+def test_other_causes_lower_nothing() -> None:
+    assert next_mitigation(Cause.NON_FINITE, [], a_spec()) is None
+
+
+def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
+    spec = a_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
+    halved = [Mitigation.MICRO_BATCH_HALVED]
+
+    assert RestartState(mitigations=halved * MAX_MITIGATIONS)
+    with pytest.raises(ValidationError):
+        RestartState(mitigations=halved * (MAX_MITIGATIONS + 1))
+    assert next_mitigation(OOM, halved * (MAX_MITIGATIONS - 1), spec) is not None
+    assert next_mitigation(OOM, halved * MAX_MITIGATIONS, spec) is None
+
+
+@pytest.mark.parametrize(("tokens", "first"), [(3071, False), (3072, True)])
+def test_a_micro_batch_is_halved_only_while_it_holds_the_longest_completion(
+    tokens: int, first: bool
+) -> None:
+    spec = a_spec({"training": {"tokensPerMicroBatch": tokens}})  # prompt + response = 1536
+
+    assert (next_mitigation(OOM, [], spec) is Mitigation.MICRO_BATCH_HALVED) is first
+
+
+def test_utilization_is_lowered_to_three_tenths_at_most() -> None:
+    spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
+
+    lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
+
+    assert lowered.rollout.gpu_memory_utilization == 0.3
+
+
+def test_utilization_is_never_raised() -> None:
+    spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
+
+    lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
+
+    assert lowered.rollout.gpu_memory_utilization == 0.2
+
+
+def test_an_unknown_mitigation_in_status_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Prayer"):
+        mitigated(a_spec(), ["Prayer"])

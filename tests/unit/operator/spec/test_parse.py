@@ -1,0 +1,143 @@
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
+from support.builders.jobs import REMOVED, a_raw_job
+
+ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
+
+WRONG: list[tuple[str, Any, str, Reason, str]] = [
+    # place, value, place of the violation, reason, words of the remedy
+    ("apiVersion", "raggrpo.io/v1", "apiVersion", Reason.WRONG_KIND, "v1alpha1"),
+    ("apiVersion", REMOVED, "apiVersion", Reason.MISSING_FIELD, "raggrpo.io/v1alpha1"),
+    ("kind", "RayJob", "kind", Reason.WRONG_KIND, "RagGrpoJob"),
+    ("metadata.name", REMOVED, "metadata.name", Reason.MISSING_FIELD, "under metadata"),
+    ("metadata.name", "Sales_RAG", "metadata.name", Reason.INVALID_NAME, "lower-case"),
+    ("metadata.name", "a" * 45, "metadata.name", Reason.INVALID_NAME, "44"),
+    ("spec", REMOVED, "spec", Reason.MISSING_FIELD, "top level"),
+    ("spec", [1], "spec", Reason.WRONG_TYPE, "give"),
+    ("spec.model", REMOVED, "spec.model", Reason.MISSING_FIELD, "under spec"),
+    ("spec.model.path", None, "spec.model.path", Reason.MISSING_FIELD, "under spec.model"),
+    ("spec.model.path", "models/m", "spec.model.path", Reason.RELATIVE_PATH, "absolute"),
+    ("spec.data.trainFiles", [], "spec.data.trainFiles", Reason.OUT_OF_RANGE, "another"),
+    ("spec.data.trainFiles", "/x", "spec.data.trainFiles", Reason.WRONG_TYPE, "array"),
+    ("spec.data.trainFiles", ["./x"], "spec.data.trainFiles[0]", Reason.RELATIVE_PATH, "absolute"),
+    ("spec.data.train_files", ["/x"], "spec.data.train_files", Reason.UNKNOWN_FIELD, "trainFiles"),
+    ("spec.data.batchSize", 4, "spec.data.batchSize", Reason.UNKNOWN_FIELD, "trainBatchSize"),
+    ("spec.data.maxSamples", "10", "spec.data.maxSamples", Reason.WRONG_TYPE, "integer"),
+    ("spec.data.trainBatchSize", 0, "spec.data.trainBatchSize", Reason.OUT_OF_RANGE, "another"),
+    ("spec.trainBatchSize", 64, "spec.trainBatchSize", Reason.UNKNOWN_FIELD, "data.trainBatchSize"),
+    ("spec.rollout.groupSize", 3, "spec.rollout.groupSize", Reason.UNKNOWN_FIELD, "algorithm."),
+    ("spec.rollout.temperature", "hot", "spec.rollout.temperature", Reason.WRONG_TYPE, "number"),
+    ("spec.rollout.temperature", 1e9, "spec.rollout.temperature", Reason.OUT_OF_RANGE, "another"),
+    ("spec.rollout.n", 2.5, "spec.rollout.n", Reason.WRONG_TYPE, "integer"),
+    ("spec.rollout.n", True, "spec.rollout.n", Reason.WRONG_TYPE, "integer"),
+    ("spec.suspend", "yes", "spec.suspend", Reason.WRONG_TYPE, "boolean"),
+    ("spec.preset", "fasst", "spec.preset", Reason.NOT_A_CHOICE, "did you mean Fast?"),
+    ("spec.training.precision", "fp16", "spec.training.precision", Reason.NOT_A_CHOICE, "BF16"),
+    ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known here: preset"),
+    ("spec.resources.memory", "64 GB", "spec.resources.memory", Reason.INVALID_FORMAT, "64Gi"),
+    ("spec.checkpoint.backup.url", "ftp://x", "spec.checkpoint.backup.url", Reason.INVALID_FORMAT,
+     "http"),
+    ("spec.monitoring.logDir", "logs", "spec.monitoring.logDir", Reason.RELATIVE_PATH, "absolute"),
+    ("spec.volumes", [{"name": "w", "claimName": "w"}], "spec.volumes[0].mountPath",
+     Reason.MISSING_FIELD, "under spec.volumes[0]"),
+    ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://me:pw@kb/x"}],
+     "spec.retrieval.endpoints[0].url", Reason.CREDENTIALS_IN_URL, "secretKeyRef"),
+    ("spec.retrieval.endpoints", [ENDPOINT | {"url": "kb:8000"}],
+     "spec.retrieval.endpoints[0].url", Reason.INVALID_FORMAT, "http://host"),
+    ("spec.retrieval.endpoints", [ENDPOINT | {"topk": 3}],
+     "spec.retrieval.endpoints[0].topk", Reason.UNKNOWN_FIELD, "topK"),
+    ("spec.retrieval.endpoints", [ENDPOINT | {"managed": {"corpus": "c.jsonl"}}],
+     "spec.retrieval.endpoints[0].managed.corpus", Reason.RELATIVE_PATH, "absolute"),
+]  # fmt: skip
+
+
+def found_in(raw: object) -> tuple[Violation, ...]:
+    result = parse_job(raw)
+    assert not isinstance(result, RagGrpoJob)
+    return result
+
+
+@pytest.mark.parametrize(("place", "value", "path", "reason", "remedy"), WRONG)
+def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
+    place: str, value: Any, path: str, reason: Reason, remedy: str
+) -> None:
+    found = found_in(a_raw_job({place: value}))
+
+    assert [(violation.path, violation.reason) for violation in found] == [(path, reason)]
+    assert remedy in found[0].remedy
+    assert found[0].severity is Severity.ERROR
+    assert "\n" not in found[0].line()
+
+
+@pytest.mark.parametrize("raw", [None, [], "text", 3, ["apiVersion"]])
+def test_what_is_no_mapping_is_refused(raw: object) -> None:
+    assert [violation.reason for violation in found_in(raw)] == [Reason.NOT_A_MAPPING]
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    raw = a_raw_job({place: value for place, value, *_ in WRONG if place.startswith("spec.data.")})
+
+    assert {violation.path for violation in found_in(raw)} >= {
+        "spec.data.trainFiles[0]",
+        "spec.data.maxSamples",
+        "spec.data.batchSize",
+        "spec.data.trainBatchSize",
+    }
+
+
+def test_a_valid_job_is_returned() -> None:
+    job = parse_job(a_raw_job())
+
+    assert isinstance(job, RagGrpoJob)
+    assert job.spec.model.path == "/mnt/runs/model"
+
+
+def test_null_means_not_given_as_for_the_api_server() -> None:
+    raw = a_raw_job({"metadata.creationTimestamp": None, "spec.rollout.temperature": None})
+
+    job = parse_job(raw)
+
+    assert isinstance(job, RagGrpoJob)
+    assert "temperature" not in job.spec.rollout.model_fields_set
+
+
+def test_a_date_that_yaml_read_is_text_again() -> None:
+    job = parse_job(a_raw_job({"spec.checkpoint.path": "/c", "spec.image": date(2026, 1, 1)}))
+
+    assert isinstance(job, RagGrpoJob)
+    assert job.spec.image == "2026-01-01"
+
+
+def test_what_the_api_server_adds_to_metadata_is_ignored() -> None:
+    raw = a_raw_job({"metadata.managedFields": [{"manager": "kubectl"}], "metadata.generation": 3})
+
+    job = parse_job(raw)
+
+    assert isinstance(job, RagGrpoJob)
+    assert job.metadata.generation == 3
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = [place for place, *_ in WRONG]
+
+
+@given(raw=ANYTHING)
+def test_no_input_whatever_raises(raw: object) -> None:
+    parse_job(raw)
+
+
+@given(place=st.sampled_from(PLACES), value=ANYTHING)
+def test_no_value_at_any_place_raises(place: str, value: object) -> None:
+    parse_job(a_raw_job({place: value}))

@@ -1,0 +1,90 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from raggrpo_api.crd import PRESET_FIELDS
+from raggrpo_api.job import Preset
+from raggrpo_api.spec.resources import Placement
+from raggrpo_operator.core.spec.presets import TABLE, Cell, preset_values
+from raggrpo_operator.core.spec.resolve import Origin, resolve
+from support.builders.jobs import a_job
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "presets.md"
+
+DESIGN: dict[str, tuple[object, object, object, object]] = {
+    # field: Fast, MaxPerformance, MemoryLimited, Debug (None: the model's default)
+    "rollout.n": (3, 3, 3, 2),
+    "rollout.temperature": (0.6, 0.6, 0.6, 0.6),
+    "rollout.gpuMemoryUtilization": (0.6, 0.7, 0.4, 0.4),
+    "rollout.enforceEager": (False, False, True, True),
+    "data.trainBatchSize": (128, 256, 64, 10),
+    "data.numWorkers": (16, 16, 4, 2),
+    "data.maxPromptLength": (None, None, 500, 100),
+    "data.maxResponseLength": (None, None, 500, 100),
+    "data.maxSamples": (None, None, None, 10),
+    "training.precision": ("BF16", "BF16", "BF16", "FP32"),
+    "training.compile": (False, True, False, False),
+    "training.gradientCheckpointing": (False, False, True, False),
+    "training.offPolicySteps": (0, 1, 0, 0),
+    "monitoring.mode": ("Light", "Off", "Light", "Full"),
+    "monitoring.debug.modelOutput": (None, None, None, True),
+    "monitoring.debug.ragCalls": (None, None, None, True),
+    "monitoring.debug.scoring": (None, None, None, True),
+}
+
+
+@pytest.mark.parametrize("column", range(4))
+def test_presets_hold_the_values_that_were_promised(column: int) -> None:
+    preset = list(Preset)[column]
+
+    cells = {row.path: row.cell(preset) for row in TABLE}
+
+    values = {path: cell.value if cell else None for path, cell in cells.items()}
+    assert values == {path: row[column] for path, row in DESIGN.items()}
+
+
+@pytest.mark.parametrize("preset", Preset)
+def test_a_preset_reaches_every_field_it_names_with_its_value(preset: Preset) -> None:
+    job = a_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
+
+    resolved = resolve(job)
+
+    for path, value in preset_values(preset, Placement.COLOCATED).items():
+        assert resolved.origins[path] is Origin.PRESET, path
+        block: object = resolved.spec.model_dump(by_alias=True)
+        for key in path.split("."):
+            assert isinstance(block, dict)
+            block = block[key]
+        assert block == value, path
+
+
+@pytest.mark.parametrize(
+    ("placement", "steps"), [(Placement.COLOCATED, 0), (Placement.DISAGGREGATED, 1)]
+)
+def test_max_performance_overlaps_only_where_the_placement_allows(
+    placement: Placement, steps: int
+) -> None:
+    values = preset_values(Preset.MAX_PERFORMANCE, placement)
+
+    assert values["training.offPolicySteps"] == steps
+
+
+def test_the_crd_says_from_preset_exactly_where_a_preset_decides() -> None:
+    coupled = {"algorithm.groupSize"}
+
+    assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
+
+
+def test_the_document_shows_the_table_with_every_source() -> None:
+    def shown(cell: Cell | None) -> str:
+        if cell is None:
+            return "–"
+        value = str(cell.value).lower() if isinstance(cell.value, bool) else str(cell.value)
+        return f"{value} ({cell.source})"
+
+    expected = [[f"`{row.path}`", *(shown(row.cell(preset)) for preset in Preset)] for row in TABLE]
+
+    lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+
+    assert [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines] == expected

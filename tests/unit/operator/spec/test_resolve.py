@@ -1,0 +1,315 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.spec.mitigations import Mitigation
+from raggrpo_operator.core.spec.resolve import Origin, resolve, trainer_config
+from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+
+ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
+
+
+def config_of(job: RagGrpoJob, facts: Facts | None = KNOWN_7B, **options: Any) -> TrainerConfig:
+    return trainer_config(job, resolve(job, facts), number=1, facts=facts, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "n", "n_origin", "group_origin"),
+    [
+        ({}, 3, Origin.PRESET, Origin.PRESET),
+        ({"rollout": {"n": 5}}, 5, Origin.USER, Origin.COUPLED),
+        ({"algorithm": {"groupSize": 5}}, 5, Origin.COUPLED, Origin.USER),
+        (
+            {"rollout": {"n": 5}, "algorithm": {"groupSize": 5}},
+            5,
+            Origin.USER,
+            Origin.USER,
+        ),
+    ],
+)
+def test_group_size_follows_whichever_of_its_two_names_is_given(
+    changes: dict[str, Any], n: int, n_origin: Origin, group_origin: Origin
+) -> None:
+    resolved = resolve(a_job(changes))
+
+    assert resolved.spec.rollout.n == n
+    assert resolved.spec.algorithm.group_size == n
+    assert resolved.origins["rollout.n"] is n_origin
+    assert resolved.origins["algorithm.groupSize"] is group_origin
+
+
+def test_user_wins_over_preset_and_preset_over_default() -> None:
+    resolved = resolve(a_job({"preset": "MemoryLimited", "data.trainBatchSize": 8}))
+
+    assert (resolved.spec.data.train_batch_size, resolved.origins["data.trainBatchSize"]) == (
+        8,
+        Origin.USER,
+    )
+    assert (resolved.spec.data.max_prompt_length, resolved.origins["data.maxPromptLength"]) == (
+        500,
+        Origin.PRESET,
+    )
+    assert (resolved.spec.rollout.top_p, resolved.origins["rollout.topP"]) == (1.0, Origin.DEFAULT)
+
+
+def test_a_value_equal_to_the_default_is_still_the_users() -> None:
+    resolved = resolve(a_job({"preset": "Debug", "monitoring": {"mode": "Light"}}))
+
+    assert resolved.spec.monitoring.mode == "Light"
+    assert resolved.origins["monitoring.mode"] is Origin.USER
+    assert resolved.spec.monitoring.debug.scoring
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
+    job = a_sample(path)
+
+    resolved = resolve(job)
+
+    def leaves(value: Any, place: str) -> list[str]:
+        if isinstance(value, dict) and value:
+            return [leaf for key, item in value.items() for leaf in leaves(item, f"{place}.{key}")]
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return [
+                leaf
+                for index, item in enumerate(value)
+                for leaf in leaves(item, f"{place}[{index}]")
+            ]
+        return [place.removeprefix(".")]
+
+    free_form = ("extraBody", "nodeSelector")  # one value each, whatever it holds
+    found = {
+        leaf.split(f".{name}.")[0] + f".{name}" if f".{name}." in leaf else leaf
+        for leaf in leaves(resolved.spec.model_dump(by_alias=True), "")
+        for name in [next((each for each in free_form if f".{each}." in leaf), "none")]
+    }
+    assert found == set(resolved.origins)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "value"),
+    [
+        ({}, "rollout.maxNumBatchedTokens", 8192),
+        ({"data.maxPromptLength": 9000}, "rollout.maxNumBatchedTokens", 9512),
+        ({"resources": {"device": "CPU"}}, "rollout.maxNumBatchedTokens", 2048),
+        ({}, "training.miniBatchPrompts", 128),
+        ({}, "data.numWorkers", 8),
+        ({"resources": {"device": "CPU"}}, "data.numWorkers", 2),
+        ({"resources": {"cpu": "500m"}}, "data.numWorkers", 1),
+        ({"data.numWorkers": 64, "resources": {"cpu": "99"}}, "data.numWorkers", 16),
+        ({}, "monitoring.logDir", "/mnt/runs/checkpoints/logs"),
+        ({"resources": {"device": "CPU"}}, "training.precision", "Auto"),
+        (
+            {"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT]}, "data.maxPromptLength": 200},
+            "retrieval.maxPassageTokens",
+            50,  # 200 × 0.75 / 3
+        ),
+        (
+            {"retrieval": {"mode": "Search", "endpoints": [ENDPOINT]}},
+            "retrieval.maxPassageTokens",
+            64,  # 512 × 0.75 / (2 turns × 3)
+        ),
+    ],
+)
+def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: object) -> None:
+    resolved = resolve(a_job(changes))
+
+    block: Any = resolved.spec.model_dump(by_alias=True)
+    for key in place.split("."):
+        block = block[key]
+    assert block == value
+    assert resolved.origins[place] is Origin.SIZED
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"rollout": {"maxNumBatchedTokens": 4096}}, "rollout.maxNumBatchedTokens"),
+        ({"training": {"miniBatchPrompts": 32}}, "training.miniBatchPrompts"),
+        ({"monitoring": {"logDir": "/mnt/logs"}}, "monitoring.logDir"),
+        (
+            {"resources": {"device": "CPU"}, "training": {"precision": "BF16"}},
+            "training.precision",
+        ),
+        (
+            {
+                "retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT], "maxPassageTokens": 300},
+                "data.maxPromptLength": 200,
+            },
+            "retrieval.maxPassageTokens",
+        ),
+    ],
+)
+def test_what_the_user_gave_is_never_sized(changes: dict[str, Any], place: str) -> None:
+    job = a_job(changes)
+
+    resolved = resolve(job)
+
+    given: Any = job.spec.model_dump(by_alias=True)
+    kept: Any = resolved.spec.model_dump(by_alias=True)
+    for key in place.split("."):
+        given, kept = given[key], kept[key]
+    assert kept == given
+    assert resolved.origins[place] is Origin.USER
+
+
+def test_epochs_become_steps_once_the_rows_are_known() -> None:
+    job = a_job({"training": {"epochs": 2}, "data.trainBatchSize": 96})
+
+    assert resolve(job).spec.training.total_steps == 0
+    assert resolve(job, KNOWN_7B).spec.training.total_steps == 209  # ceil(2 × 10,000 / 96)
+    assert config_of(job).training.total_steps == 209
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_trainer_config_survives_its_journey_as_json(path: Any) -> None:
+    config = config_of(a_sample(path))
+
+    assert TrainerConfig.model_validate_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("resources", "rollout", "ranks", "engines", "per_rank", "per_engine"),
+    [
+        ({"device": "CPU"}, {}, 1, 1, 0.0, 0.0),
+        ({"device": "CPU", "nodes": 2, "ranks": 2}, {}, 4, 1, 0.0, 0.0),
+        ({"gpusPerNode": 8}, {}, 8, 8, 0.5, 0.4),
+        ({"gpusPerNode": 8, "nodes": 2}, {"tensorParallelSize": 4}, 16, 4, 0.5, 1.6),
+        (
+            {"gpusPerNode": 8, "placement": "Disaggregated", "rolloutGpus": 4},
+            {"tensorParallelSize": 2},
+            8,
+            2,
+            1.0,
+            2.0,
+        ),
+    ],
+)
+def test_resources_become_processes(
+    resources: dict[str, Any],
+    rollout: dict[str, Any],
+    ranks: int,
+    engines: int,
+    per_rank: float,
+    per_engine: float,
+) -> None:
+    world = config_of(a_job({"resources": resources, "rollout": rollout})).world
+
+    assert (world.num_ranks, world.num_engines) == (ranks, engines)
+    assert (world.gpus_per_rank, world.gpus_per_engine) == (per_rank, per_engine)
+
+
+@pytest.mark.parametrize(
+    ("resources", "per_rank", "per_engine"),
+    [
+        ({"device": "CPU"}, 2, 2),
+        ({"device": "CPU", "cpu": "1500m"}, 1, 1),
+        ({"device": "CPU", "cpu": "500m", "ranks": 2}, 1, 2),
+        ({"device": "CPU", "cpu": "8", "ranks": 2, "nodes": 3}, 4, 8),
+        ({"gpusPerNode": 8, "cpu": "64"}, 1, 1),
+    ],
+)
+def test_cpu_ranks_and_engine_take_turns_on_all_cpus_of_a_pod(
+    resources: dict[str, Any], per_rank: int, per_engine: int
+) -> None:
+    world = config_of(a_job({"resources": resources})).world
+
+    assert (world.threads_per_rank, world.threads_per_engine) == (per_rank, per_engine)
+
+
+def test_what_auto_decided_once_is_pinned() -> None:
+    job = a_job({"resources": {"device": "CPU"}})
+
+    config = config_of(job, KNOWN_TINY, pinned={"precision": "FP32", "attention": "Sdpa"})
+
+    assert config.training.precision is Precision.FP32
+    assert config.model.attention is Attention.SDPA
+
+
+def test_pins_do_not_override_the_user() -> None:
+    job = a_job({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}})
+
+    assert config_of(job, pinned={"precision": "FP32"}).training.precision is Precision.BF16
+
+
+SAME_RESUME: list[dict[str, Any]] = [
+    {"training": {"totalSteps": 2000}},
+    {"training": {"totalSteps": 1000, "gradientCheckpointing": True}},
+    {"training": {"totalSteps": 1000, "tokensPerMicroBatch": 4096}},
+    {"training": {"totalSteps": 1000, "rowLayout": "Padded"}},
+    {"training": {"totalSteps": 1000, "precision": "FP32"}},
+    {"checkpoint.everySteps": 7},
+    {"monitoring": {"mode": "Full", "logDir": "/mnt/runs/logs"}},
+    {"rollout": {"gpuMemoryUtilization": 0.5, "maxNumSeqs": 64}},
+    {"data.numWorkers": 2},
+    {"validation": {"everySteps": 5}, "data.validationFiles": ["/mnt/runs/held_out.jsonl"]},
+    {"resources": {"gpusPerNode": 4}},
+]
+OTHER_RESUME: list[dict[str, Any]] = [
+    {"model": {"path": "/mnt/runs/other"}},
+    {"data.trainFiles": ["/mnt/runs/other.jsonl"]},
+    {"data.trainBatchSize": 64},
+    {"data.maxSamples": 500},
+    {"data.columns": {"answer": "code"}},
+    {"training": {"totalSteps": 1000, "seed": 1}},
+    {"training": {"totalSteps": 1000, "learningRate": 1e-5}},
+    {"algorithm": {"clipRatioLow": 0.1}},
+    {"rollout": {"n": 4}},
+    {"reward": {"functions": [{"name": "F1"}]}},
+]
+
+
+@pytest.mark.parametrize("changes", SAME_RESUME, ids=str)
+def test_what_no_checkpoint_depends_on_keeps_the_resume_hash(changes: dict[str, Any]) -> None:
+    base, changed = config_of(a_job()).attempt, config_of(a_job(changes)).attempt
+
+    assert changed.resume_hash == base.resume_hash
+    assert changed.config_hash != base.config_hash
+
+
+@pytest.mark.parametrize("changes", OTHER_RESUME, ids=str)
+def test_what_a_checkpoint_depends_on_changes_the_resume_hash(changes: dict[str, Any]) -> None:
+    assert config_of(a_job(changes)).attempt.resume_hash != config_of(a_job()).attempt.resume_hash
+
+
+def test_an_endpoint_may_move_without_another_resume_hash() -> None:
+    here = a_job({"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT]}})
+    there = a_job(
+        {"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT | {"url": "http://new:1/r"}]}}
+    )
+
+    assert config_of(here).attempt.resume_hash == config_of(there).attempt.resume_hash
+
+
+@pytest.mark.parametrize("mitigation", Mitigation)
+def test_mitigations_show_in_the_config_hash_and_never_in_the_resume_hash(
+    mitigation: Mitigation,
+) -> None:
+    base = config_of(a_job()).attempt
+
+    lowered = config_of(a_job(), mitigations=[mitigation]).attempt
+
+    assert lowered.resume_hash == base.resume_hash
+    assert lowered.config_hash != base.config_hash
+
+
+def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
+    job = a_job()
+    resolved = resolve(job)
+
+    first = trainer_config(job, resolved, number=1).attempt
+    second = trainer_config(job, resolved, number=2).attempt
+
+    assert first.config_hash == second.config_hash
+    assert (first.number, second.number) == (1, 2)
+
+
+def test_recovery_is_the_operators_and_no_part_of_the_configuration() -> None:
+    patient = a_job({"recovery": {"maxRestarts": 3}})
+
+    assert config_of(patient).attempt.config_hash == config_of(a_job()).attempt.config_hash

@@ -1,0 +1,42 @@
+import pytest
+
+from raggrpo_operator.core.spec.violation import Reason, Violation
+from raggrpo_operator.core.spec.yaml_text import read_yaml
+
+
+def test_numbers_are_read_as_kubectl_reads_them() -> None:
+    text = "a: 1e-6\nb: 1.0e-6\nc: '1e-6'\nd: x1e5"
+
+    assert read_yaml(text) == {"a": 1e-6, "b": 1e-6, "c": "1e-6", "d": "x1e5"}
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "problem"),
+    [
+        ("a: 1\na: 2", "line 2, column 1", "'a' is given twice"),
+        ("a: {b: 1, b: 2}", "line 1, column 11", "'b' is given twice"),
+        ("a: [1", "line 1, column 6", "expected"),
+        ("a: 1\n---\nb: 2", "line 2, column 1", "another document"),
+        ("a: !!python/object:os.system x", "line 1, column 4", "tag"),
+        ("? [a, b]\n: c", "line 1, column 3", "unhashable"),
+        ("a: *b", "line 1, column 4", "undefined alias"),
+        ("\x00", "(file)", "not allowed"),
+    ],
+)
+def test_unreadable_text_is_named_with_its_place(text: str, where: str, problem: str) -> None:
+    found = read_yaml(text)
+
+    assert isinstance(found, Violation)
+    assert found.reason is Reason.INVALID_YAML
+    assert where in found.path
+    assert problem in found.message
+
+
+def test_merged_keys_may_be_overridden() -> None:
+    text = "base: &base {x: 1, y: 1}\nc: {<<: *base, x: 2}"
+
+    assert read_yaml(text) == {"base": {"x": 1, "y": 1}, "c": {"x": 2, "y": 1}}
+
+
+def test_an_empty_file_is_nothing() -> None:
+    assert read_yaml("") is None

@@ -1,0 +1,68 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name, differences, pair
+
+A: dict[str, Any] = {
+    "schemaDigest": "one",
+    "attempt": {"number": 1},
+    "rollout": {"n": 4, "stop": []},
+    "rejectedCheckpoints": [],
+}
+
+
+def test_every_value_that_differs_is_told_by_its_path() -> None:
+    b = {
+        "schemaDigest": "two",
+        "attempt": {"number": 2},
+        "rollout": {"n": 8, "stop": ["</s>", "é"]},
+        "rejectedCheckpoints": [],
+        "skippedSteps": [3],
+    }
+
+    assert list(differences(A, b)) == [
+        "rollout.n: 4 → 8",
+        "rollout.stop: [] → –",
+        'rollout.stop[0]: – → "</s>"',
+        'rollout.stop[1]: – → "é"',
+        "skippedSteps[0]: – → 3",
+    ]
+
+
+def test_equal_configurations_differ_nowhere() -> None:
+    assert list(differences(A, A | {"attempt": {"number": 2}})) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("small", AttemptName("small")),
+        ("small@3", AttemptName("small", 3)),
+        ("runs/a@home/small", AttemptName("runs/a@home/small")),
+        ("runs/a@1/small@12", AttemptName("runs/a@1/small", 12)),
+    ],
+)
+def test_an_attempt_is_named_by_its_job_and_number(text: str, name: AttemptName) -> None:
+    assert attempt_name(text) == name
+
+
+def test_one_job_is_compared_with_its_own_attempt_before() -> None:
+    newest = {"a": 5, "b": 2}
+    a, b = AttemptName("a"), AttemptName("b")
+
+    assert pair(a, None, newest) == (("a", 4), ("a", 5))
+    assert pair(AttemptName("a", 3), None, newest) == (("a", 2), ("a", 3))
+    assert pair(a, b, newest) == (("a", 5), ("b", 2))
+    assert pair(AttemptName("a", 1), AttemptName("a", 2), newest) == (("a", 1), ("a", 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "has"),
+    [("a", 0, "1 to 1"), ("a", 2, "1 to 1"), ("new", 0, "none yet")],
+)
+def test_an_attempt_that_never_was_is_named_with_those_that_were(
+    name: str, number: int, has: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{name} has no attempt .*: its attempts are {has}"):
+        pair(AttemptName(name, number), None, {"a": 1, "new": 0})

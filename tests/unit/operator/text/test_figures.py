@@ -1,0 +1,112 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_operator.core.text.figures import checkpoint_seconds, figures
+
+
+def a_step(step: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "reward_mean": 0.5,
+        "exact_match": 0.25,
+        "num_samples": 8,
+        "num_sampled_tokens": 100,
+        "step_seconds": 2.0,
+        "seconds": {"train": 1.5, "other": 0.5},
+        **changes,
+    }
+
+
+def an_event(event: str, **values: Any) -> dict[str, Any]:
+    return {"event": event, "step": 0, "attempt": 1, **values}
+
+
+def a_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
+    return an_event(
+        "validation",
+        when=when,
+        step=step,
+        exact_match=exact_match,
+        reward_mean=0.5,
+        control_exact_match=None,
+        num_samples=9,
+        num_failed=0,
+    )
+
+
+def test_rewards_are_compared_between_the_first_and_the_last_ten_steps() -> None:
+    history = [a_step(step, reward_mean=step / 100) for step in range(1, 101)]
+
+    found = figures(history, [])
+
+    assert found.reward_first == pytest.approx(0.055)
+    assert found.reward_last == pytest.approx(0.955)
+
+
+def test_steps_without_a_reward_do_not_count_as_zero() -> None:
+    history = [a_step(1, reward_mean=0.4), a_step(2)]
+    del history[1]["reward_mean"]
+
+    assert figures(history, []).reward_first == 0.4
+
+
+def test_throughput_is_over_the_time_of_all_steps() -> None:
+    history = [a_step(1, step_seconds=1.0), a_step(2, step_seconds=7.0), a_step(3)]
+
+    found = figures(history, [])
+
+    assert found.samples_per_second == 2.4
+    assert found.tokens_per_second == 30.0
+    assert found.step_seconds == 2.0
+
+
+def test_seconds_by_stage_hold_each_checkpoint_once() -> None:
+    saved = [
+        an_event("checkpoint", step=5, seconds=9.0),
+        an_event("checkpoint", step=5, seconds=1.0),
+        an_event("checkpoint", step=6, seconds=2.0),
+    ]
+
+    found = figures([a_step(1), a_step(2)], saved)
+
+    assert found.stage_seconds == {"train": 3.0, "other": 1.0, "checkpoint": 3.0}
+    assert checkpoint_seconds(saved) == {5: 1.0, 6: 2.0}
+
+
+def test_start_up_ends_with_the_first_step_of_each_attempt() -> None:
+    events = [
+        an_event("stage", left="LoadingModel", seconds=4.0),
+        an_event("stage", left="FirstStep", seconds=2.0),
+        an_event("stage", left="Training", seconds=100.0),
+        an_event("stage", left="LoadingModel", seconds=5.0, attempt=2),
+    ]
+
+    found = figures([], events)
+
+    assert found.start_up_seconds == {
+        1: {"LoadingModel": 4.0, "FirstStep": 2.0},
+        2: {"LoadingModel": 5.0},
+    }
+
+
+def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
+    events = [
+        a_validation("after", 20, 0.9),
+        a_validation("before", 0, 0.1),
+        a_validation("before", 0, 0.2),
+    ]
+
+    found = [(v.when, v.step, v.exact_match) for v in figures([], events).validations]
+
+    assert found == [("before", 0, 0.2), ("after", 20, 0.9)]
+
+
+def test_an_empty_history_has_no_figures() -> None:
+    found = figures([], [])
+
+    assert found.steps == 0
+    assert found.reward_first is None
+    assert found.step_seconds is None
+    assert found.samples_per_second is None
+    assert found.stage_seconds == {}

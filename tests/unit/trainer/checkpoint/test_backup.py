@@ -1,0 +1,126 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.checkpoint import backup as checkpoint_backup
+from raggrpo_trainer.checkpoint.fence import Fence
+from raggrpo_trainer.errors import TrainerError
+from support.builders.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+
+
+def nested_shards(step: int) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        shards(step)(folder)
+        (folder / "extra").mkdir()
+        (folder / "extra" / "data").write_text(str(step))
+
+    return write
+
+
+def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    for step in (10, 20):
+        store.back_up(store.save(a_meta(step), nested_shards(step), score=step / 100))
+
+    fresh = a_store(a_claim(tmp_path / "new", attempt=7), backup=tmp_path / "backup")
+    assert fresh.newest is None
+    restored = fresh.restore()
+
+    assert restored is not None
+    assert restored is fresh.newest
+    assert is_whole(restored)
+    assert (restored.folder / "extra" / "data").read_text() == "20"
+    assert (restored.marker.attempt, restored.marker.score) == (7, 0.2)
+    later = a_store(a_claim(tmp_path / "new", attempt=8)).newest
+    assert later is not None
+    assert later.name == restored.name
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "COMPLETE").unlink(),
+        lambda folder: os.truncate(folder / "COMPLETE", 30),
+        lambda folder: os.truncate(folder / "__0_0.distcp", 100),
+        lambda folder: (folder / "meta.json").unlink(),
+    ],
+)
+def test_a_backup_that_was_cut_short_is_passed_over(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    for step in (10, 20):
+        store.back_up(store.save(a_meta(step), shards(step)))
+    spoil(tmp_path / "backup" / "step_00000020.e1")
+
+    restored = a_store(a_claim(tmp_path / "new"), backup=tmp_path / "backup").restore()
+
+    assert restored is not None
+    assert restored.marker.step == 10
+
+
+def test_without_backups_there_is_nothing_to_restore(tmp_path: Path) -> None:
+    assert a_store(a_claim(tmp_path)).restore() is None
+    assert a_store(a_claim(tmp_path), backup=tmp_path / "none").restore() is None
+    (tmp_path / "empty").mkdir()
+    assert a_store(a_claim(tmp_path), backup=tmp_path / "empty").restore() is None
+
+
+def test_a_superseded_attempt_completes_no_backup(tmp_path: Path) -> None:
+    fence = a_claim(tmp_path / "volume")
+    store = a_store(fence, backup=tmp_path / "backup")
+    saved = store.save(a_meta(10), shards(10))
+    a_claim(tmp_path / "volume", attempt=2)
+
+    with pytest.raises(TrainerError) as refusal:
+        store.back_up(saved)
+    assert refusal.value.exit_code is ExitCode.SUPERSEDED
+    assert not (tmp_path / "backup" / "step_00000010.e1" / "COMPLETE").exists()
+
+
+class FenceWithWork(Fence):
+    """Does something while a backup is being made."""
+
+    work: Callable[[], None] = staticmethod(lambda: None)
+
+    def check(self) -> None:
+        work, self.work = self.work, lambda: None
+        work()
+        super().check()
+
+
+def test_retention_leaves_a_checkpoint_alone_while_it_is_copied(tmp_path: Path) -> None:
+    fence = FenceWithWork.claim(tmp_path / "volume", "uid-1", "demo", 1, beat_seconds=3600)
+    store = a_store(fence, keep_last=1, keep_best=False, backup=tmp_path / "backup")
+    saved = store.save(a_meta(10), shards(10))
+
+    def train_on() -> None:
+        store.save(a_meta(20), shards(20))
+        assert saved.folder.exists()
+
+    fence.work = train_on
+    store.hold(saved)
+    store.back_up(saved)
+    store.release(saved)
+    assert (tmp_path / "backup" / "step_00000010.e1" / "COMPLETE").exists()
+    store.save(a_meta(30), shards(30))
+    assert [p.name for p in (tmp_path / "volume").glob("step*")] == ["step_00000030.e1"]
+
+
+def test_a_backup_that_fails_names_the_url(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "file" / "below")
+    saved = store.save(a_meta(10), shards(10))
+
+    with pytest.raises(TrainerError, match=r"backup.url file://\S*/file/below: ") as failure:
+        store.back_up(saved)
+    assert failure.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+
+
+def test_a_protocol_without_its_package_says_what_to_install() -> None:
+    with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as refusal:
+        checkpoint_backup.newest("dropbox://x")
+    assert refusal.value.exit_code is ExitCode.CONFIG_ERROR

@@ -1,0 +1,138 @@
+"""Backups in a real S3 server: complete, cut short, the server gone, the bucket wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckState
+from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_trainer.checkpoint import backup as checkpoint_backup
+from raggrpo_trainer.checkpoint.backup_thread import BackupThread
+from raggrpo_trainer.checkpoint.store import CheckpointStore
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.preflight.finding import Finding
+from raggrpo_trainer.preflight.storage import check_writable
+from support.builders.checkpoints import a_claim, a_meta, is_whole, shards
+from support.builders.preflight import a_fit_config
+from support.servers.s3_server import KEY, S3Server
+
+WAIT = 60.0
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    with S3Server() as started:
+        for name, value in started.env.items():
+            monkeypatch.setenv(name, value)
+        yield started
+
+
+def a_store(path: Path, url: str, attempt: int = 1) -> CheckpointStore:
+    spec = CheckpointSpec.model_validate({"path": str(path), "backup": {"url": url}})
+    return CheckpointStore(spec, a_claim(path, attempt=attempt), "config-hash")
+
+
+def url_in(server: S3Server, folder: str = "demo") -> str:
+    return f"s3://{server.bucket}/{folder}"
+
+
+def test_a_wiped_volume_is_restored_and_no_file_but_the_checkpoints_is_there(
+    server: S3Server, tmp_path: Path
+) -> None:
+    store = a_store(tmp_path / "volume", url_in(server))
+    for step in (10, 20):
+        store.back_up(store.save(a_meta(step), shards(step)))
+
+    restored = a_store(tmp_path / "new", url_in(server), attempt=2).restore()
+
+    assert restored is not None
+    assert restored.marker.step == 20
+    assert is_whole(restored)
+    assert {key.split("/")[1] for key in server.objects()} == {
+        "step_00000010.e1",
+        "step_00000020.e1",
+    }
+
+
+def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: Path) -> None:
+    store = a_store(tmp_path / "volume", url_in(server))
+    for step in (10, 20):
+        store.back_up(store.save(a_meta(step), shards(step)))
+    marker = "demo/step_00000020.e1/COMPLETE"
+    assert marker in server.objects()
+    server.client().delete_object(Bucket=server.bucket, Key=marker)
+
+    restored = a_store(tmp_path / "new", url_in(server)).restore()
+
+    assert restored is not None
+    assert restored.marker.step == 10
+
+
+def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds(
+    server: S3Server, tmp_path: Path
+) -> None:
+    store = a_store(tmp_path / "volume", url_in(server))
+    backups = BackupThread(store)
+    server.stop()
+
+    backups.offer(store.save(a_meta(10), shards(10)))
+    assert backups.wait(WAIT)
+    server.start()
+    backups.offer(store.save(a_meta(20), shards(20)))
+    assert backups.wait(WAIT)
+
+    failed, done = backups.outcomes()
+    assert (failed.step, done.step, done.failure) == (10, 20, "")
+    assert f"to checkpoint.backup.url {url_in(server)}: " in failure_without_key(failed.failure)
+    assert backups.outcomes() == []
+
+
+def test_nobody_begins_anew_while_the_backups_cannot_be_read(
+    server: S3Server, tmp_path: Path
+) -> None:
+    server.stop()
+    with pytest.raises(TrainerError, match=f"cannot read checkpoint.backup.url {url_in(server)}"):
+        a_store(tmp_path, url_in(server)).restore()
+
+
+def test_a_bucket_that_does_not_exist_is_named_before_the_job_begins(server: S3Server) -> None:
+    checkpoint_backup.require(url_in(server))
+    with pytest.raises(TrainerError, match="there is no bucket typo") as refusal:
+        checkpoint_backup.require("s3://typo/demo")
+    assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert [b["Name"] for b in server.client().list_buckets()["Buckets"]] == [server.bucket]
+
+
+def test_preflight_names_a_place_that_cannot_take_backups(server: S3Server, tmp_path: Path) -> None:
+    def found(url: str) -> Finding:
+        changes = {"checkpoint.backup": {"url": url, "everySteps": 100}}
+        return check_writable(a_fit_config(tmp_path, changes))
+
+    assert found(url_in(server)).state is CheckState.PASSED
+    refused = found("s3://typo/demo")
+    assert refused.state is CheckState.FAILED
+    assert "checkpoint.backup.url s3://typo/demo: " in refused.evidence
+
+
+def test_one_that_is_overtaken_is_left_out_and_retention_waits_for_the_others(
+    server: S3Server, tmp_path: Path
+) -> None:
+    store = a_store(tmp_path / "volume", url_in(server))
+    backups = BackupThread(store)
+    for step in range(10, 80, 10):
+        backups.offer(store.save(a_meta(step), shards(step)))
+    assert backups.wait(WAIT)
+
+    outcomes = backups.outcomes()
+    steps = [each.step for each in outcomes]
+    assert not any(each.failure for each in outcomes)
+    assert steps[0] == 10
+    assert steps[-1] == 70
+    assert len(steps) < 7
+
+
+def failure_without_key(failure: str) -> str:
+    assert KEY not in failure
+    return failure

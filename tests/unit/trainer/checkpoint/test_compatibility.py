@@ -1,0 +1,86 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_trainer.checkpoint.compatibility import check_compatible, compare, meta_of
+from raggrpo_trainer.checkpoint.folder import Meta
+from raggrpo_trainer.data.sampler import Cursor
+from raggrpo_trainer.errors import TrainerError
+from support.builders.jobs import a_job
+
+
+def a_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
+    job = a_job(changes)
+    return trainer_config(job, resolve(job), number=1)
+
+
+def a_meta_of(config: TrainerConfig) -> Meta:
+    return meta_of(config, 40, Cursor(1, 2), {"reward_mean": 0.5})
+
+
+def test_a_checkpoint_fits_the_configuration_that_made_it() -> None:
+    assert check_compatible(a_meta_of(a_config()), a_config()) == []
+
+
+def test_targets_logging_memory_and_intervals_may_change() -> None:
+    changed = a_config(
+        {
+            "training.totalSteps": 5000,
+            "training.gradientCheckpointing": True,
+            "training.tokensPerMicroBatch": 1024,
+            "rollout.gpuMemoryUtilization": 0.3,
+            "checkpoint.everySteps": 7,
+            "monitoring.logEverySteps": 3,
+        }
+    )
+
+    assert check_compatible(a_meta_of(a_config()), changed) == []
+
+
+def test_every_value_that_differs_is_named_with_old_and_new() -> None:
+    meta = a_meta_of(a_config({"rollout.temperature": 0.6}))
+    changed = a_config(
+        {
+            "rollout.temperature": 0.9,
+            "data.columns.answer": "label",
+            "training.totalSteps": 5000,
+        }
+    )
+
+    assert len(compare(meta, changed)) == 2
+    with pytest.raises(TrainerError) as refusal:
+        check_compatible(meta, changed)
+    assert refusal.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
+    message = str(refusal.value)
+    assert "rollout.temperature: 0.6 → 0.9" in message
+    assert '"answer": "answer"' in message
+    assert '"answer": "label"' in message
+    assert "totalSteps" not in message
+
+
+def test_what_no_setting_shows_is_compared_too() -> None:
+    config = a_config()
+    meta = meta_of(config, 40, Cursor(1, 2), {}, identity={"data rows": 10})
+
+    assert check_compatible(meta, config, identity={"data rows": 10}) == []
+    with pytest.raises(TrainerError, match="data rows: 10 → 11"):
+        check_compatible(meta, config, identity={"data rows": 11})
+
+
+def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
+    config = a_config()
+    attempt = config.attempt.model_copy(update={"resume_hash": "f00"})
+
+    with pytest.raises(TrainerError, match=r"resumeHash: \w+ → f00"):
+        check_compatible(a_meta_of(config), config.model_copy(update={"attempt": attempt}))
+
+
+def test_another_world_size_is_fine_and_told() -> None:
+    config = a_config()
+    wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
+
+    assert check_compatible(a_meta_of(config), wider) == ["written by 1 ranks, resharded to 3"]

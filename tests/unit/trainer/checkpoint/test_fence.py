@@ -1,0 +1,298 @@
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.checkpoint.fence import probe, validity
+from raggrpo_trainer.errors import TrainerError
+from support.builders.checkpoints import NO_BEAT, a_claim, a_meta, a_store, is_whole, shards
+
+FORK = multiprocessing.get_context("fork")
+FAST = 0.05
+"""Seconds between beats."""
+RIVAL = 0.8
+"""The same where a slow machine must not look like a dead job."""
+PATIENT = 5.0
+"""The same for who watches a job that is known to live, and so stops at its next beat."""
+
+
+@contextmanager
+def a_process(target: Callable[..., None], *arguments: object) -> Iterator[int]:
+    """A second process that runs `target`; it is ended with the block at the latest."""
+    process = FORK.Process(target=target, args=arguments)
+    process.start()
+    assert process.pid is not None
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.join()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.005)
+
+
+def hold(path: Path, uid: str) -> None:
+    a_claim(path, uid=uid, job=f"{uid}-job", beat_seconds=FAST)
+    (path / "holding").touch()
+    signal.pause()
+
+
+@contextmanager
+def another_job(path: Path) -> Iterator[int]:
+    with a_process(hold, path, "other") as pid:
+        wait_until((path / "holding").exists)
+        yield pid
+
+
+def test_every_attempt_gets_the_next_epoch_and_the_earlier_one_is_superseded(
+    tmp_path: Path,
+) -> None:
+    first = a_claim(tmp_path, attempt=1)
+    first.check()
+    second = a_claim(tmp_path, attempt=2)
+
+    assert (first.epoch, second.epoch) == (1, 2)
+    second.check()
+    with pytest.raises(TrainerError, match=r"epoch 2 .* job demo \(attempt 2 on ") as refusal:
+        first.check()
+    assert refusal.value.exit_code is ExitCode.SUPERSEDED
+
+
+def test_a_claim_names_its_holder(tmp_path: Path) -> None:
+    a_claim(tmp_path, uid="u", job="j", attempt=4)
+
+    claim = json.loads((tmp_path / "fence" / "00000001").read_text())
+
+    assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
+    assert claim["pid"] == os.getpid()
+
+
+def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", number: int) -> None:
+    barrier.wait(20)
+    epochs = [a_claim(path, attempt=number).epoch for _ in range(6)]
+    (path / f"result-{number}").write_text(json.dumps(epochs))
+
+
+def test_concurrent_claims_of_many_processes_all_get_epochs_of_their_own(tmp_path: Path) -> None:
+    barrier = FORK.Barrier(8)
+    claimants = [FORK.Process(target=_claim_often, args=(tmp_path, barrier, i)) for i in range(8)]
+    for claimant in claimants:
+        claimant.start()
+    for claimant in claimants:
+        claimant.join(60)
+
+    epochs = [e for i in range(8) for e in json.loads((tmp_path / f"result-{i}").read_text())]
+
+    assert sorted(epochs) == list(range(1, 49))
+    assert not list((tmp_path / "fence").glob("*.tmp"))
+
+
+def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number: int) -> None:
+    barrier.wait(20)
+    try:
+        a_claim(path, uid=f"uid-{number}", job=f"job-{number}", beat_seconds=RIVAL)
+        result = "won"
+    except TrainerError as error:
+        result = error.exit_code.name
+    (path / f"result-{number}").write_text(result)
+    barrier.wait(60)  # alive until everybody has an answer
+
+
+def test_of_several_new_jobs_on_one_path_exactly_one_wins(tmp_path: Path) -> None:
+    with another_job(tmp_path):
+        pass  # ended by SIGKILL
+    barrier = FORK.Barrier(4)
+    rivals = [FORK.Process(target=_claim_as, args=(tmp_path, barrier, i)) for i in range(4)]
+    for rival in rivals:
+        rival.start()
+    for rival in rivals:
+        rival.join(90)
+
+    results = sorted((tmp_path / f"result-{i}").read_text() for i in range(4))
+    assert results == [ExitCode.CHECKPOINT_PATH_IN_USE.name] * 3 + ["won"]
+
+
+def test_a_live_job_keeps_its_path_against_another_one(tmp_path: Path) -> None:
+    with another_job(tmp_path):
+        assert probe(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
+        assert probe(tmp_path, "other", beat_seconds=PATIENT) is None
+        with pytest.raises(TrainerError, match=r"in use by job other-job .*delete or") as refusal:
+            a_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
+
+    assert refusal.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
+    assert not (tmp_path / "fence" / "00000002").exists()
+
+
+def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> None:
+    with another_job(tmp_path):
+        pass  # ended by SIGKILL
+
+    assert probe(tmp_path, "mine", beat_seconds=FAST) is None
+    fence = a_claim(tmp_path, uid="mine", beat_seconds=FAST)
+    fence.release()
+    assert fence.epoch == 2
+
+
+def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Path) -> None:
+    former = a_claim(tmp_path, uid="former")
+    former.release()
+
+    assert probe(tmp_path, "mine", beat_seconds=NO_BEAT) is None
+    assert a_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
+
+
+def test_a_job_whose_path_another_one_took_is_told_so(tmp_path: Path) -> None:
+    former = a_claim(tmp_path, uid="former")
+    former.release()
+    a_claim(tmp_path, uid="new", job="newcomer")
+
+    with pytest.raises(TrainerError, match="in use by job newcomer") as refusal:
+        former.check()
+    assert refusal.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
+
+
+def test_a_recreated_job_continues_from_the_checkpoints_of_the_deleted_one(tmp_path: Path) -> None:
+    deleted = a_claim(tmp_path, uid="deleted")
+    a_store(deleted).save(a_meta(10), shards(10))
+    deleted.release()
+
+    recreated = a_store(a_claim(tmp_path, uid="recreated"))
+
+    assert recreated.newest is not None
+    assert str(recreated.newest.name) == "step_00000010.e1"
+
+
+def save_and_freeze(path: Path, where: str) -> None:
+    """Save two checkpoints and stop like a suspended machine within the second save."""
+
+    def freeze() -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def freeze_at_phase(phase: str, step: int) -> None:
+        if (phase, step) == (where, 20):
+            freeze()
+
+    def freeze_at_rename(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.rename" and str(arguments[1]).endswith("step_00000020.e1/COMPLETE"):
+            freeze()
+
+    store = a_store(a_claim(path), keep_last=1, keep_best=False, reached=freeze_at_phase)
+    store.save(a_meta(10), shards(10))
+    if where == "marker":  # after the last look at the fence
+        sys.addaudithook(freeze_at_rename)
+    store.save(a_meta(20), shards(20))
+
+
+@pytest.mark.parametrize("where", ["shards", "complete", "marker", "retention"])
+def test_what_a_frozen_attempt_finishes_after_waking_is_never_seen(
+    tmp_path: Path, where: str
+) -> None:
+    late = tmp_path / "step_00000020.e1" / "COMPLETE"
+    with a_process(save_and_freeze, tmp_path, where) as frozen:
+        _, status = os.waitpid(frozen, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        expected = 20 if where == "retention" else 10  # there the save was complete in time
+        assert late.exists() == (where == "retention")
+        successor = a_store(a_claim(tmp_path, attempt=2))
+        os.kill(frozen, signal.SIGCONT)
+        os.waitpid(frozen, 0)
+
+    assert late.exists() == (where in ("marker", "retention"))
+    assert (tmp_path / "step_00000010.e1").exists()  # the woken one removes nothing either
+    later = [a_store(a_claim(tmp_path, attempt=number)) for number in (3, 4)]
+    for store in (successor, *later):
+        assert store.newest is not None
+        assert store.newest.marker.step == expected
+        assert is_whole(store.newest)
+    skipped = [Path(s.path).name for s in later[-1].skipped]
+    assert skipped == (["step_00000020.e1"] if where == "marker" else [])
+
+
+def test_an_attempt_that_died_before_its_accepts_list_changes_nothing(tmp_path: Path) -> None:
+    first = a_claim(tmp_path)
+    a_store(first).save(a_meta(10), shards(10))
+    a_claim(tmp_path, attempt=2)
+    (tmp_path / "fence" / "00000002.accepts").unlink()
+
+    assert validity(tmp_path).epoch == 1
+    third = a_claim(tmp_path, attempt=3)
+    assert third.validity.accepted == {"step_00000010.e1"}
+
+
+def test_a_checkpoint_counts_only_with_the_latest_accepts_list(tmp_path: Path) -> None:
+    first = a_store(a_claim(tmp_path))
+    first.save(a_meta(10), shards(10))
+    second = a_claim(tmp_path, attempt=2)
+    a_store(second).save(a_meta(20), shards(20))
+    late = tmp_path / "step_00000030.e1"
+    (tmp_path / "step_00000010.e1").rename(late)
+
+    third = a_claim(tmp_path, attempt=3)
+
+    assert third.validity.accepted == {"step_00000020.e2"}
+
+
+def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path: Path) -> None:
+    origin = a_store(a_claim(tmp_path / "a"))
+    origin.save(a_meta(10), shards(10))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "step_00000010.e1").rename(tmp_path / "b" / "step_00000010.e7")
+
+    fence = a_claim(tmp_path / "b")
+
+    assert fence.epoch == 8
+    assert fence.validity.accepted == {"step_00000010.e7"}
+
+
+def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
+    fence = a_claim(tmp_path)
+    (tmp_path / "fence" / "00000001").unlink()
+
+    with pytest.raises(TrainerError, match="has vanished") as refusal:
+        fence.check()
+    assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+
+
+def test_a_failing_heartbeat_is_told_and_forgiven_once_it_beats_again(tmp_path: Path) -> None:
+    fence = a_claim(tmp_path, beat_seconds=FAST)
+    beat = tmp_path / "fence" / "00000001.beat"
+    beat.unlink()
+
+    def fails() -> bool:
+        try:
+            fence.check()
+        except TrainerError as error:
+            return error.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED and "alive" in str(error)
+        return False
+
+    wait_until(fails)
+    beat.write_bytes(b"")
+    wait_until(lambda: not fails())
+    assert int(beat.read_bytes()) > 0
+    fence.release()
+    assert not beat.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(TrainerError, match=r"file/ckpt: .*make it writable") as refusal:
+        a_claim(tmp_path / "file" / "ckpt")
+    assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+
+
+def test_a_path_that_does_not_exist_yet_belongs_to_nobody(tmp_path: Path) -> None:
+    assert probe(tmp_path / "new", "uid-1") is None

@@ -1,0 +1,451 @@
+import errno
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save as save_state
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker
+from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
+from raggrpo_trainer.errors import TrainerError
+from support.builders.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+from support.fakes.sudden_death import FORK, count_calls, kill_at
+
+KILL_POINTS = int(os.environ.get("KILL_POINTS", "40"))
+"""How often each kill test kills."""
+
+
+def steps(store: CheckpointStore) -> list[int]:
+    return [c.marker.step for c in store.checkpoints]
+
+
+def folders(path: Path) -> list[str]:
+    return sorted(p.name for p in path.glob("step_*"))
+
+
+def test_a_save_is_found_again_with_everything_in_it(tmp_path: Path) -> None:
+    fence = a_claim(tmp_path, attempt=3)
+    saved = a_store(fence).save(a_meta(40), shards(40), score=0.25)
+
+    [found] = a_store(fence).checkpoints
+
+    assert found == saved
+    assert is_whole(found)
+    marker = found.marker
+    assert (marker.step, marker.epoch, marker.attempt, marker.world_size) == (40, 1, 3, 2)
+    assert (marker.config_hash, marker.score) == ("config-hash", 0.25)
+    assert set(marker.files) == {"__0_0.distcp", "__1_0.distcp", "meta.json"}
+    assert found.ref().model_dump() == {
+        "step": 40,
+        "path": str(tmp_path / "step_00000040.e1"),
+        "time": marker.time,
+        "world_size": 2,
+    }
+
+
+def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path: Path) -> None:
+    first = a_store(a_claim(tmp_path))
+    first.save(a_meta(9), shards(9))
+    first.save(a_meta(10), shards(10))
+    second = a_store(a_claim(tmp_path, attempt=2))
+    second.save(a_meta(9), shards(9))
+
+    names = [str(c.name) for c in second.checkpoints]
+
+    assert names == ["step_00000010.e1", "step_00000009.e2", "step_00000009.e1"]
+
+
+def test_a_step_is_saved_once_even_when_an_emergency_asks_again(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+    saved = store.save(a_meta(10), shards(10))
+
+    assert store.save(a_meta(10), lambda folder: pytest.fail("was written again")) is saved
+
+
+def test_shards_of_torch_are_saved_whole_and_load_again(tmp_path: Path) -> None:
+    weight = torch.arange(6.0)
+    store = a_store(a_claim(tmp_path))
+
+    def write(folder: Path) -> None:
+        save_state({"w": weight}, checkpoint_id=folder)
+
+    saved = store.save(a_meta(10), write)
+
+    loaded = {"w": torch.zeros(6)}
+    load(loaded, checkpoint_id=saved.folder)
+
+    assert ".metadata" in saved.marker.files
+    assert torch.equal(loaded["w"], weight)
+
+
+# --- what can be wrong with a checkpoint ------------------------------------------------------
+
+
+def _damage_shard(folder: Path) -> None:
+    os.truncate(folder / "__1_0.distcp", 2999)
+
+
+def _damage_marker_step(folder: Path) -> None:
+    marker = json.loads((folder / "COMPLETE").read_text())
+    (folder / "COMPLETE").write_text(json.dumps(marker | {"step": 21}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_damage_shard, "__1_0.distcp has 2999 of 3000 bytes"),
+        (lambda folder: (folder / "__0_0.distcp").unlink(), "__0_0.distcp is missing"),
+        (lambda folder: (folder / "meta.json").unlink(), "meta.json is missing"),
+        (lambda folder: os.truncate(folder / "COMPLETE", 40), "COMPLETE is unreadable: "),
+        (lambda folder: os.truncate(folder / "COMPLETE", 0), "COMPLETE is unreadable: "),
+        (lambda folder: (folder / "COMPLETE").write_text("[]"), "COMPLETE is unreadable: "),
+        (lambda folder: (folder / "COMPLETE").write_bytes(b"\xff"), "COMPLETE is unreadable: "),
+        (_damage_marker_step, "COMPLETE is of step 21, epoch 1"),
+        (
+            lambda folder: (folder / "meta.json").write_bytes(
+                b" " * (folder / "meta.json").stat().st_size
+            ),
+            "meta.json is unreadable: ",
+        ),
+        (lambda folder: (folder / "REJECTED").write_text("NaN"), "rejected: NaN"),
+    ],
+)
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, damage: Callable[[Path], object], reason: str
+) -> None:
+    store = a_store(a_claim(tmp_path))
+    store.save(a_meta(10), shards(10))
+    newest = store.save(a_meta(20), shards(20))
+    damage(newest.folder)
+
+    resumed = a_store(a_claim(tmp_path, attempt=2))
+
+    assert steps(resumed) == [10]
+    [skipped] = resumed.skipped
+    assert skipped.path == str(newest.folder)
+    assert skipped.reason.startswith(reason)
+
+
+def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    store = a_store(a_claim(tmp_path))
+    kept_one = store.save(a_meta(10), shards(10))
+    torn = store.save(a_meta(20), shards(20))
+    (torn.folder / "COMPLETE").unlink()
+
+    resumed = a_store(a_claim(tmp_path, attempt=2))
+    resumed.clean_up()
+
+    assert (steps(resumed), resumed.skipped) == ([10], [])
+    assert folders(tmp_path) == [kept_one.folder.name]
+
+
+def test_a_rejected_checkpoint_is_not_used_by_any_later_attempt(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+    store.save(a_meta(10), shards(10))
+    store.reject(store.save(a_meta(20), shards(20), score=1.0), "a shard cannot be read")
+
+    for later in (store, a_store(a_claim(tmp_path, attempt=2))):
+        assert steps(later) == [10]
+        assert later.best is None
+        assert [s.reason for s in later.skipped] == ["rejected: a shard cannot be read"]
+
+
+# --- saves that fail --------------------------------------------------------------------------
+
+
+def _full_disk(folder: Path) -> None:
+    shards(20)(folder)
+    with open("/dev/full", "wb", buffering=0) as device:
+        device.write(b"x")
+
+
+def _io_error(folder: Path) -> None:
+    shards(20)(folder)
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder / "__0_0.distcp"))
+
+
+class FromRank(OSError):
+    """Like Ray's copy of a rank's error: an OSError without number, with the original inside."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"ray::RankActor.save() {cause}")
+        self.cause = cause
+
+
+def _full_disk_at_a_rank(folder: Path) -> None:
+    raise FromRank(OSError(errno.ENOSPC, "No space left on device"))
+
+
+@pytest.mark.parametrize(
+    ("failing", "code", "words"),
+    [
+        (_full_disk, ExitCode.VOLUME_FULL, r"the volume at /\S* has .* free; enlarge it"),
+        (_full_disk_at_a_rank, ExitCode.VOLUME_FULL, r"step_00000020.e1 could not be written"),
+        (_io_error, ExitCode.CHECKPOINT_WRITE_FAILED, r"step_00000020.e1 \(EIO\): .*__0_0.dist"),
+    ],
+)
+def test_a_failed_save_says_why_and_leaves_the_older_ones_alone(
+    tmp_path: Path, failing: Callable[[Path], None], code: ExitCode, words: str
+) -> None:
+    store = a_store(a_claim(tmp_path), keep_last=1)
+    store.save(a_meta(10), shards(10))
+
+    with pytest.raises(TrainerError, match=words) as failure:
+        store.save(a_meta(20), failing)
+
+    assert failure.value.exit_code is code
+    assert folders(tmp_path) == ["step_00000010.e1"]
+    assert is_whole(store.checkpoints[0])
+    assert is_whole(store.save(a_meta(30), shards(30)))
+
+
+def test_a_save_cut_short_by_another_error_lets_that_error_through(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+
+    def rank_lost(folder: Path) -> None:
+        shards(10)(folder)
+        raise TrainerError(ExitCode.TRAINER_RANK_LOST, "rank 1 died")
+
+    with pytest.raises(TrainerError, match="rank 1 died"):
+        store.save(a_meta(10), rank_lost)
+    assert folders(tmp_path) == []
+
+
+def test_a_save_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+
+    def sparse(folder: Path) -> None:
+        (folder / "__0_0.distcp").touch()
+        os.truncate(folder / "__0_0.distcp", 4 << 40)  # says 4 TiB, takes no block
+
+    store.save(a_meta(10), sparse)
+
+    with pytest.raises(TrainerError, match=r"needs 4915.20 GiB: the volume at") as refusal:
+        store.save(a_meta(20), lambda folder: pytest.fail("was begun"))
+    assert refusal.value.exit_code is ExitCode.VOLUME_FULL
+
+
+def test_a_superseded_attempt_saves_nothing_and_removes_nothing(tmp_path: Path) -> None:
+    def next_attempt_claims(phase: SavePhase, step: int) -> None:
+        if (phase, step) == (SavePhase.SHARDS, 20):
+            a_claim(tmp_path, attempt=2)
+
+    store = a_store(a_claim(tmp_path), keep_last=1, reached=next_attempt_claims)
+    store.save(a_meta(10), shards(10))
+
+    begun: list[Path] = []
+    for write in (shards(20), begun.append):
+        with pytest.raises(TrainerError) as refusal:
+            store.save(a_meta(20), write)
+        assert refusal.value.exit_code is ExitCode.SUPERSEDED
+    assert begun == []
+    assert folders(tmp_path) == ["step_00000010.e1"]
+
+
+def test_what_a_failed_save_could_not_remove_does_not_enter_the_next_one(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+    (tmp_path / "step_00000010.e1").mkdir()
+    (tmp_path / "step_00000010.e1" / "remains").write_text("x")
+
+    assert "remains" not in store.save(a_meta(10), shards(10)).marker.files
+
+
+# --- retention --------------------------------------------------------------------------------
+
+
+def a_checkpoint(step: int, epoch: int, score: float | None) -> Checkpoint:
+    marker = Marker(step, epoch, 1, 1, "", "", score, {})
+    return Checkpoint(Path(str(CheckpointName(step, epoch))), marker, a_meta(step))
+
+
+scores = st.none() | st.floats(allow_infinity=False)
+checkpoints = st.lists(
+    st.builds(a_checkpoint, st.integers(1, 9), st.integers(1, 3), scores),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda c: c.name,
+)
+
+
+@settings(deadline=None)
+@given(checkpoints, st.integers(1, 5), st.booleans())
+def test_retention_keeps_the_newest_and_the_best_and_no_more(
+    found: list[Checkpoint], keep_last: int, keep_best: bool
+) -> None:
+    keep = kept(found, keep_last, keep_best)
+
+    newest_first = sorted((c.name for c in found), reverse=True)
+    scored = [c for c in found if c.marker.score is not None and c.marker.score == c.marker.score]
+    assert set(newest_first[:keep_last]) <= keep <= set(newest_first)
+    assert len(keep) <= keep_last + keep_best
+    if keep_best and scored:
+        best = max(c.marker.score or 0.0 for c in scored)
+        assert any(c.name in keep and c.marker.score == best for c in scored)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["save", "fail", "restart"]), st.integers(0, 9))),
+    st.integers(1, 3),
+)
+def test_any_history_of_saves_failures_and_restarts_keeps_what_it_must(
+    history: list[tuple[str, int]], keep_last: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        store = a_store(a_claim(path), keep_last=keep_last)
+        done: list[tuple[int, int]] = []
+        for step, (event, score) in enumerate(history, 1):
+            if event == "save":
+                store.save(a_meta(step), shards(step), score=score)
+                done.append((step, score))
+            elif event == "fail":
+                with pytest.raises(TrainerError):
+                    store.save(a_meta(step), _io_error)
+            else:
+                store = a_store(a_claim(path), keep_last=keep_last)
+                store.clean_up()
+            best = max(done, key=lambda save: (save[1], save[0]), default=(0, 0))[0]
+            expected = {s for s, _ in done[-keep_last:]} | ({best} if done else set())
+            assert {int(f[5:13]) for f in folders(path)} == expected
+            assert all(is_whole(c) for c in store.checkpoints)
+            assert steps(store) == sorted(expected, reverse=True)
+
+
+def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path), keep_last=2)
+    store.reject(store.save(a_meta(10), shards(10)), "NaN")
+    _damage_shard(store.save(a_meta(20), shards(20)).folder)
+    store.save(a_meta(30), shards(30))
+    assert len(folders(tmp_path)) == 3
+
+    store.save(a_meta(40), shards(40))
+
+    assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]
+
+
+def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path))
+    saved = [store.save(a_meta(step), shards(step)) for step in (10, 20)]
+
+    store.reject_all([str(each.folder) for each in saved], "NaN")
+
+    assert [each.meta.step for each in store.checkpoints] == [10]
+    assert [each.reason for each in store.skipped] == ["rejected: NaN"]
+
+
+def test_a_rejected_checkpoint_stays_until_newer_ones_exist(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path), keep_last=1)
+    store.save(a_meta(10), shards(10))
+    store.reject(store.save(a_meta(20), shards(20)), "NaN")
+
+    store.save(a_meta(15), shards(15))
+    assert folders(tmp_path) == ["step_00000015.e1", "step_00000020.e1"]
+    store.save(a_meta(25), shards(25))
+    assert folders(tmp_path) == ["step_00000025.e1"]
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_no_secret(tmp_path: Path) -> None:
+    store = a_store(a_claim(tmp_path), keep_last=1)
+    old = store.save(a_meta(10), shards(10))
+    (old.folder / "COMPLETE").unlink()
+    (old.folder / "COMPLETE").mkdir()  # unlink fails, also for root
+
+    with pytest.raises(TrainerError, match=r"cannot write .*step_00000010.e1") as failure:
+        store.save(a_meta(20), shards(20))
+    assert failure.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert steps(a_store(a_claim(tmp_path, attempt=2))) == [20]
+
+
+# --- killed at any point ----------------------------------------------------------------------
+
+
+def a_history(path: Path) -> None:
+    """Two checkpoints: saving step 30 with keepLast 1 removes step 20, since 10 is the best."""
+    fence = a_claim(path)
+    a_store(fence, keep_last=2).save(a_meta(10), shards(10), score=0.9)
+    a_store(fence, keep_last=2).save(a_meta(20), shards(20), score=0.1)
+
+
+def save(path: Path) -> None:
+    store = a_store(a_claim(path, attempt=2), keep_last=1)
+    store.save(a_meta(30), shards(30), score=0.5)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A checkpoint path, and how many calls a save in it makes."""
+    path = tmp_path_factory.mktemp("history") / "ckpt"
+    a_history(path)
+    rehearsal = path.with_name("rehearsal")
+    shutil.copytree(path, rehearsal)
+    calls = count_calls(save, rehearsal)
+    assert folders(rehearsal) == ["step_00000010.e1", "step_00000030.e2"]
+    return path, calls
+
+
+@pytest.mark.parametrize("point", range(KILL_POINTS))
+def test_a_kill_within_a_save_never_costs_the_last_checkpoint(
+    tmp_path: Path, history: tuple[Path, int], point: int
+) -> None:
+    original, calls = history
+    path = tmp_path / "ckpt"
+    shutil.copytree(original, path)
+
+    kill_at(point / KILL_POINTS + random.Random(point).random() / KILL_POINTS, calls, save, path)
+
+    store = a_store(a_claim(path, attempt=3), keep_last=1)
+    assert store.skipped == []
+    assert store.newest is not None
+    assert store.newest.marker.step in (20, 30)
+    assert 10 in steps(store)  # the best
+    assert all(is_whole(c) for c in store.checkpoints)
+    store.clean_up()
+    store.save(a_meta(40), shards(40))
+    assert steps(store) == [40, 10]
+    assert len(folders(path)) == 2
+
+
+def save_for_ever(path: Path, attempt: int, begun: Event, saved: Event) -> None:
+    store = a_store(a_claim(path, attempt=attempt), keep_last=1, keep_best=False)
+    store.clean_up()
+    step = store.newest.marker.step if store.newest else 0
+    begun.set()
+    while True:
+        step += 1
+        store.save(a_meta(step), shards(step))
+        saved.set()
+
+
+def test_kills_at_random_moments_of_one_run_never_lose_what_was_complete(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    reached = 0
+    for attempt in range(1, KILL_POINTS + 1):
+        begun, saved = FORK.Event(), FORK.Event()
+        process = FORK.Process(target=save_for_ever, args=(tmp_path, attempt, begun, saved))
+        process.start()
+        assert (begun if attempt % 3 else saved).wait(60)
+        process.join(chance.uniform(0, 0.05))
+        process.kill()
+        process.join()
+
+        store = a_store(a_claim(tmp_path))
+        assert store.skipped == []
+        assert all(is_whole(c) for c in store.checkpoints)
+        step = store.newest.marker.step if store.newest else 0
+        assert step >= reached + saved.is_set()
+        reached = step
+    assert reached >= KILL_POINTS // 3

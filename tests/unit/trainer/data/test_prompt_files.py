@@ -1,0 +1,194 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.retrieval import RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
+from raggrpo_trainer.errors import TrainerError
+
+EXACT_MATCH = RewardSpec()
+FORMAT = RewardSpec.model_validate({"functions": [{"name": "Format"}]})
+NO_RETRIEVAL = RetrievalSpec()
+IN_REWARD = RetrievalSpec.model_validate({"mode": "Reward"})
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "Capital of Chad?", "answer": "N'Djamena", "context": "Africa", "q": "chad"},
+    {"prompt": "1 + 1?", "answer": ["2", "two"], "context": "", "q": "sum"},
+]
+
+
+def a_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n\n".join(json.dumps(row) for row in rows) + "\n")
+    return str(path)
+
+
+def a_parquet(path: Path, rows: list[dict[str, Any]]) -> str:
+    answers = [[a] if isinstance(a, str) else a for a in (row["answer"] for row in rows)]
+    table = pa.Table.from_pylist([r | {"answer": a} for r, a in zip(rows, answers, strict=True)])
+    pq.write_table(table, path, row_group_size=1)
+    return str(path)
+
+
+def read(
+    files: list[str],
+    retrieval: RetrievalSpec = NO_RETRIEVAL,
+    reward: RewardSpec | None = EXACT_MATCH,
+    **data: Any,
+) -> list[Prompt]:
+    spec = DataSpec.model_validate({"trainFiles": files or ["/none"], **data})
+    return read_prompts(files, spec, retrieval, reward)
+
+
+def test_jsonl_and_parquet_of_the_same_rows_give_the_same_prompts(tmp_path: Path) -> None:
+    expected = [
+        Prompt(0, "Capital of Chad?", "Capital of Chad?", ("N'Djamena",), "Africa"),
+        Prompt(1, "1 + 1?", "1 + 1?", ("2", "two"), ""),
+    ]
+
+    assert read([a_jsonl(tmp_path / "a.jsonl", ROWS)]) == expected
+    assert read([a_parquet(tmp_path / "a.parquet", ROWS)]) == expected
+
+
+def test_columns_can_have_other_names_and_a_query_of_their_own(tmp_path: Path) -> None:
+    file = a_jsonl(tmp_path / "a.jsonl", [{"Frage": "Wie?", "Antwort": "So", "q": "wie"}])
+
+    [prompt] = read([file], columns={"prompt": "Frage", "answer": "Antwort", "query": "q"})
+
+    assert prompt == Prompt(0, "Wie?", "wie", ("So",), "")
+
+
+def test_rows_are_numbered_over_all_files_and_limited(tmp_path: Path) -> None:
+    files = [a_jsonl(tmp_path / f"{i}.jsonl", ROWS) for i in range(2)]
+
+    assert [p.index for p in read(files)] == [0, 1, 2, 3]
+    assert [p.index for p in read(files, maxSamples=3)] == [0, 1, 2]
+
+
+def test_what_lies_behind_max_samples_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps(ROWS[0]) + "\n{broken\n")
+
+    assert len(read([str(file), "/missing.jsonl"], maxSamples=1)) == 1
+
+
+def test_no_files_are_no_prompts() -> None:
+    assert read([]) == []
+
+
+def test_columns_that_nobody_needs_may_be_missing_or_null(tmp_path: Path) -> None:
+    file = a_jsonl(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b", "answer": None}])
+
+    assert [p.answer for p in read([file], reward=FORMAT)] == [(), ()]
+
+
+def bad(name: str, content: bytes, expected: str, **changes: Any) -> Any:
+    return pytest.param(name, content, expected, changes, id=expected[:40])
+
+
+GOOD = b'{"prompt": "x", "answer": "y"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected", "changes"),
+    [
+        bad("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
+        bad("a.jsonl", GOOD + b"\xff\n", ", line 2: not JSON ('utf-8' codec can't decode"),
+        bad("a.jsonl", b"[1]\n", ", line 1: not a JSON object; write one object per line"),
+        bad("a.jsonl", b"\n", ": there is no row; add one line for each prompt"),
+        bad("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
+            "data.columns.prompt to one of: id, text"),
+        bad("a.jsonl", GOOD + b'{"prompt": "x"}\n', ", line 2: there is no column 'answer'; set "
+            "data.columns.answer to one of: prompt"),
+        bad("a.jsonl", GOOD, ", line 1: there is no column 'context'; set data.columns.context to "
+            "one of: answer, prompt", retrieval=IN_REWARD),
+        bad("a.jsonl", GOOD, ", line 1: there is no column 'q'; set data.columns.query to one of: "
+            "answer, prompt", columns={"query": "q"}),
+        bad("a.jsonl", b'{"prompt": "x", "answer": null}\n', ", line 1: column 'answer' is null; "
+            "fill it in, or drop the row"),
+        bad("a.jsonl", b'{"prompt": " ", "answer": "y"}\n', ", line 1: column 'prompt' is blank; "
+            "drop the row"),
+        bad("a.jsonl", b'{"prompt": ["x"], "answer": "y"}\n', ", line 1: column 'prompt' is list "
+            "['x'] instead of a string; convert it, or set data.columns.prompt to another column"),
+        bad("a.jsonl", b'{"prompt": "x", "answer": 72}\n', ", line 1: column 'answer' is int 72 "
+            "instead of a string or a list of strings; convert it"),
+        bad("a.jsonl", b'{"prompt": "x", "answer": []}\n', ", line 1: column 'answer' is list [] "),
+        bad("a.jsonl", b'{"prompt": "x", "answer": ["y", 1]}\n', ", line 1: column 'answer' is "),
+        bad("a.csv", GOOD, ": unknown kind of file; name it .parquet or .jsonl"),
+        bad("a.parquet", b"PAR1 cut short", ": not readable as parquet ("),
+    ],
+)  # fmt: skip
+def test_bad_data_is_refused_with_file_row_column_and_remedy(
+    tmp_path: Path, name: str, content: bytes, expected: str, changes: dict[str, Any]
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+
+    with pytest.raises(TrainerError) as refusal:
+        read([str(file)], **changes)
+
+    assert refusal.value.exit_code is ExitCode.DATA_ERROR
+    assert str(refusal.value).startswith(f"{file}{expected}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_column_of_parquet_lists_all_columns_of_the_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"question": ["x"], "answer": ["y"], "n": [1]}), tmp_path / "a.parquet")
+
+    with pytest.raises(TrainerError, match=r"row 1: there is no column 'prompt'; .*answer, n, que"):
+        read([str(tmp_path / "a.parquet")])
+
+
+def test_parquet_with_a_destroyed_page_is_named(tmp_path: Path) -> None:
+    file = Path(a_parquet(tmp_path / "a.parquet", ROWS))
+    content = bytearray(file.read_bytes())
+    metadata = pq.ParquetFile(file).metadata.row_group(1).column(0)
+    start = metadata.dictionary_page_offset or metadata.data_page_offset
+    content[start : start + metadata.total_compressed_size] = bytes(metadata.total_compressed_size)
+    file.write_bytes(content)
+
+    with pytest.raises(
+        TrainerError, match=r"a.parquet: not readable as parquet \(.*; write the file again"
+    ):
+        read([str(file)])
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(TrainerError, match=r"^/no/a.jsonl: there is no such file; mount it, or"):
+        read(["/no/a.jsonl"])
+
+
+# --- staging ----------------------------------------------------------------------------------
+
+
+def test_staged_files_are_copies_that_are_used_again_until_the_source_changes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "x").mkdir()
+    files = [a_jsonl(tmp_path / "a.jsonl", ROWS), a_jsonl(tmp_path / "x" / "a.jsonl", ROWS[:1])]
+    staged = stage_files(files, tmp_path / "fast" / "disk")
+
+    assert [Path(s).read_bytes() for s in staged] == [Path(f).read_bytes() for f in files]
+    assert all(Path(s).parent == tmp_path / "fast" / "disk" for s in staged)
+    before = [Path(s).stat().st_ino for s in staged]
+    os.utime(files[1], (1, 1))
+    assert stage_files(files, tmp_path / "fast" / "disk") == staged
+    after = [Path(s).stat().st_ino for s in staged]
+    assert after[0] == before[0]
+    assert Path(staged[1]).stat().st_mtime == 1
+    assert len(list((tmp_path / "fast" / "disk").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "a.jsonl"])
+def test_files_that_cannot_be_staged_are_named_with_the_switch(tmp_path: Path, name: str) -> None:
+    a_jsonl(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "blocked").write_text("")
+
+    with pytest.raises(TrainerError, match=rf"{name}: cannot be copied .*stageToLocalDisk: false"):
+        stage_files([str(tmp_path / name)], tmp_path / "blocked" / "folder")

@@ -1,0 +1,307 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from raggrpo_api.spec.retrieval import RetrievalSpec
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_trainer.data.prompts import (
+    ComposedPrompt,
+    Composer,
+    Prompt,
+    PromptSource,
+    PromptTooLong,
+    Tokenizer,
+    compose,
+    cut_to_tokens,
+)
+from raggrpo_trainer.data.sampler import Cursor, Sampler
+from support.builders.jobs import a_job
+
+CHAT = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def byte_tokenizer(chat_template: str | None = None) -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    table = RustTokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    table.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    table.decoder = decoders.ByteLevel()
+    tokenizer: Tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=table, chat_template=chat_template
+    )
+    return tokenizer
+
+
+BYTES = byte_tokenizer()
+
+
+def a_prompt(text: str = "Who?", index: int = 3) -> Prompt:
+    return Prompt(index, text, text, ("me",), "")
+
+
+def spec(**changes: Any) -> RetrievalSpec:
+    return RetrievalSpec.model_validate(
+        {
+            "mode": "Prompt",
+            "promptTemplate": "P:{passages}Q:{prompt}A:",
+            "passageTemplate": "[{index}]{text};",
+            **changes,
+        }
+    )
+
+
+def composed(
+    prompt: Prompt,
+    passages: tuple[str, ...],
+    retrieval: RetrievalSpec,
+    *,
+    limit: int = 1000,
+    truncate: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer = BYTES,
+) -> ComposedPrompt:
+    return compose(
+        prompt,
+        passages,
+        retrieval,
+        tokenizer,
+        max_prompt_length=limit,
+        allow_truncation=truncate,
+        seed=seed,
+    )
+
+
+def test_templates_are_filled_and_braces_in_the_texts_stay() -> None:
+    found = composed(a_prompt("{prompt}?"), ("{text}", "b{"), spec())
+
+    assert found.text == "P:[1]{text};[2]b{;Q:{prompt}?A:"
+    assert found.passages == ("{text}", "b{")
+    assert found.token_ids == tuple(BYTES(found.text, add_special_tokens=False)["input_ids"])
+    assert len(found.token_ids) == len(found.text)
+    assert not found.truncated
+
+
+@pytest.mark.parametrize("mode", ["None", "Search", "Reward"])
+def test_other_modes_ask_the_prompt_as_it_stands(mode: str) -> None:
+    assert composed(a_prompt("Who?"), (), spec(mode=mode)).text == "Who?"
+
+
+def test_a_chat_template_makes_the_filled_text_the_users_message() -> None:
+    found = composed(a_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
+
+    assert found.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
+    assert len(found.token_ids) == len(found.text)
+
+
+def test_passages_are_cut_to_their_own_limit() -> None:
+    found = composed(a_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
+
+    assert found.passages == ("abcd", "xy")
+    assert not found.truncated
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, ByT5Tokenizer()], ids=["fast", "slow"])
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(0, ""), (2, ""), (3, "成"), (7, "成都"), (99, "成都市")]
+)
+def test_cutting_never_breaks_a_character(tokenizer: Any, limit: int, kept: str) -> None:
+    assert cut_to_tokens("成都市", limit, tokenizer) == kept
+
+
+def test_shuffled_passages_depend_on_the_seed_alone() -> None:
+    passages = tuple("abcdefgh")
+    orders = [composed(a_prompt(), passages, spec(shufflePassages=True), seed=s) for s in (1, 1, 2)]
+
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0].passages) == list(passages)
+    assert orders[0].passages != passages
+    assert "".join(orders[0].passages) == "".join(p[3] for p in orders[0].text[2:].split(";")[:-1])
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    with pytest.raises(PromptTooLong, match=r"has 26 tokens with its 2 passages, .* is 25"):
+        composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=25)
+    assert len(composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=26).token_ids) == 26
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (25, "P:[1]aaaa;Q:Who?A:"),
+        (18, "P:[1]aaaa;Q:Who?A:"),
+        (17, "P:Q:Who?A:"),
+        (9, "P:Q:WhoA:"),
+        (7, "P:Q:WA:"),
+    ],
+)
+def test_with_truncation_the_last_passages_go_first_then_the_questions_end(
+    limit: int, text: str
+) -> None:
+    found = composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
+
+    assert found.text == text
+    assert len(found.token_ids) <= limit
+    assert found.truncated
+
+
+def test_a_question_that_was_cut_is_told_even_where_no_passage_was_dropped() -> None:
+    found = composed(a_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
+
+    assert (found.text, found.truncated) == ("Who", True)
+
+
+def test_shuffling_does_not_change_which_passages_are_dropped() -> None:
+    retrieval = spec(shufflePassages=True)
+    for seed in range(8):
+        found = composed(a_prompt(), tuple("abcd"), retrieval, limit=20, truncate=True, seed=seed)
+        assert sorted(found.passages) == ["a", "b"]
+
+
+def test_a_template_without_room_for_any_question_is_refused_even_with_truncation() -> None:
+    with pytest.raises(PromptTooLong):
+        composed(a_prompt(), (), spec(), limit=6, truncate=True)
+
+
+# --- ahead of the step ------------------------------------------------------------------------
+
+
+class CountingTokenizer:
+    """The real tokenizer, with a record of what it was asked; fault injection only."""
+
+    chat_template = None
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.asked = threading.Semaphore(0)
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
+        self.texts.append(text)
+        self.asked.release()
+        return BYTES(text, add_special_tokens=add_special_tokens)
+
+    def apply_chat_template(self, conversation: Any, **_: Any) -> str:
+        raise AssertionError("there is no template")
+
+
+def a_config(**changes: Any) -> TrainerConfig:
+    job = a_job({"data.numWorkers": 2, "data.prefetchFactor": 2} | changes)
+    return trainer_config(job, resolve(job), number=1)
+
+
+PROMPTS = [a_prompt(f"text {i}", i) for i in range(10)]
+
+
+@pytest.fixture
+def tokenizer() -> CountingTokenizer:
+    return CountingTokenizer()
+
+
+@pytest.fixture
+def composer(tokenizer: CountingTokenizer) -> Iterator[Composer]:
+    composer = Composer(a_config(), tokenizer)
+    yield composer
+    composer.close()
+
+
+async def batches(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
+    found = []
+    for _ in range(count):
+        batch, cursor = await source.next_batch(cursor, 4)
+        found.append([p.index for p in batch])
+    return found
+
+
+async def test_preparing_ahead_moves_no_cursor_and_changes_no_batch(composer: Composer) -> None:
+    config = a_config(**{"training.seed": 9})
+    plain = await batches(PromptSource(config, PROMPTS), Cursor(), 6)
+    ahead = PromptSource(config, PROMPTS, composer)
+    first, cursor = await ahead.next_batch(Cursor(), 4)
+
+    assert cursor == Sampler(10, 9).next_batch(Cursor(), 4)[1] == Cursor(0, 4)
+    assert [[p.index for p in first], *await batches(ahead, cursor, 5)] == plain
+    assert await batches(ahead, cursor, 5) == plain[1:]  # back to a saved cursor
+
+
+async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> None:
+    config = a_config().model_copy(update={"skipped_steps": [7]})
+    source, cursor = PromptSource(config, PROMPTS), Cursor(0, 3)
+
+    assert source.start_of(6, cursor, 3) == cursor
+    assert source.start_of(7, cursor, 3) == Cursor(0, 6)
+
+
+async def test_the_following_batches_are_composed_before_they_are_asked_for(
+    composer: Composer, tokenizer: CountingTokenizer
+) -> None:
+    source = PromptSource(a_config(), PROMPTS, composer)
+    batch, cursor = await source.next_batch(Cursor(), 3)
+    upcoming = [i for b in await three_at_a_time(source, cursor, 2) for i in b]
+
+    wanted = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
+    for _ in wanted:
+        assert await asyncio.to_thread(tokenizer.asked.acquire, timeout=20)
+    assert set(tokenizer.texts) == wanted
+
+
+async def three_at_a_time(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
+    plain = PromptSource(a_config(), PROMPTS)
+    found = []
+    for _ in range(count):
+        batch, cursor = await plain.next_batch(cursor, 3)
+        found.append([p.index for p in batch])
+    return found
+
+
+async def test_what_was_begun_ahead_is_composed_once(
+    composer: Composer, tokenizer: CountingTokenizer
+) -> None:
+    source = PromptSource(a_config(), PROMPTS, composer)
+    cursor = Cursor()
+    for _ in range(2):
+        batch, cursor = await source.next_batch(cursor, 3)
+        for prompt in batch:
+            assert await composer.compose(prompt, (), seed=1) == composed(
+                prompt, (), a_config().retrieval
+            )
+
+    used = [f"text {i}" for b in await three_at_a_time(source, Cursor(), 2) for i in b]
+    assert [tokenizer.texts.count(text) for text in used] == [1] * 6
+
+
+async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Composer) -> None:
+    long = a_prompt("x" * 5000, 0)
+    source = PromptSource(a_config(), [long], composer)
+    [prompt], _ = await source.next_batch(Cursor(), 1)
+
+    with pytest.raises(PromptTooLong, match="5000 tokens"):
+        await composer.compose(prompt, (), 0)
+    with pytest.raises(PromptTooLong):
+        await composer.compose(prompt, ("again",), 0)
+
+
+async def test_prompts_that_wait_for_passages_are_not_begun_without_them(
+    tokenizer: CountingTokenizer,
+) -> None:
+    config = a_config(
+        **{
+            "retrieval.mode": "Prompt",
+            "retrieval.endpoints": [{"name": "kb", "url": "http://kb:8000/retrieve"}],
+        }
+    )
+    composer = Composer(config, tokenizer)
+    [prompt, *_], _ = await PromptSource(config, PROMPTS, composer).next_batch(Cursor(), 2)
+
+    found = await asyncio.wait_for(composer.compose(prompt, ("some passage",), 0), 10)
+    composer.close()
+
+    assert "some passage" in found.text
+    assert all("Question" not in text or "some passage" in text for text in tokenizer.texts)

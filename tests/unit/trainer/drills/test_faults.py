@@ -1,0 +1,93 @@
+import inspect
+import re
+
+import pytest
+
+from raggrpo_trainer.checkpoint.store import SavePhase
+from raggrpo_trainer.drills import drill
+from raggrpo_trainer.drills.faults import PHASES, WHEN, Faults
+from raggrpo_trainer.driver import attempt as driver
+
+
+def faults(text: str, attempt: int = 1) -> Faults:
+    return Faults.from_env({"RAGGRPO_FAULT": text}, attempt)
+
+
+def test_a_fault_is_due_once_at_its_step() -> None:
+    found = faults("kill-rank@step=5; nan@step=5")
+
+    assert found.due("kill-rank", step=4) == ""
+    assert found.due("kill-driver", step=5) == ""
+    assert found.due("kill-rank", step=5) == "kill-rank"
+    assert found.due("kill-rank", step=5) == ""
+    assert found.due("nan", step=5) == "nan"
+
+
+def test_a_fault_of_a_save_strikes_at_its_phase_the_shards_by_default() -> None:
+    found = faults("kill-driver@save=10:complete,kill-rank@save=10")
+
+    assert found.due("kill-driver", step=10) == ""
+    assert found.due("kill-driver", save=10, phase="shards") == ""
+    assert found.due("kill-driver", save=10, phase="complete") == "kill-driver"
+    assert found.due("kill-rank", save=10, phase="shards") == "kill-rank"
+
+
+def test_what_follows_the_moment_is_the_argument() -> None:
+    found = faults("slow-step@step=9:2.5,pause@save=6:complete:4")
+
+    assert found.due("slow-step", step=9) == "2.5"
+    assert found.due("pause", save=6, phase="complete") == "4"
+
+
+@pytest.mark.parametrize(("attempt", "due"), [(1, "ac"), (2, "bc"), (3, "c")])
+def test_a_fault_strikes_in_its_attempt_the_first_by_default(attempt: int, due: str) -> None:
+    text = "slow-step@step=1:a,slow-step@step=2:b@attempt=2,slow-step@step=3:c@attempt=0"
+    found = faults(text, attempt)
+
+    assert "".join(found.due("slow-step", step=step) for step in (1, 2, 3)) == due
+
+
+def test_a_fault_of_the_start_takes_no_step() -> None:
+    assert faults("wrong-resume@attempt=2", 2).due("wrong-resume") == "wrong-resume"
+    assert faults("wrong-resume@attempt=2", 1).due("wrong-resume") == ""
+
+
+def test_without_the_variable_nothing_strikes() -> None:
+    assert Faults.from_env({}, 1).due("nan", step=1) == ""
+    assert faults(" , ;").due("nan", step=1) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nan@step=1,kil-rank@step=5", r"'kil-rank@step=5': unknown fault, known are kill-driver,"),
+        ("kill-rank@step=x", r"'kill-rank@step=x': write name@step=7, "),
+        ("kill-rank@epoch=3", r"'kill-rank@epoch=3': write name@step=7, "),
+        ("kill-rank", r"'kill-rank': kill-rank takes @save= or @step="),
+        ("nan@save=4", r"'nan@save=4': nan takes @step="),
+        ("wrong-resume@step=4", r"wrong-resume takes nothing"),
+        ("pause@save=4:end:3", r"the phases of a save are shards, complete, retention"),
+    ],
+)
+def test_what_is_not_understood_is_named_with_what_it_should_be(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^RAGGRPO_FAULT: .*{words}"):
+        faults(text)
+
+
+def test_phases_are_those_of_a_real_save() -> None:
+    assert tuple(SavePhase) == PHASES
+
+
+def test_every_fault_is_explained_where_it_is_parsed() -> None:
+
+    for name in WHEN:
+        assert name in str(faults.__doc__)
+
+
+def test_every_fault_is_struck_somewhere() -> None:
+    code = inspect.getsource(drill) + inspect.getsource(driver)
+    asked = set(re.findall(r'due\(f?"([\w{}-]+)"', code))
+
+    victims = {"driver", "rank", "engine"}
+    struck = {each.replace("{victim}", victim) for each in asked for victim in victims}
+    assert set(WHEN) <= struck

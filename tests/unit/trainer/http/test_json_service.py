@@ -1,0 +1,99 @@
+import math
+
+import pytest
+
+from raggrpo_trainer.http.json_service import CallStatistics, CircuitBreaker, RetryPolicy
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def an_open_breaker(clock: Clock) -> CircuitBreaker:
+    breaker = CircuitBreaker(threshold=3, pause_seconds=5.0, clock=clock)
+    for _ in range(3):
+        assert breaker.admits()
+        breaker.failed()
+    return breaker
+
+
+def test_a_success_in_between_keeps_the_circuit_closed() -> None:
+    breaker = CircuitBreaker(threshold=2, clock=Clock())
+
+    for _ in range(5):
+        breaker.failed()
+        breaker.succeeded()
+
+    assert breaker.admits()
+
+
+def test_an_open_circuit_lets_one_probe_through_per_pause() -> None:
+    clock = Clock()
+    breaker = an_open_breaker(clock)
+
+    assert not breaker.admits()
+    clock.now += 5.0
+    assert [breaker.admits(), breaker.admits()] == [True, False]
+
+
+def test_a_successful_probe_closes_the_circuit() -> None:
+    clock = Clock()
+    breaker = an_open_breaker(clock)
+    clock.now += 5.0
+    assert breaker.admits()
+
+    breaker.succeeded()
+
+    assert [breaker.admits(), breaker.admits()] == [True, True]
+
+
+def test_a_failed_probe_starts_the_pause_anew() -> None:
+    clock = Clock()
+    breaker = an_open_breaker(clock)
+    clock.now += 5.0
+    assert breaker.admits()
+    clock.now += 4.0  # the probe took four seconds to fail
+    breaker.failed()
+
+    clock.now += 4.0
+    assert not breaker.admits()
+    clock.now += 1.0
+    assert breaker.admits()
+
+
+def test_delays_double_with_at_most_half_of_jitter() -> None:
+    policy = RetryPolicy(first_delay_seconds=0.4)
+
+    for retry, middle in [(0, 0.4), (1, 0.8), (2, 1.6)]:
+        delays = {policy.delay_seconds(retry) for _ in range(50)}
+        assert len(delays) > 1
+        assert 0.5 * middle <= min(delays) <= max(delays) <= 1.5 * middle
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    statistics = CallStatistics()
+    for hundredth in range(200, 0, -1):
+        statistics.record(hundredth / 100)
+
+    summary = statistics.summary()
+
+    assert (summary.answered, summary.p50, summary.p95, summary.p99) == (200, 1.0, 1.9, 1.98)
+
+
+def test_percentiles_of_nothing_are_nan() -> None:
+    assert math.isnan(CallStatistics().summary().p99)
+
+
+def test_percentiles_concern_the_newest_calls_only() -> None:
+    statistics = CallStatistics()
+    for _ in range(100):
+        statistics.record(100.0)
+    for _ in range(5000):
+        statistics.record(1.0)
+
+    assert statistics.summary().p99 == pytest.approx(1.0)
+    assert statistics.summary().answered == 5100

@@ -1,0 +1,82 @@
+import pytest
+import torch
+from torch import Tensor
+
+from raggrpo_trainer.policy.logprobs import chunked_logprobs
+
+
+def full_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, temperature: float
+) -> Tensor:
+    logits = torch.nn.functional.linear(hidden, weight, bias).float() / temperature
+    return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+
+
+def inputs(
+    tokens: int = 13, width: int = 8, vocabulary: int = 29, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+
+    targets = torch.randint(vocabulary, (tokens,), generator=generator)
+    return normal(tokens, width), normal(vocabulary, width), normal(vocabulary), targets
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 13, 100])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_chunks_give_the_values_and_gradients_of_the_full_computation(
+    chunk: int, has_bias: bool
+) -> None:
+    hidden, weight, given_bias, targets = inputs()
+    bias = given_bias if has_bias else None
+    leaves = [hidden, weight, *([bias] if bias is not None else [])]
+    upstream = torch.linspace(-2, 3, len(targets))
+    expected = full_logprobs(hidden, weight, targets, bias, 0.7)
+    expected_gradients = torch.autograd.grad(expected, leaves, upstream)
+
+    found = chunked_logprobs(hidden, weight, targets, bias=bias, temperature=0.7, chunk=chunk)
+    gradients = torch.autograd.grad(found, leaves, upstream)
+
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_no_tokens_give_zero_gradients() -> None:
+    hidden, weight, _, targets = inputs(tokens=0)
+
+    gradients = torch.autograd.grad(
+        chunked_logprobs(hidden, weight, targets).sum(), [hidden, weight]
+    )
+
+    assert gradients[0].shape == (0, 8)
+    assert torch.equal(gradients[1], torch.zeros(29, 8))
+
+
+def test_gradient_of_the_weight_is_accumulated_in_fp32_over_bf16_chunks() -> None:
+    # 512 equal tokens: in bf16 a running sum would stop growing after 256 equal terms
+    hidden = torch.ones(512, 1, dtype=torch.bfloat16)
+    weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
+
+    logprobs = chunked_logprobs(hidden, weight, torch.zeros(512, dtype=torch.long), chunk=1)
+    (gradient,) = torch.autograd.grad(logprobs.sum(), weight)
+
+    assert gradient.flatten().tolist() == [256.0, -256.0]
+
+
+def test_logits_of_one_chunk_are_held_at_a_time() -> None:
+    hidden, weight, _, targets = inputs(tokens=64, vocabulary=1000)
+    sizes: list[int] = []
+
+    class Spy(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+            result = function(*arguments, **(options or {}))
+            sizes.extend([result.numel()] if isinstance(result, Tensor) else [])
+            return result
+
+    with Spy():  # type: ignore[no-untyped-call]
+        chunked_logprobs(hidden, weight, targets, chunk=4).sum().backward()  # type: ignore[no-untyped-call]
+
+    assert max(sizes) == 1000 * 8  # the weight's gradient; logits of a chunk are 4 * 1000

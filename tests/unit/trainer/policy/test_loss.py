@@ -1,0 +1,171 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from raggrpo_api.spec.algorithm import LossAggregation
+from raggrpo_trainer.exchange.objective import token_weights
+from raggrpo_trainer.policy.loss import LossTerms, grpo_loss
+from support.builders.policies import an_objective
+
+
+def loss_of(
+    logprobs: list[float] | Tensor,
+    *,
+    advantages: list[float],
+    rollout: list[float] | None = None,
+    old: list[float] | None = None,
+    ref: list[float] | None = None,
+    **objective: Any,
+) -> LossTerms:
+    given = torch.as_tensor(logprobs)
+    return grpo_loss(
+        given,
+        rollout_logprobs=given.detach() if rollout is None else torch.tensor(rollout),
+        advantages=torch.tensor(advantages),
+        weights=torch.ones(len(given)),
+        objective=an_objective(**objective),
+        old_logprobs=None if old is None else torch.tensor(old),
+        ref_logprobs=None if ref is None else torch.tensor(ref),
+    )
+
+
+def gradient_of(logprobs: list[float], **arguments: Any) -> list[float]:
+    leaf = torch.tensor(logprobs, requires_grad=True)
+    (gradient,) = torch.autograd.grad(loss_of(leaf, **arguments).loss, leaf)
+    return [float(value) for value in gradient]
+
+
+def test_single_update_is_the_policy_gradient() -> None:
+    terms = loss_of([-1.0, -2.0], advantages=[0.5, -3.0])
+
+    assert terms.loss.item() == pytest.approx(-0.5 + 3.0)
+    assert gradient_of([-1.0, -2.0], advantages=[0.5, -3.0]) == [-0.5, 3.0]
+    assert terms.clipped.item() == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected_loss", "expected_gradient"),
+    [
+        (1.5, 2.0, -1.28 * 2.0, 0.0),  # raised enough already
+        (1.2, 2.0, -1.2 * 2.0, -1.2 * 2.0),
+        (0.5, 2.0, -0.5 * 2.0, -0.5 * 2.0),  # a good token that fell is always raised again
+        (0.5, -2.0, 0.8 * 2.0, 0.0),  # lowered enough already
+        (0.9, -2.0, 0.9 * 2.0, 0.9 * 2.0),
+        (1.5, -2.0, 1.5 * 2.0, 1.5 * 2.0),  # a bad token that rose is always lowered again
+    ],
+)
+def test_clip_takes_effect_on_each_side_with_its_own_distance(
+    ratio: float, advantage: float, expected_loss: float, expected_gradient: float
+) -> None:
+    new, old = [-1.0 + math.log(ratio)], [-1.0]
+
+    terms = loss_of(new, advantages=[advantage], old=old, rollout=old)
+    gradient = gradient_of(new, advantages=[advantage], old=old, rollout=old)
+
+    assert terms.loss.item() == pytest.approx(expected_loss, rel=1e-5)
+    assert gradient == [pytest.approx(expected_gradient, rel=1e-5)]
+    assert terms.clipped.item() == (1 if expected_gradient == 0.0 else 0)
+
+
+def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None:
+    # ratios 0.5, 1.5 and 5, the last capped at 2
+    rollout = [-1.0 - math.log(ratio) for ratio in (0.5, 1.5, 5.0)]
+
+    terms = loss_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
+    gradient = gradient_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
+
+    assert gradient == pytest.approx([-0.5, -1.5, -2.0], rel=1e-6)
+    assert terms.importance_sum.item() == pytest.approx(4.0)
+    assert terms.mismatch_sum.item() == pytest.approx(math.log(2) + math.log(1.5) + math.log(5))
+    assert terms.mismatch_max.item() == pytest.approx(math.log(5))
+
+
+def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
+    logprobs, noisy = [-1.0, -2.0], [-1.0009, -1.9995]
+
+    exact = loss_of(logprobs, advantages=[0.3, -0.7])
+    noised = loss_of(logprobs, advantages=[0.3, -0.7], rollout=noisy)
+
+    assert noised.loss.item() == exact.loss.item()
+    assert noised.importance_sum.item() == 2.0
+    assert noised.mismatch_max.item() == pytest.approx(9e-4, rel=1e-2)
+
+
+def test_mismatch_beyond_the_tolerance_counts() -> None:
+    terms = loss_of([-1.0], advantages=[1.0], rollout=[-1.002])
+
+    assert terms.importance_sum.item() == pytest.approx(math.exp(0.002), rel=1e-6)
+
+
+def test_kl_penalty_is_k3_times_its_coefficient() -> None:
+    # log ratio reference / policy is 0.5: k3 = e^0.5 - 0.5 - 1, derivative 1 - e^0.5
+    terms = loss_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
+    gradient = gradient_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
+
+    assert terms.kl_sum.item() == pytest.approx(math.exp(0.5) - 1.5, rel=1e-5)
+    assert terms.loss.item() == pytest.approx(0.1 * (math.exp(0.5) - 1.5), rel=1e-5)
+    assert gradient == [pytest.approx(0.1 * (1 - math.exp(0.5)), rel=1e-5)]
+
+
+def test_no_tokens_give_a_differentiable_zero() -> None:
+    leaf = torch.zeros(0, requires_grad=True)
+
+    terms = loss_of(leaf, advantages=[])
+
+    assert terms.loss.item() == 0.0
+    assert terms.mismatch_max.item() == 0.0
+    assert torch.autograd.grad(terms.loss, leaf)[0].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        # four sampled tokens in the batch
+        (LossAggregation.TOKEN_MEAN, [1 / 4, 1 / 4, 0.0]),
+        # three sequences, of 1, 3 and 0 sampled tokens
+        (LossAggregation.SEQUENCE_MEAN, [1 / 3, 1 / 9, 0.0]),
+        # three sequences of at most 16 tokens
+        (LossAggregation.FIXED_LENGTH, [1 / 48, 1 / 48, 1 / 48]),
+    ],
+)
+def test_token_weights_hold_the_denominator_of_the_aggregation(
+    aggregation: LossAggregation, expected: list[float]
+) -> None:
+    assert token_weights([1, 3, 0], an_objective(loss_aggregation=aggregation)) == pytest.approx(
+        expected
+    )
+
+
+@pytest.mark.parametrize("aggregation", LossAggregation)
+def test_a_batch_without_sampled_tokens_has_weights(aggregation: LossAggregation) -> None:
+    weights = token_weights([0, 0], an_objective(loss_aggregation=aggregation))
+
+    assert len(weights) == 2
+    assert all(math.isfinite(weight) for weight in weights)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        (LossAggregation.TOKEN_MEAN, -(1.0 * 1 - 2.0 * 3) / 4),
+        (LossAggregation.SEQUENCE_MEAN, -(1.0 - 2.0) / 2),
+        (LossAggregation.FIXED_LENGTH, -(1.0 * 1 - 2.0 * 3) / (2 * 16)),
+    ],
+)
+def test_weighted_sum_is_the_aggregated_loss(aggregation: LossAggregation, expected: float) -> None:
+    # one sequence of 1 token with advantage 1, one of 3 tokens with advantage -2
+    objective = an_objective(loss_aggregation=aggregation)
+    short, long = token_weights([1, 3], objective)
+
+    terms = grpo_loss(
+        torch.full((4,), -1.0),
+        rollout_logprobs=torch.full((4,), -1.0),
+        advantages=torch.tensor([1.0, -2.0, -2.0, -2.0]),
+        weights=torch.tensor([short, long, long, long]),
+        objective=objective,
+    )
+
+    assert terms.loss.item() == pytest.approx(expected)

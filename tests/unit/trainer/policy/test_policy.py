@@ -1,0 +1,438 @@
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from transformers import AutoModelForCausalLM
+
+from raggrpo_api.spec.algorithm import LossAggregation
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_trainer.exchange.groups import Completion, Group
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.policy.loss import grpo_loss
+from raggrpo_trainer.policy.model import TokenLogprobs, attention_implementation
+from raggrpo_trainer.policy.packing import items, micro_batch, plan
+from raggrpo_trainer.policy.policy import Policy
+from support.builders import policies as policy_support
+from support.builders.policies import (
+    Ranks,
+    a_group,
+    a_policy,
+    an_objective,
+    one_rank,
+    parameters,
+    rank_processes,
+    uneven_groups,
+    write_model,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_group() -> Iterator[None]:
+    torch.set_num_threads(1)
+    with one_rank():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("untied"), tied=False)
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with rank_processes(2) as ranks:
+        yield ranks
+
+
+def gradient(
+    model: Path, groups: list[Group], layout: RowLayout, budget: int
+) -> tuple[float, Tensor]:
+    """Return loss and flat gradient of an unsharded model."""
+    causal_lm = AutoModelForCausalLM.from_pretrained(
+        model, attn_implementation=attention_implementation(Attention.AUTO, layout)
+    )
+    network = TokenLogprobs(causal_lm, temperature=0.7)
+    number = sum(len(group.completions) for group in groups)
+    work = items(groups, [0.01] * number, skip_zero_advantage=False)
+    loss = 0.0
+    for rows in plan(work, layout, budget):
+        batch = micro_batch(rows, layout)
+        terms = grpo_loss(
+            network(batch),
+            rollout_logprobs=batch.rollout_logprobs,
+            advantages=batch.advantages,
+            weights=batch.weights,
+            objective=an_objective(),
+        )
+        terms.loss.backward()  # type: ignore[no-untyped-call]
+        loss += terms.loss.item()
+    grads = [parameter.grad for parameter in network.parameters()]
+    return loss, torch.cat([grad.flatten() for grad in grads if grad is not None])
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("budget", [10_000, 60])
+def test_shared_prefix_rows_have_the_loss_and_gradient_of_padded_rows(
+    model: Path, budget: int
+) -> None:
+    groups = uneven_groups()
+    expected_loss, expected = gradient(model, groups, RowLayout.PADDED, 10_000)
+
+    loss, found = gradient(model, groups, RowLayout.SHARED_PREFIX, budget)
+
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert relative_error(found, expected) <= 1e-5
+
+
+def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: Path) -> None:
+    groups = uneven_groups()
+    plain = AutoModelForCausalLM.from_pretrained(model).eval()
+
+    found = iter(a_policy(model).logprobs(groups))
+
+    for group in groups:
+        for completion in group.completions:
+            ids = torch.tensor([group.prompt_ids + completion.token_ids])
+            logits = plain(ids).logits[0, len(group.prompt_ids) - 1 : -1] / 0.7
+            chosen = logits.log_softmax(-1).gather(-1, ids[0, len(group.prompt_ids) :, None])[:, 0]
+            expected = chosen[torch.tensor(completion.sampled)]
+            assert next(found) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_inserted_tokens_have_no_influence_through_the_loss(model: Path) -> None:
+    group = a_group((8, 8), inserted=slice(2, 5))
+    other = replace(group, completions=tuple(map(with_other_inserted_logprobs, group.completions)))
+
+    metrics = a_policy(model).step([group], step=1)
+    same = a_policy(model).step([other], step=1)
+
+    assert without_seconds(same) == without_seconds(metrics)
+    assert metrics.num_trained_tokens == 2 * (8 - 3)
+
+
+def with_other_inserted_logprobs(completion: Completion) -> Completion:
+    pairs = zip(completion.rollout_logprobs, completion.sampled, strict=True)
+    return replace(
+        completion, rollout_logprobs=tuple(value if kept else -9.0 for value, kept in pairs)
+    )
+
+
+def test_gradient_is_that_of_the_sampled_tokens_alone(untied_model: Path) -> None:
+    group = a_group((8, 5), inserted=slice(2, 4))
+    plain = AutoModelForCausalLM.from_pretrained(untied_model)
+    loss = torch.zeros(())
+    for completion, advantage in zip(group.completions, group.advantages, strict=True):
+        ids = torch.tensor([group.prompt_ids + completion.token_ids])
+        logits = plain(ids).logits[0, len(group.prompt_ids) - 1 : -1] / 0.7
+        for place in (i for i, sampled in enumerate(completion.sampled) if sampled):
+            logprob = logits[place].log_softmax(-1)[completion.token_ids[place]]
+            ratio = (logprob.detach() - completion.rollout_logprobs[place]).exp()
+            loss = loss - 0.01 * advantage * logprob * ratio.clamp(max=2.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    expected = torch.cat([parameter.grad.flatten() for parameter in plain.parameters()])
+
+    _, found = gradient(untied_model, [group], RowLayout.SHARED_PREFIX, 10_000)
+
+    assert relative_error(found, expected) <= 1e-5
+
+
+def without_seconds(metrics: StepMetrics) -> StepMetrics:
+    return replace(metrics, seconds={})
+
+
+def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(model: Path) -> None:
+    useful = a_group((7, 7), advantages=(1.0, -1.0))
+    useless = a_group((7, 7), prompt=30, advantages=(0.0, 0.0))
+
+    alone = a_policy(model).step([useful], step=1)
+    together = a_policy(model).step([useful, useless], step=1)
+
+    assert together.num_positions == alone.num_positions == 11 + 2 * 6
+    assert (together.num_sampled_tokens, together.num_trained_tokens) == (28, 14)
+    assert together.grad_norm == pytest.approx(alone.grad_norm / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("groups", [[a_group(advantages=(0.0, 0.0, 0.0))], []])
+def test_a_batch_that_teaches_nothing_computes_and_changes_nothing(
+    model: Path, groups: list[Group]
+) -> None:
+    policy = a_policy(model)
+    before = parameters(policy)
+
+    metrics = policy.step(groups, step=1)
+
+    assert (metrics.num_positions, metrics.grad_norm, metrics.non_finite) == (0, 0.0, False)
+    assert_equal(parameters(policy), before)
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+def test_the_same_inputs_give_bitwise_the_same_parameters(model: Path) -> None:
+    runs = [run_steps(a_policy(model), steps=range(1, 4)) for _ in range(2)]
+
+    assert runs[0][0] == runs[1][0]
+    assert_equal(runs[0][1], runs[1][1])
+
+
+def test_engine_noise_below_the_tolerance_leaves_parameters_bitwise_equal(model: Path) -> None:
+    groups = uneven_groups()
+    exact = iter(a_policy(model).logprobs(groups))
+
+    def shifted(by: float) -> list[Group]:
+        return [
+            replace(
+                group,
+                completions=tuple(
+                    with_rollout_logprobs(done, [value + by for value in values])
+                    for done, values in zip(group.completions, of_group, strict=True)
+                ),
+            )
+            for group, of_group in zip(groups, logprobs, strict=True)
+        ]
+
+    logprobs = [[next(exact) for _ in group.completions] for group in groups]
+    runs = []
+    for noise in (4e-6, -7e-6):
+        policy = a_policy(model)
+        policy.step(shifted(noise), step=1)
+        runs.append(parameters(policy))
+
+    assert_equal(runs[0], runs[1])
+
+
+def with_rollout_logprobs(completion: Completion, values: list[float]) -> Completion:
+    given = iter(values)
+    return replace(
+        completion,
+        rollout_logprobs=tuple(next(given) if kept else 0.0 for kept in completion.sampled),
+    )
+
+
+def run_steps(policy: Policy, steps: range) -> tuple[list[tuple[float, float]], dict[str, Tensor]]:
+    metrics = [policy.step(uneven_groups(), step=step) for step in steps]
+    return [(one.loss, one.grad_norm) for one in metrics], parameters(policy)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "one update": {},
+    "padded rows": {"row_layout": RowLayout.PADDED},
+    "mini-batches": {"mini_batch_prompts": 2},
+    "sequence mean and KL": {
+        "objective": an_objective(
+            loss_aggregation=LossAggregation.SEQUENCE_MEAN, kl_coefficient=0.1
+        ),
+    },
+    "fixed length, recomputed activations": {
+        "objective": an_objective(loss_aggregation=LossAggregation.FIXED_LENGTH),
+        "gradient_checkpointing": True,
+    },
+}
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[str, Any]) -> None:
+    metrics, expected = run_steps(a_policy(model, **changes), steps=range(1, 3))
+
+    (found_metrics, found), (other_metrics, other) = two_ranks.run(
+        policy_support.train, str(model), changes, range(1, 3)
+    )
+
+    assert found_metrics == other_metrics
+    assert_equal(found, other)
+    for pair, expected_pair in zip(found_metrics, metrics, strict=True):
+        assert pair == pytest.approx(expected_pair, rel=1e-5, abs=1e-7)
+    difference = max((found[name] - expected[name]).abs().max().item() for name in expected)
+    assert (
+        difference < 2e-4
+    )  # two steps of Adam at 1e-2, which magnifies rounding of tiny gradients
+
+
+def test_checkpoint_of_two_ranks_continues_on_one(
+    model: Path, two_ranks: Ranks, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "checkpoint")
+    ((expected, _), _) = two_ranks.run(policy_support.train_save_train, str(model), folder)
+
+    policy = a_policy(model)
+    resume(policy, folder)
+    found, _ = run_steps(policy, steps=range(3, 4))
+
+    assert found[0] == pytest.approx(expected[0], abs=1e-6)
+
+
+def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "checkpoint")
+    first = a_policy(model)
+    run_steps(first, steps=range(1, 3))
+    save(first.state_dict(), checkpoint_id=folder)
+    _, expected = run_steps(first, steps=range(3, 5))
+
+    second = a_policy(model)
+    resume(second, folder)
+    _, found = run_steps(second, steps=range(3, 5))
+
+    assert_equal(found, expected)
+
+
+def test_a_checkpoint_before_the_first_step_does_not_change_the_run(
+    model: Path, tmp_path: Path
+) -> None:
+    _, expected = run_steps(a_policy(model), steps=range(1, 3))
+    policy = a_policy(model)
+
+    save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
+    _, found = run_steps(policy, steps=range(1, 3))
+
+    assert_equal(found, expected)
+
+
+def resume(policy: Policy, folder: str) -> None:
+    state = policy.state_dict()
+    load(state, checkpoint_id=folder)
+    policy.load_state_dict(state)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_exported_folder_is_a_plain_model_with_the_trained_weights(
+    model: Path, untied_model: Path, tmp_path: Path, *, tied: bool
+) -> None:
+    source = model if tied else untied_model
+    policy = a_policy(source)
+    policy.step(uneven_groups(), step=1)
+    streamed = parameters(policy)
+    expected = policy.logprobs(uneven_groups())
+
+    policy.export_hf(tmp_path / "exported")
+
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    assert_equal({name: tensor.data for name, tensor in loaded.named_parameters()}, streamed)
+    assert ("lm_head.weight" in streamed) is not tied
+    assert a_policy(tmp_path / "exported").logprobs(uneven_groups()) == expected
+    assert (tmp_path / "exported" / "tokenizer.json").read_text() == "{}"
+
+
+def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
+    two_ranks.run(policy_support.export, str(model), str(tmp_path / "exported"))
+
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    original = AutoModelForCausalLM.from_pretrained(model)
+    assert_equal(dict(loaded.named_parameters()), dict(original.named_parameters()))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_non_finite_gradients_leave_parameters_and_optimizer_untouched(
+    model: Path, bad: float
+) -> None:
+    policy, expected = a_policy(model), a_policy(model)
+    before = parameters(policy)
+
+    metrics = policy.step([a_group(), a_group(advantages=(bad, 0.5, 0.5))], step=1)
+
+    assert metrics.non_finite
+    assert_equal(parameters(policy), before)
+    policy.step([a_group()], step=2)
+    expected.step([a_group()], step=2)
+    assert_equal(parameters(policy), parameters(expected))
+
+
+def test_later_mini_batches_are_compared_with_the_policy_before_the_first(model: Path) -> None:
+    groups = [a_group(seed=seed) for seed in range(3)]
+    policy = a_policy(
+        model, mini_batch_prompts=1, learning_rate=0.05, warmup_steps=0, tokens_per_micro_batch=999
+    )
+
+    metrics = policy.step(groups, step=1)
+
+    # A ratio that leaves 1 can only come from old log-probabilities of another policy.
+    assert metrics.clip_fraction > 0.1
+    assert a_policy(model).step(groups, step=1).clip_fraction == 0.0
+
+
+def test_kl_is_measured_against_the_starting_model(model: Path) -> None:
+    policy = a_policy(model, objective=an_objective(kl_coefficient=0.1))
+
+    divergences = [policy.step(uneven_groups(), step=step).kl for step in (1, 2)]
+
+    assert divergences[0] == pytest.approx(0.0, abs=1e-6)
+    assert divergences[1] > 1e-3
+
+
+def test_kl_needs_groups_without_variance_too(model: Path) -> None:
+    policy = a_policy(model, objective=an_objective(kl_coefficient=0.1))
+
+    metrics = policy.step([a_group(advantages=(0.0, 0.0, 0.0))], step=1)
+
+    assert metrics.num_trained_tokens == metrics.num_sampled_tokens == 21
+
+
+def test_every_rank_counts_the_whole_model(model: Path, two_ranks: Ranks) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(model)
+
+    found = two_ranks.run(policy_support.count_parameters, str(model))
+
+    assert found == [plain.num_parameters()] * 2
+
+
+def test_a_cpu_has_neither_device_memory_nor_a_device_name(model: Path) -> None:
+    policy = a_policy(model)
+
+    assert policy.step([a_group()], step=1).device_memory_bytes is None
+    assert policy.device_name == ""
+
+
+def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
+    policy = a_policy(model, learning_rate=0.01, warmup_steps=4)
+
+    rates = [policy.step([a_group()], step=step).learning_rate for step in (1, 2, 4, 9)]
+
+    assert rates == pytest.approx([0.0025, 0.005, 0.01, 0.01])
+
+
+def test_gradients_are_clipped_to_the_norm(model: Path) -> None:
+    free = a_policy(model, max_grad_norm=1e9).step(uneven_groups(), step=1)
+
+    clipped = a_policy(model, max_grad_norm=1e-3).step(uneven_groups(), step=1)
+
+    assert clipped.grad_norm == free.grad_norm > 1e-3
+
+
+def test_explicit_attention_kernels_need_padded_rows() -> None:
+    with pytest.raises(ValueError, match="rowLayout: Padded"):
+        attention_implementation(Attention.FLASH, RowLayout.SHARED_PREFIX)
+
+    assert attention_implementation(Attention.FLASH, RowLayout.PADDED) == "flash_attention_2"
+    assert attention_implementation(Attention.AUTO, RowLayout.PADDED) == "sdpa"
+
+
+def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -> None:
+    changes = {"precision": Precision.BF16}
+    (exact, *_), _ = run_steps(a_policy(model), steps=range(1, 2))
+
+    (((loss, grad_norm), *_), trained), _ = two_ranks.run(
+        policy_support.train, str(model), changes, range(1, 2)
+    )
+
+    assert loss == pytest.approx(exact[0], abs=0.02)
+    assert grad_norm == pytest.approx(exact[1], rel=0.05)
+    assert (loss, grad_norm) != exact
+    # the engines get what the forward computes in
+    assert {tensor.dtype for tensor in trained.values()} == {torch.bfloat16}

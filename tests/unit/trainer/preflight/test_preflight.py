@@ -1,0 +1,555 @@
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from starlette.responses import PlainTextResponse, Response
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_trainer.checkpoint.fence import Fence
+from raggrpo_trainer.preflight.finding import judged, not_evaluated
+from raggrpo_trainer.preflight.run import result_of, run_checks, to_bytes
+from support.builders.preflight import (
+    PARAMETERS,
+    a_fit_config,
+    a_model_folder,
+    check_of,
+    write_rows,
+)
+from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
+
+FAILED, PASSED = CheckState.FAILED, CheckState.PASSED
+
+
+async def checked(config: TrainerConfig, env: Mapping[str, str] | None = None) -> PreflightResult:
+    return await run_checks(config, env or {})
+
+
+def preflight(config: TrainerConfig, **env: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [sys.executable, "-m", "raggrpo_trainer.preflight"],
+        env={**os.environ, names.ENV_CONFIG: config.to_json(), **env},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def retrieval(*endpoints: dict[str, Any], mode: str = "Prompt") -> dict[str, Any]:
+    return {"retrieval.mode": mode, "retrieval.endpoints": list(endpoints)}
+
+
+def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+
+    ended = preflight(a_fit_config(tmp_path), RAGGRPO_PREFLIGHT_OUTPUT=str(output))
+
+    assert ended.returncode == 0, ended.stderr.decode()
+    result = PreflightResult.model_validate_json(output.read_bytes())
+    assert {c.id for c in result.checks} == set(CheckId) - {CheckId.RULES_ON_FACTS}
+    assert [c for c in result.checks if c.state is FAILED] == []
+    assert (result.exit_code, result.truncated) == (0, False)
+    assert result.facts == Facts(
+        parameters=PARAMETERS,
+        layers=3,
+        hidden_size=8,
+        heads=4,
+        kv_heads=2,
+        head_size=2,
+        vocabulary=32,
+        context_length=2048,
+        rows=20,
+        ray_version=result.facts.ray_version,
+        schema_digest=schema_digest(),
+    )
+    assert result.facts.ray_version.startswith("2.")
+
+
+def test_without_a_file_the_result_goes_to_standard_output(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
+
+    ended = preflight(config)
+
+    result = PreflightResult.model_validate_json(ended.stdout)
+    assert (ended.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
+
+
+def test_a_configuration_of_another_version_is_refused_without_a_result(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
+
+    ended = preflight(config)
+
+    assert (ended.returncode, ended.stdout) == (ExitCode.CONFIG_ERROR, b"")
+    assert b"schema other" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+def test_it_starts_without_torch_ray_and_vllm() -> None:
+    code = (
+        "import sys, raggrpo_trainer.preflight.__main__ as m;"
+        "from transformers import PreTrainedTokenizerFast;"
+        "print(sorted({'torch', 'ray', 'vllm'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+
+    assert ended.stdout.decode().strip() == "[]", ended.stderr.decode()
+
+
+async def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+    config = a_fit_config(
+        tmp_path,
+        {
+            "model.path": "/nowhere/model",
+            "data.trainFiles": ["/nowhere/train.jsonl", "/nowhere/more.parquet"],
+            "reward.functions": [{"name": "Python", "python": "no_such_module:score"}],
+        },
+    )
+
+    result = await checked(config)
+
+    paths = check_of(result, CheckId.PATHS).evidence
+    for path in ("/nowhere/model", "/nowhere/train.jsonl", "/nowhere/more.parquet"):
+        assert path in paths
+    assert {c.id for c in result.checks if c.state is FAILED} == {
+        CheckId.PATHS,
+        CheckId.MODEL_READABLE,
+        CheckId.DATA_READABLE,
+        CheckId.REWARD_CODE,
+    }
+    assert check_of(result, CheckId.SAMPLE_LENGTHS).state is CheckState.NOT_EVALUATED
+    assert check_of(result, CheckId.CHECKPOINT_SPACE).state is CheckState.NOT_EVALUATED
+    assert result.exit_code == ExitCode.DATA_ERROR
+
+
+# --- model
+
+
+def truncated_weights(model: Path) -> None:
+    weights = model / "b.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (truncated_weights, ["b.safetensors has", "copy it again"]),
+        (lambda m: (m / "b.safetensors").write_bytes(b"x" * 100), ["is not a safetensors file"]),
+        (lambda m: (m / "b.safetensors").write_bytes(b""), ["is not a safetensors file"]),
+        (lambda m: (m / "a.safetensors").unlink(), ["a.safetensors cannot be read"]),
+        (lambda m: (m / "config.json").unlink(), ["config.json cannot be read"]),
+        (lambda m: (m / "config.json").write_text("{"), ["config.json is not JSON"]),
+        (lambda m: (m / "config.json").write_text("{}"), ["has no num_attention_heads"]),
+        (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer", "cannot be loaded"]),
+    ],
+)
+async def test_a_damaged_model_is_named_by_its_file(
+    tmp_path: Path, damage: Any, words: list[str]
+) -> None:
+    config = a_fit_config(tmp_path)
+    damage(tmp_path / "model")
+
+    result = await checked(config)
+
+    check = check_of(result, CheckId.MODEL_READABLE)
+    assert check.state is FAILED
+    assert all(word in check.evidence for word in words), check.evidence
+    assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path)
+    for file in (tmp_path / "model").glob("*.safetensors*"):
+        file.unlink()
+    (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"")
+
+    check = check_of(await checked(config), CheckId.MODEL_READABLE)
+
+    assert check.state is FAILED
+    assert "save_pretrained" in check.evidence
+
+
+async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: Path) -> None:
+    model = a_model_folder(tmp_path / "gpt")
+    for name in ("model.safetensors.index.json", "b.safetensors"):
+        (model / name).unlink()
+    old = {"n_embd": 8, "n_layer": 5, "n_head": 2, "n_positions": 64, "vocab_size": 9}
+    (model / "config.json").write_text(json.dumps(old))
+
+    facts = (await checked(a_fit_config(tmp_path, {"model.path": str(model)}))).facts
+
+    assert (facts.parameters, facts.layers, facts.kv_heads) == (256, 5, 2)
+    assert (facts.head_size, facts.context_length) == (4, 64)
+
+
+# --- data
+
+
+async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    table = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
+    config = a_fit_config(tmp_path, {"data.trainFiles": [str(table)]})
+
+    result = await checked(config)
+
+    check = check_of(result, CheckId.DATA_COLUMNS)
+    assert check.state is FAILED
+    for word in ("'answer'", "'prompt'", "data.columns.prompt", "question, solution"):
+        assert word in check.evidence
+    assert check_of(result, CheckId.DATA_READABLE).state is CheckState.NOT_EVALUATED
+    assert result.exit_code == ExitCode.DATA_ERROR
+
+
+async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
+    endpoints = [
+        {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://127.0.0.1:9/"},
+        {"name": "ref", "role": "Reference", "protocol": "RagChat", "url": "http://127.0.0.1:9/"},
+    ]
+    reward = {"reward.functions": [{"name": "RagScore"}]}
+    config = a_fit_config(tmp_path, retrieval(*endpoints, mode="Reward") | reward)
+
+    check = check_of(await checked(config), CheckId.DATA_COLUMNS)
+
+    assert check.state is FAILED
+    assert "'context'" in check.evidence
+    assert "'answer'" not in check.evidence
+
+
+async def test_each_unreadable_file_is_named() -> None:
+    with TemporaryDirectory() as folder:  # evidence is short, so its paths have to be
+        await unreadable_files_are_named(Path(folder))
+
+
+async def unreadable_files_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 not really")
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "p", "ans')
+    empty = write_rows(tmp_path / "empty.jsonl", [])
+    a_fit_config(tmp_path)
+    good = tmp_path / "train.jsonl"
+    files = [str(file) for file in (broken, torn, good, empty)]
+
+    result = await checked(a_fit_config(tmp_path, {"data.trainFiles": files}))
+
+    evidence = check_of(result, CheckId.DATA_READABLE).evidence
+    assert check_of(result, CheckId.DATA_READABLE).state is FAILED
+    for words in ("broken.parquet", "torn.jsonl, line 2: not JSON", "empty.jsonl: there is no row"):
+        assert words in evidence
+    assert str(good) not in evidence
+
+
+async def test_held_out_files_are_read_too_and_rows_are_those_used(tmp_path: Path) -> None:
+    a_fit_config(tmp_path)
+    held_out = tmp_path / "held-out.jsonl"
+    held_out.write_text("no JSON\n")
+    changes = {"data.validationFiles": [str(held_out)], "data.maxSamples": 7}
+
+    result = await checked(a_fit_config(tmp_path, changes))
+
+    assert "held-out.jsonl, line 1" in check_of(result, CheckId.DATA_READABLE).evidence
+    assert result.facts.rows == 7
+
+
+@pytest.mark.parametrize(("limit", "state"), [(59, FAILED), (60, PASSED)])
+async def test_the_longest_prompt_must_fit_wherever_it_stands(
+    tmp_path: Path, limit: int, state: CheckState
+) -> None:
+    rows = [{"prompt": "short", "answer": "A"} for _ in range(500)]
+    rows[450]["prompt"] = "x" * 60
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    config = a_fit_config(tmp_path, {"data.trainFiles": [str(data)], "data.maxPromptLength": limit})
+
+    result = await checked(config)
+
+    check = check_of(result, CheckId.SAMPLE_LENGTHS)
+    assert check.state is state
+    assert "5 tokens (median), at most 60 (row 450)" in check.evidence
+    assert result.exit_code == (ExitCode.DATA_ERROR if state is FAILED else 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "truncation", "state"),
+    [(143, False, PASSED), (142, False, FAILED), (142, True, PASSED)],
+)
+async def test_whole_passages_and_their_templates_count(
+    tmp_path: Path, limit: int, truncation: bool, state: CheckState
+) -> None:
+    changes = {
+        # 2 passages × (60 + 1 for the line end), 10 around them, 11 for the longest question
+        **retrieval({"name": "kb", "topK": 2, "managed": {"corpus": str(tmp_path / "c.jsonl")}}),
+        "retrieval.maxPassageTokens": 60,
+        "retrieval.passageTemplate": "{text}\n",
+        "retrieval.promptTemplate": "P:{passages} Q:{prompt} A:xx",
+        "data.maxPromptLength": limit,
+        "data.allowTruncation": truncation,
+    }
+
+    check = check_of(await checked(a_fit_config(tmp_path, changes)), CheckId.SAMPLE_LENGTHS)
+
+    assert check.state is state, check.evidence
+    assert "passages up to 120" in check.evidence
+
+
+# --- checkpoint folder
+
+
+async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path)
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+
+    result = await checked(config)
+
+    check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
+    assert check.state is FAILED
+    assert str(tmp_path / "checkpoints") in check.evidence
+    assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+
+    await checked(a_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
+
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert list(logs.iterdir()) == []
+
+
+def keeping_more_than_fits(folder: Path) -> TrainerConfig:
+    keep = shutil.disk_usage(folder).free // (16 * PARAMETERS) + 1000
+    config = a_fit_config(folder)
+    checkpoint = config.checkpoint.model_copy(update={"keep_last": keep})
+    return config.model_copy(update={"checkpoint": checkpoint})
+
+
+async def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
+    check = check_of(await checked(keeping_more_than_fits(tmp_path)), CheckId.CHECKPOINT_SPACE)
+
+    assert check.state is FAILED
+    assert "GiB free" in check.evidence
+    assert "checkpoint.keepLast" in check.evidence
+    fit = await checked(a_fit_config(tmp_path))
+    assert check_of(fit, CheckId.CHECKPOINT_SPACE).state is PASSED
+
+
+async def test_checkpoints_that_are_there_already_need_no_more_space(tmp_path: Path) -> None:
+    config = keeping_more_than_fits(tmp_path)
+    shard = Path(config.checkpoint.path) / "step_00000001.e1" / "shard"
+    os.makedirs(shard.parent)
+    os.close(os.open(shard, os.O_CREAT))
+    os.truncate(shard, shutil.disk_usage(tmp_path).free)  # sparse: it takes no space
+
+    check = check_of(await checked(config), CheckId.CHECKPOINT_SPACE)
+
+    assert check.state is PASSED, check.evidence
+
+
+async def test_a_folder_of_another_live_job_is_refused_by_name(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path)
+    path = Path(config.checkpoint.path)
+    os.makedirs(path)
+    fence = Fence.claim(path, "other-uid", "other-job", 1, beat_seconds=0.1)
+    try:
+        result = await checked(config)
+    finally:
+        fence.release()
+
+    assert check_of(result, CheckId.CHECKPOINT_FREE).state is FAILED
+    assert "other-job" in check_of(result, CheckId.CHECKPOINT_FREE).evidence
+    assert result.exit_code == ExitCode.CHECKPOINT_PATH_IN_USE
+
+
+# --- endpoints and rewards
+
+
+async def test_every_endpoint_is_called_once_with_its_fields_and_timed(tmp_path: Path) -> None:
+    async def chat(received: Received) -> Response:
+        return Response(json.dumps(json.loads(bytes(rag_chat(received).body))))
+
+    headers = [
+        {"name": "X-Team", "value": "sales"},
+        {"name": "X-Key", "secretKeyRef": {"name": "rag", "key": "token"}},
+    ]
+    async with serving(chat) as actor, serving(chat) as reference:
+        endpoints = [
+            an_endpoint(actor, "actor", "Actor", headers=headers),
+            an_endpoint(reference, "reference", "Reference"),
+        ]
+        config = a_fit_config(tmp_path, retrieval(*endpoints, mode="Reward"))
+
+        result = await checked(config, {"RAGGRPO_SECRET_RAG_TOKEN": "s3cret-token"})
+
+    check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
+    assert check.state is PASSED, check.evidence
+    assert check.evidence.startswith("actor: 1 passages in 0.")
+    [asked], [asked_too] = actor.requests, reference.requests
+    assert {"context", "user_profile", "rewritten_query"} <= set(asked.body)
+    assert (asked.headers["x-team"], asked.headers["x-key"]) == ("sales", "s3cret-token")
+    assert "user_profile" not in asked_too.body
+    assert b"s3cret" not in to_bytes(result)
+
+
+def an_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "role": role, "protocol": "RagChat", "url": server.url, **more}
+
+
+async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    config = a_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
+
+    async with asyncio.timeout(30):
+        result = await checked(config)
+
+    check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
+    assert check.state is FAILED
+    assert f"endpoint kb ({url}): ConnectionRefused" in check.evidence
+    assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -> None:
+    async def respond(_: Received) -> Response:
+        return PlainTextResponse("index is not loaded", 500)
+
+    async with serving(respond) as failing, serving(search_r1()) as fine:
+        endpoints = [{"name": "bad", "url": failing.url}, {"name": "good", "url": fine.url}]
+        result = await checked(a_fit_config(tmp_path, retrieval(*endpoints)))
+
+    evidence = check_of(result, CheckId.RETRIEVAL_REACHABLE).evidence
+    assert "endpoint bad" in evidence
+    assert "500 'index is not loaded'" in evidence
+    assert "good" not in evidence
+
+
+async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:
+    header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
+    endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
+
+    result = await checked(a_fit_config(tmp_path, retrieval(endpoint)))
+
+    check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
+    assert check.state is FAILED
+    assert "RAGGRPO_SECRET_RAG_TOKEN" in check.evidence
+    assert result.exit_code == ExitCode.CONFIG_ERROR
+
+
+async def test_a_managed_retriever_is_measured_and_not_called(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("x" * 1234)
+    changes = retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
+
+    result = await checked(a_fit_config(tmp_path, changes))
+
+    check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
+    assert (check.state, check.evidence) == (
+        CheckState.NOT_EVALUATED,
+        "kb: started after preflight",
+    )
+    assert result.facts.corpus_bytes == 1234
+
+
+CODE = {
+    "fine": "def score(sample):\n    return 1.0\n",
+    "wrong_name": "def other(sample):\n    return 1.0\n",
+    "raising": "raise RuntimeError('needs a licence')\n",
+    "leaving": "import os\nos._exit(3)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("fine", ""),
+        ("wrong_name", "has no function score"),
+        ("raising", "RuntimeError: needs a licence"),
+        ("leaving", "ended with code 3"),
+        ("missing", "No module named 'missing'"),
+    ],
+)
+async def test_reward_code_is_imported_before_any_gpu_is_taken(
+    tmp_path: Path, module: str, words: str
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    for name, text in CODE.items():
+        (code / f"{name}.py").write_text(text)
+    changes = {
+        "reward.functions": [{"name": "Python", "python": f"{module}:score"}],
+        "reward.codeFrom": {"path": str(code)},
+    }
+
+    result = await checked(a_fit_config(tmp_path, changes))
+
+    check = check_of(result, CheckId.REWARD_CODE)
+    assert check.state is (FAILED if words else PASSED), check.evidence
+    assert words in check.evidence
+    assert result.exit_code == (ExitCode.REWARD_CODE_ERROR if words else 0)
+
+
+# --- the result
+
+
+def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
+    findings = [judged(check, [], "evidence " * 60) for check in list(CheckId)[:9]]
+    findings.append(judged(CheckId.REWARD_CODE, ["reason " * 60], ""))
+    facts = Facts(parameters=7_000_000_000, schema_digest="d" * 16)
+
+    result = result_of(facts, findings)
+
+    assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES
+    assert result.truncated
+    assert result.facts == facts
+    assert len(check_of(result, CheckId.REWARD_CODE).evidence) > 400
+    assert check_of(result, CheckId.PATHS).evidence.endswith("…")
+
+
+@pytest.mark.parametrize("text", ["密" * 5000, '"\\' * 3000, "\x00\x1b\n" * 2000, "x" * 10_000])
+def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
+    findings = [judged(check, [text], "") for check in CheckId]
+    facts = Facts(parameters=2**60, ray_version="2.60.0", schema_digest="d" * 16)
+
+    result = result_of(facts, findings)
+
+    assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES
+    assert PreflightResult.model_validate_json(to_bytes(result)) == result
+    assert result.truncated
+    assert len(result.checks) == len(CheckId)
+
+
+def test_evidence_that_fits_is_whole() -> None:
+    result = result_of(Facts(), [not_evaluated(CheckId.GPU_MEMORY, "device  CPU\n")])
+
+    assert not result.truncated
+    assert result.checks[0].evidence == "device CPU"
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([], 0),
+        ([4], 4),
+        ([4, 3], 3),
+        ([4, 5], 5),
+        ([3, 5], 3),
+        ([4, 19], 19),
+    ],
+)
+def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected: int) -> None:
+    ids = list(CheckId)
+    findings = [judged(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
+
+    assert result_of(Facts(), findings).exit_code == expected

@@ -1,0 +1,117 @@
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_operator.progress_client import ProgressClient
+from raggrpo_trainer.progress.progress_server import ProgressServer
+
+PROGRESS = Progress(attempt=1, stage=Stage.TRAINING, step=3)
+
+
+@contextmanager
+def serving(
+    token: str = "",
+    dump_stacks: Callable[[], list[int]] = list,
+    stop_driver: Callable[[], bool] = bool,
+) -> Iterator[tuple[ProgressServer, httpx.Client]]:
+    server = ProgressServer(0, token=token, dump_stacks=dump_stacks, stop_driver=stop_driver)
+    try:
+        address = f"http://127.0.0.1:{server.port}"
+        with httpx.Client(base_url=address, trust_env=False) as http:
+            yield server, http
+    finally:
+        server.close()
+
+
+def test_before_the_first_update_there_is_nothing_to_read() -> None:
+    with serving() as (_, http):
+        assert http.get("/progress").status_code == 503
+        assert http.get("/metrics").status_code == 503
+
+
+async def test_the_operators_client_reads_the_newest_progress() -> None:
+    with serving() as (server, _):
+        server.update(PROGRESS.model_dump_json(by_alias=True).encode(), b"")
+        newer = PROGRESS.model_copy(update={"step": 4})
+        server.update(newer.model_dump_json(by_alias=True).encode(), b"")
+        client = ProgressClient(f"http://127.0.0.1:{server.port}")
+
+        progress = await client.read()
+
+        await client.close()
+        assert progress == newer
+
+
+def test_metrics_are_served_as_prometheus_text() -> None:
+    with serving() as (server, http):
+        server.update(b"{}", b'raggrpo_step{job="demo"} 3.0\n')
+
+        answer = http.get("/metrics")
+
+        assert answer.text == 'raggrpo_step{job="demo"} 3.0\n'
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "secret"}, 401),
+        ({"Authorization": "Bearer secret"}, 200),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/progress"), ("POST", "/stacks"), ("POST", "/stop")]
+)
+def test_a_token_guards_every_path_but_the_metrics(
+    method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    asked: list[str] = []
+
+    def dump() -> list[int]:
+        asked.append(path)
+        return []
+
+    with serving(token="secret", dump_stacks=dump) as (server, http):
+        server.update(b"{}", b"")
+
+        assert http.request(method, path, headers=headers).status_code == status
+        assert bool(asked) == (status == 200 and path == "/stacks")
+
+
+def test_a_scraper_needs_no_token() -> None:
+    with serving(token="secret") as (server, http):
+        server.update(b"{}", b"raggrpo_step 3.0\n")
+
+        assert http.get("/metrics").status_code == 200
+
+
+def test_stacks_answers_which_processes_were_asked() -> None:
+    with serving(dump_stacks=lambda: [11, 12]) as (_, http):
+        assert http.post("/stacks").json() == {"asked": [11, 12]}
+
+
+def test_a_taken_port_is_an_error_and_leaves_no_thread() -> None:
+    with serving() as (server, _):
+        before = threading.active_count()
+
+        with pytest.raises(OSError, match=r"address already in use|Address already in use"):
+            ProgressServer(server.port)
+
+        assert threading.active_count() == before
+
+
+def test_close_ends_the_thread_and_frees_the_port() -> None:
+    before = threading.active_count()
+    with serving() as (server, _):
+        port = server.port
+    assert threading.active_count() == before
+
+    again = ProgressServer(port)
+
+    again.close()

@@ -1,0 +1,450 @@
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from raggrpo_api.history import read_events, read_history
+from raggrpo_api.names import MAX_PROGRESS_BYTES
+from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
+from raggrpo_trainer.host.device_peaks import peak_tflops
+from raggrpo_trainer.host.host_memory import host_memory_bytes
+from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_kept
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.progress.step_probes import Probe, flops_probe
+from raggrpo_trainer.sample_failures import FailureCause
+from support.builders.reports import Published, a_config, a_step
+
+
+def board(log_dir: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(log_dir / "tensorboard"))
+    accumulator.Reload()
+    return accumulator
+
+
+def steps_of(log_dir: Path, tag: str) -> list[int]:
+    return [event.step for event in board(log_dir).Scalars(tag)]
+
+
+def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 3, publish=published)
+
+    reporter.resumed(4)
+    reporter.stage(Stage.TRAINING)
+    for step, seconds in ((5, 1.0), (6, 9.0), (7, 2.0)):
+        reporter.step(a_step(step, step_seconds=seconds, reward_mean=step / 10))
+    reporter.close()
+
+    last = published.progresses[-1]
+    assert (last.attempt, last.epoch, last.stage) == (1, 3, Stage.TRAINING)
+    assert (last.step, last.total_steps, last.started_from_step) == (7, 100, 4)
+    assert last.seconds_per_step == 2.0
+    assert {m.name: m.value for m in last.metrics}["reward_mean"] == "0.7"
+
+
+def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+
+    for step in range(1, 31):
+        reporter.step(a_step(step, step_seconds=100.0 if step <= 10 else 1.0 + step % 3))
+    reporter.close()
+
+    assert published.progresses[-1].seconds_per_step == 2.0
+
+
+@pytest.mark.parametrize(("later", "told"), [([], (10, "down")), ([30], (30, ""))])
+def test_a_failed_backup_is_told_until_one_succeeds(
+    tmp_path: Path, later: list[int], told: tuple[int, str]
+) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+
+    reporter.backed_up([BackupOutcome(10), BackupOutcome(20, "down")])
+    reporter.backed_up([BackupOutcome(step) for step in later])
+    reporter.close()
+
+    last = published.progresses[-1]
+    assert (last.backup_step, last.backup_failure) == told
+
+
+def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+
+    for step, seconds in enumerate((1.0, 9.0, 2.0), start=1):
+        parts = {"generate": seconds, "train": 1.0}
+        reporter.step(a_step(step, seconds=parts, step_seconds=seconds + 1.5))
+    reporter.close()
+
+    parts = {"generate": 2.0, "train": 1.0, "other": 0.5}
+    assert published.progresses[-1].seconds_by_stage == parts
+
+
+def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None:
+    published, now = Published(), [100.0]
+    reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
+    reporter.stage(Stage.LOADING_MODEL)
+    published.wait_for(lambda p: p.stage is Stage.LOADING_MODEL)
+
+    now[0] = 130.0
+
+    published.wait_for(lambda p: p.stage_seconds == 30.0)
+    reporter.close()
+
+
+def test_saying_a_stage_again_does_not_restart_its_time(tmp_path: Path) -> None:
+    published, now = Published(), [0.0]
+    reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
+
+    reporter.stage(Stage.TRAINING)
+    now[0] = 5.0
+    reporter.stage(Stage.TRAINING)
+    reporter.close()
+
+    assert published.progresses[-1].stage_seconds == 5.0
+
+
+def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+    ref = CheckpointRef(step=10, path="/c/step_00000010.e1")
+
+    reporter.resumed(5, ref, 3, [SkippedCheckpoint(path="/c/x", reason="torn")])
+    reporter.pinned({"precision": "FP32"})
+    reporter.saved(ref, 1.5, 10)
+    reporter.close(Failure(exit_code=14, message="loss is NaN"))
+
+    last = published.progresses[-1]
+    assert last.checkpoint == ref
+    assert (last.best_step, last.save_seconds) == (10, 1.5)
+    assert [s.reason for s in last.skipped_checkpoints] == ["torn"]
+    assert last.pinned == {"precision": "FP32"}
+    assert last.failure == Failure(exit_code=14, message="loss is NaN")
+
+
+def test_each_replacement_is_told_once_and_the_newest_are_shown(tmp_path: Path) -> None:
+    config, published = a_config(tmp_path), Published()
+    reporter = Reporter(config, 1, publish=published)
+    happened = [f"engine {number} was lost" for number in range(20)]
+
+    reporter.replaced(happened[:1])
+    reporter.replaced(happened[:1])
+    reporter.replaced(happened)
+    reporter.replaced(happened)
+    reporter.close()
+
+    events = read_events(Path(config.monitoring.log_dir))
+    assert [r["message"] for r in events if r["event"] == "in_place"] == happened
+    assert published.progresses[-1].in_place == happened[-16:]
+
+
+def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    reporter = Reporter(a_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
+    many = [SkippedCheckpoint(path="/c" * 500, reason="r" * 200)] * 100
+
+    reporter.resumed(0, skipped=many)
+    reporter.step(a_step(1))
+    reporter.close(Failure(exit_code=1, message="m" * 1000))
+
+    assert max(sizes) < MAX_PROGRESS_BYTES
+
+
+def test_every_step_is_in_the_history_with_seconds_that_add_up(tmp_path: Path) -> None:
+    config = a_config(tmp_path)
+    reporter = Reporter(config, 2, publish=Published())
+
+    for step in range(1, 41):
+        reporter.step(a_step(step))
+    reporter.close()
+
+    history = read_history(Path(config.monitoring.log_dir))
+    assert [r["step"] for r in history] == list(range(1, 41))
+    assert {(r["epoch"], r["attempt"]) for r in history} == {(2, 1)}
+    assert sum(history[0]["seconds"].values()) == history[0]["step_seconds"] == 4.0
+    assert history[0]["samples_per_second"] == 2.0
+    assert history[0]["tokens_per_second"] == 16.0
+
+
+def test_what_happened_to_the_attempt_is_in_the_history(tmp_path: Path) -> None:
+    config, now = a_config(tmp_path), [0.0]
+    reporter = Reporter(config, 1, publish=Published(), clock=lambda: now[0])
+
+    reporter.stage(Stage.LOADING_MODEL)
+    now[0] = 7.0
+    reporter.resumed(0)
+    reporter.stage(Stage.TRAINING)
+    reporter.step(a_step(1))
+    reporter.saved(CheckpointRef(step=1, path="/c/1"), 0.5, None)
+    reporter.validated("after", 1, a_validation())
+    reporter.close(Failure(exit_code=75, message="stopped"))
+
+    events = {r["event"]: r for r in read_events(Path(config.monitoring.log_dir))}
+    assert set(events) == {"start", "stage", "resume", "checkpoint", "validation", "end"}
+    assert (events["stage"]["left"], events["stage"]["seconds"]) == ("LoadingModel", 7.0)
+    assert (events["validation"]["when"], events["validation"]["exact_match"]) == ("after", 0.5)
+    assert (events["end"]["exit_code"], events["end"]["step"]) == (75, 1)
+
+
+def a_validation() -> Any:
+    from raggrpo_trainer.rollout.validation import ValidationResult
+
+    return ValidationResult(
+        exact_match=0.5, reward_mean=0.6, num_samples=10, num_failed=0, control_exact_match=0.1
+    )
+
+
+def test_light_writes_event_files_at_its_intervals(tmp_path: Path) -> None:
+    config = a_config(
+        tmp_path, {"monitoring.logEverySteps": 10, "monitoring.performanceEverySteps": 4}
+    )
+    log_dir = Path(config.monitoring.log_dir)
+    reporter = Reporter(config, 1, publish=Published())
+
+    for step in range(1, 21):
+        reporter.step(a_step(step))
+    reporter.close()
+
+    assert steps_of(log_dir, "reward_mean") == [10, 20]
+    assert steps_of(log_dir, "seconds/train") == [4, 8, 12, 16, 20]
+    assert board(log_dir).Scalars("reward/ExactMatch")[0].value == 0.25
+
+
+def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
+    config = a_config(tmp_path, {"monitoring.mode": "Full"})
+    reporter = Reporter(config, 1, publish=Published())
+
+    for step in range(1, 6):
+        reporter.step(a_step(step))
+    reporter.close()
+
+    assert steps_of(Path(config.monitoring.log_dir), "reward_mean") == [1, 2, 3, 4, 5]
+
+
+def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
+    config = a_config(tmp_path, {"monitoring.mode": "Off"})
+    log_dir, published = Path(config.monitoring.log_dir), Published()
+    reporter = Reporter(config, 1, publish=published)
+
+    reporter.step(a_step(1))
+    reporter.close()
+
+    assert published.progresses[-1].step == 1
+    assert read_history(log_dir) == []
+    assert [r["event"] for r in read_events(log_dir)] == ["start", "end"]
+    assert not (log_dir / "tensorboard").exists()
+
+
+def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
+    measured: list[int] = []
+
+    def read(record: Any) -> dict[str, float]:
+        measured.append(record.step)
+        return {"weighed": 1.0}
+
+    config = a_config(tmp_path)
+    reporter = Reporter(config, 1, publish=Published())
+    reporter.measure(Probe(5, read))
+    for step in range(1, 13):
+        reporter.step(a_step(step))
+    reporter.close()
+
+    history = read_history(Path(config.monitoring.log_dir))
+    assert measured == [5, 10]
+    assert [r["step"] for r in history if "weighed" in r] == [5, 10]
+
+
+def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path: Path) -> None:
+    config = a_config(tmp_path, {"monitoring.gpuEverySteps": 2})
+    log_dir, published = Path(config.monitoring.log_dir), Published()
+    reporter = Reporter(config, 1, publish=published)
+
+    for step in range(1, 5):
+        reporter.step(a_step(step, device_memory_bytes=step * 1000))
+    for step in range(5, 7):
+        reporter.step(a_step(step))
+    reporter.close()
+
+    shown = [(r["step"], r.get("device_memory_bytes")) for r in read_history(log_dir)]
+    assert shown == [(1, None), (2, 2000), (3, None), (4, 4000), (5, None), (6, None)]
+    assert steps_of(log_dir, "device_memory_bytes") == [2, 4]
+    assert "raggrpo_device_memory_bytes" in published.metrics[-1]
+
+
+def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) -> None:
+    config = a_config(tmp_path, {"monitoring.performanceEverySteps": 2})
+    published = Published()
+    reporter = Reporter(config, 1, publish=published)
+
+    for step in range(1, 4):
+        reporter.step(a_step(step, rank_memory_bytes=step * 1000))
+    reporter.close()
+
+    shown = {metric.name: float(metric.value) for metric in published.progresses[-1].metrics}
+    assert shown["rank_memory_bytes"] == 2000
+    assert shown["host_memory_bytes"] > 10 * 2**20
+    assert steps_of(Path(config.monitoring.log_dir), "rank_memory_bytes") == [2]
+
+
+def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path: Path) -> None:
+    blocked = tmp_path / "logs"
+    blocked.write_text("a file where the folder should be")
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+
+    for step in range(1, 4):
+        reporter.step(a_step(step))
+    reporter.close()
+
+    last = published.progresses[-1]
+    assert last.step == 3
+    assert {m.name: m.value for m in last.metrics}["lost_log_records"] == "5"
+    assert "raggrpo_lost_log_records_total" in published.metrics[-1]
+
+
+def test_a_bug_in_the_reporting_thread_reaches_the_loop(tmp_path: Path) -> None:
+    def publish(progress: bytes, metrics: bytes) -> None:
+        raise ZeroDivisionError
+
+    reporter = Reporter(a_config(tmp_path), 1, publish=publish)
+
+    with pytest.raises(RuntimeError, match="reporting thread") as raised:
+        reporter.close()
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
+    config = a_config(tmp_path)
+    reporter = Reporter(config, 1, publish=Published())
+
+    reporter.step(a_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))
+    reporter.close()
+
+    [record] = read_history(Path(config.monitoring.log_dir))
+    assert (record["loss"], record["grad_norm"]) == (None, None)
+    assert "reward_mean" not in record
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from report_builders import a_config, a_step
+from raggrpo_trainer.progress.reporter import Reporter
+
+seen = []
+def publish(progress, metrics):
+    if b'"step":3' in progress:
+        print("published", flush=True)
+
+reporter = Reporter(a_config(Path(sys.argv[1])), 1, publish=publish)
+for step in (1, 2, 3):
+    reporter.step(a_step(step))
+sys.stdin.read()
+"""
+
+
+def test_a_killed_process_has_lost_no_step_that_it_had_published(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"published\n"
+
+    child.kill()
+    child.communicate()
+
+    assert [r["step"] for r in read_history(tmp_path / "logs")] == [1, 2, 3]
+
+
+def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "metrics.e1.jsonl", {}, limit=5000)
+
+    for step in range(1, 1001):
+        lines.step("", a_step(step), {})
+        lines.event("", {"event": "checkpoint", "step": step})
+    lines.event("", {"event": "end", "step": 1001})
+
+    kept = [r["step"] for r in read_history(tmp_path)]
+    assert kept[:3] == [1, 2, 3]
+    assert kept[-1] == 1000
+    assert (tmp_path / "metrics.e1.jsonl").stat().st_size < 4 * 5000
+    assert read_events(tmp_path)[-1]["event"] == "end"
+
+
+@pytest.mark.parametrize(
+    ("step", "written", "kept"),
+    [(7, 99, True), (7, 100, False), (10, 100, True), (10, 200, False), (100, 299, True)],
+)
+def test_each_limit_takes_ten_times_as_many_steps(step: int, written: int, kept: bool) -> None:
+    assert is_kept(step, written, limit=100) is kept
+
+
+def test_prometheus_shows_stages_calls_and_numbers() -> None:
+    calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2})
+    progress = Progress(attempt=2, stage=Stage.TRAINING, step=5, total_steps=9)
+
+    text = PrometheusText("demo").render(progress, a_step(5, retrieval={"kb": calls}), {}, 0)
+
+    lines = text.decode().splitlines()
+    assert 'raggrpo_step{job="demo"} 5.0' in lines
+    assert 'raggrpo_reward_mean{job="demo"} 0.25' in lines
+    assert 'raggrpo_step_seconds{job="demo",stage="train"} 2.0' in lines
+    assert 'raggrpo_step_seconds{job="demo",stage="other"} 0.25' in lines
+    assert 'raggrpo_retrieval_calls_total{endpoint="kb",job="demo",outcome="Timeout"} 2.0' in lines
+    assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
+
+
+def test_flops_are_counted_over_computed_positions_and_training_time() -> None:
+    record = a_step(1, num_positions=1000, seconds={"train": 2.0})
+
+    found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
+
+    assert found == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
+
+
+def test_utilization_is_not_told_when_a_peak_is_unknown() -> None:
+    record = a_step(1, num_positions=1000, seconds={"train": 2.0})
+
+    found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
+
+    assert found == pytest.approx({"train_tflops": 6.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.0),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H200", 989.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA GB200", 2500.0),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0.0),
+        ("NVIDIA GeForce GTX 1080", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_peaks_are_known_by_the_name_of_the_device(name: str, peak: float) -> None:
+    assert peak_tflops(name) == peak
+
+
+def test_memory_of_a_pod_leaves_idle_page_cache_out(tmp_path: Path) -> None:
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 300\nactive_file 100\n")
+
+    assert host_memory_bytes(tmp_path) == 700
+
+
+def test_memory_outside_a_pod_is_this_process(tmp_path: Path) -> None:
+    assert 10 * 2**20 < host_memory_bytes(tmp_path / "none") < 2**40

@@ -1,0 +1,181 @@
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from raggrpo_api.rag_test import LoadLevel, RagTest
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.retrieval.rag_test import rag_test, saturation
+from support.builders.jobs import a_job, a_raw_job
+from support.servers.faulty_server import Received, always, rag_chat, search_r1, serving
+
+PROMPTS, N = 4, 3
+
+
+def a_data_file(folder: Path) -> str:
+    file = folder / "train.jsonl"
+    rows = ({"prompt": f"p{i}", "answer": "a", "context": f"c{i}"} for i in range(PROMPTS))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def a_spec(folder: Path, mode: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "data.trainFiles": [a_data_file(folder)],
+        "data.trainBatchSize": PROMPTS,
+        "rollout.n": N,
+        "retrieval": {"mode": mode, "endpoints": list(endpoints)},
+    }
+
+
+def a_config(folder: Path, mode: str, *endpoints: dict[str, Any]) -> TrainerConfig:
+    job = a_job(a_spec(folder, mode, *endpoints))
+    return trainer_config(job, resolve(job), number=1)
+
+
+def level(in_flight: int, per_second: float) -> LoadLevel:
+    seconds = {"p50": None, "p95": None, "p99": None}
+    return LoadLevel(in_flight=in_flight, answered=1, per_second=per_second, failures={}, **seconds)
+
+
+@pytest.mark.parametrize(
+    ("rates", "at"),
+    [
+        ([10, 20, 40], 0),
+        ([10, 20, 21, 20], 2),
+        ([10, 9, 8], 1),
+        ([10, 10.5, 30, 31], 4),
+        ([10], 0),
+        ([], 0),
+    ],
+)
+def test_a_service_is_saturated_from_where_no_later_level_brings_a_tenth_more(
+    rates: list[float], at: int
+) -> None:
+    assert saturation([level(2**i, rate) for i, rate in enumerate(rates)]) == at
+
+
+async def test_load_rises_to_the_most_calls_in_flight_and_every_answer_is_timed(
+    tmp_path: Path,
+) -> None:
+    async def slow(received: Received) -> Response:
+        await asyncio.sleep(0.02)
+        return await search_r1()(received)
+
+    async with serving(slow) as server:
+        config = a_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
+        [found] = (await rag_test(config, {}, seconds=0.3, most=5)).endpoints
+
+    assert [each.in_flight for each in found.levels] == [1, 2, 4]
+    assert server.most_in_flight == 4
+    for each in found.levels:
+        assert each.answered > 0
+        assert not each.failures
+        assert each.p50 is not None
+        assert each.p99 is not None
+        assert 0.02 <= each.p50 <= each.p99
+    of_load = sum(each.answered for each in found.levels)
+    # Beside the load: the first call, two variants, and one call with the step's four questions.
+    assert len(server.requests) == of_load + 4
+    assert server.requests[-1].body["queries"] == [f"p{i}" for i in range(PROMPTS)]
+    assert found.step is not None
+    assert (found.step.questions, found.step.failures) == (PROMPTS, {})
+
+
+async def test_variants_differ_from_the_jobs_call_in_one_thing(tmp_path: Path) -> None:
+    async def thorough(received: Received) -> Response:
+        # Finds something only without a threshold, as a service with other scores would.
+        if received.body["score_threshold"]:
+            return JSONResponse({"results": []})
+        return rag_chat(received)
+
+    async with serving(thorough) as server:
+        actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": server.url}
+        reference = {**actor, "name": "reference", "role": "Reference"}
+        config = a_config(tmp_path, "Reward", actor, reference)
+        found = (await rag_test(config, {}, seconds=0.05, most=1)).endpoints
+
+    told = [{v.name: v.passages for v in each.variants} for each in found]
+    assert told[0] == {"as the job asks": 0, "topK 1": 0, "scoreThreshold 0": 1, "context alone": 0}
+    assert told[1] == {"as the job asks": 0, "topK 1": 0, "scoreThreshold 0": 1}
+    # A step scores n samples of each prompt; their contexts are equal, the actor's fields are not.
+    assert [each.step.questions for each in found if each.step] == [PROMPTS * N] * 2
+    of_actor = [r.body for r in server.requests if "rewritten_query" in r.body]
+    assert len({json.dumps(body) for body in of_actor[-PROMPTS * N :]}) == PROMPTS * N
+    assert [r.body["context"] for r in server.requests[-PROMPTS:]] == ["c0", "c1", "c2", "c3"]
+
+
+async def test_failures_are_counted_by_cause_and_end_the_rise(tmp_path: Path) -> None:
+    async def weak(received: Received) -> Response:
+        is_first = received.number == 0
+        return await (search_r1() if is_first else always({"detail": "busy"}, 503))(received)
+
+    async with serving(weak) as server:
+        config = a_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
+        [found] = (await rag_test(config, {}, seconds=0.05, most=8)).endpoints
+
+    [only] = found.levels
+    assert (only.answered, only.p50, [*only.failures]) == (0, None, ["HttpStatus"])
+    assert all("503" in each.failure for each in found.variants)
+    assert found.step is not None
+    assert sum(found.step.failures.values()) == PROMPTS
+
+
+async def test_a_service_that_is_not_there_is_named_with_the_cause(tmp_path: Path) -> None:
+    there, gone = {"name": "kb"}, {"name": "old", "url": "http://nowhere.invalid/retrieve"}
+    async with serving(search_r1()) as server:
+        config = a_config(tmp_path, "Prompt", {**there, "url": server.url}, gone)
+        found = (await rag_test(config, {}, seconds=0.05, most=1)).endpoints
+
+    assert [each.failure.partition(":")[0] for each in found] == ["", "DnsFailure"]
+    assert (found[1].levels, found[1].step) == ([], None)
+
+
+async def test_a_secret_that_is_not_set_is_named(tmp_path: Path) -> None:
+    header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
+    kb = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
+
+    with pytest.raises(TrainerError, match=r"header Authorization: .* is not set"):
+        await rag_test(a_config(tmp_path, "Prompt", kb), {}, seconds=1, most=1)
+
+
+async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    command = [sys.executable, "-m", "raggrpo_cli.main", "rag-test", str(file)]
+    short = ["--mount", f"work={tmp_path}", "--seconds", "0.2", "--most", "2"]
+
+    async def run(*more: str) -> "subprocess.CompletedProcess[str]":
+        return await asyncio.to_thread(
+            subprocess.run, [*command, *short, *more], capture_output=True, text=True, check=False
+        )
+
+    async with serving(search_r1()) as server:
+        spec = a_spec(tmp_path, "Prompt", {"name": "kb", "url": server.url})
+        spec = {f"spec.{name}": value for name, value in spec.items()}
+        file.write_text(json.dumps(a_raw_job(spec | {"spec.resources": {"device": "CPU"}})))
+        shown, as_json = await run(), await run("--json")
+
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[0] == f"endpoint kb ({server.url})"
+    assert lines[2].startswith("  as the job asks      1 passages in ")
+    assert [line.split()[0] for line in lines[5:7]] == ["1", "2"]
+    assert lines[-1].startswith(f"  one step asks {PROMPTS} questions: ")
+    assert max(map(len, lines)) <= 100
+    [found] = RagTest.model_validate_json(as_json.stdout).endpoints
+    assert [each.in_flight for each in found.levels] == [1, 2]
+
+    refused = await run()
+
+    assert refused.returncode == 15
+    assert "  FAILED ConnectionRefused: " in refused.stdout
+    assert refused.stdout.splitlines()[1].endswith(
+        "check that the service runs, its URL and its headers"
+    )

@@ -1,0 +1,516 @@
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.retrieval import (
+    EndpointProtocol,
+    EndpointRole,
+    RetrievalEndpoint,
+    RetrievalMode,
+    RetrievalSpec,
+)
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.retrieval.client import BATCH_QUERIES, RetrievalClient
+from raggrpo_trainer.retrieval.protocols import Passage
+from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed
+from support.servers.faulty_server import (
+    FaultyServer,
+    Received,
+    Respond,
+    always,
+    rag_chat,
+    search_r1,
+    serving,
+    silent,
+)
+
+AT_ONCE = RetryPolicy(retries=2, first_delay_seconds=0.0)
+NO_RETRY = RetryPolicy(retries=0)
+FIELDS = {"user_profile": "young", "rewritten_query": "loan rate", "history_summary": "asked"}
+
+
+def an_endpoint(url: str, **values: Any) -> RetrievalEndpoint:
+    return RetrievalEndpoint.model_validate({"name": "kb", "url": url, **values})
+
+
+def a_rag_chat(url: str, **values: Any) -> RetrievalEndpoint:
+    actor = {"role": EndpointRole.ACTOR, "protocol": EndpointProtocol.RAG_CHAT, "name": "actor-8b"}
+    return an_endpoint(url, **{**actor, **values})
+
+
+Make = Callable[..., RetrievalEndpoint]
+
+
+def a_client(
+    *endpoints: RetrievalEndpoint, retry: RetryPolicy = AT_ONCE, **options: Any
+) -> RetrievalClient:
+    spec = RetrievalSpec(mode=RetrievalMode.REWARD, endpoints=list(endpoints))
+    return RetrievalClient(spec, options.pop("headers", {}), retry=retry, **options)
+
+
+@asynccontextmanager
+async def asking(
+    respond: Respond,
+    make: Make = a_rag_chat,
+    *,
+    client: dict[str, Any] | None = None,
+    **values: Any,
+) -> AsyncIterator[tuple[FaultyServer, RetrievalClient]]:
+    """A client with one endpoint of these `values`, and the server that it asks."""
+    async with serving(respond) as server:
+        options = client or {}
+        async with a_client(make(server.url, **values), **options) as asker:
+            yield server, asker
+
+
+async def chat(received: Received) -> Response:
+    return rag_chat(received)
+
+
+async def test_actor_request_carries_required_fields_extra_body_and_headers() -> None:
+    headers = {"actor-8b": {"Authorization": "Bearer secret-token\n"}}
+    values: dict[str, Any] = {
+        "scoreThreshold": 0.9,
+        "topK": 5,
+        "extraBody": {"tenant_id": "acme", "top_k": "9"},
+    }
+    async with asking(chat, client={"headers": headers}, **values) as (server, client):
+        passages = await client.retrieve("actor-8b", "hello", FIELDS, sample="1")
+
+    [received] = server.requests
+    assert received.body == {
+        "context": "hello",
+        **FIELDS,
+        "score_threshold": 0.9,
+        "top_k": 5,
+        "tenant_id": "acme",
+    }
+    assert received.headers["authorization"] == "Bearer secret-token"
+    assert received.headers["content-type"] == "application/json"
+    assert passages == (Passage("hello", "about hello", 0.5),)
+
+
+async def test_reference_request_carries_the_context_alone() -> None:
+    async with asking(chat, name="reference-32b", role="Reference") as (server, client):
+        await client.retrieve("reference-32b", "hello", sample="1")
+
+    assert server.requests[0].body == {"context": "hello", "score_threshold": 0.95, "top_k": 3}
+
+
+async def test_search_r1_request_and_both_shapes_of_its_answer() -> None:
+    async with serving(search_r1(scores=True)) as scored, serving(search_r1(scores=False)) as bare:
+        endpoints = an_endpoint(scored.url, topK=2), an_endpoint(bare.url, name="bare")
+        async with a_client(*endpoints) as client:
+            with_score = await client.retrieve("kb", "tea", sample="1")
+            without = await client.retrieve("bare", "tea", FIELDS, sample="1")
+
+    assert scored.requests[0].body == {"queries": ["tea"], "topk": 2, "return_scores": True}
+    assert bare.requests[0].body["queries"] == ["young\nloan rate\nasked\ntea"]
+    assert with_score == (Passage("tea", "about tea", 0.5),)
+    assert [passage.score for passage in without] == [1.0]
+
+
+async def test_text_that_is_no_valid_unicode_still_gets_its_answer() -> None:
+    async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
+        await client.retrieve("actor-8b", "x", {"rewritten_query": "half \ud83d"}, sample="1")
+
+    assert server.requests[0].body["rewritten_query"] == "half \ud83d"
+
+
+async def not_json(_: Received) -> Response:
+    return PlainTextResponse("<html>boom</html>")
+
+
+ANSWER_WITHOUT_SCORE = {"results": [{"id": "1", "text": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("respond", "cause", "detail", "tries"),
+    [
+        (silent, FailureCause.TIMEOUT, "no answer in 0.2 s", 3),
+        (always("boom", 500), FailureCause.HTTP_STATUS, "500 '\"boom\"'", 3),
+        (always("slow down", 429), FailureCause.HTTP_STATUS, "429 '\"slow down\"'", 3),
+        (always("no", 404), FailureCause.HTTP_STATUS, "404 '\"no\"'", 1),
+        (always("moved", 302), FailureCause.HTTP_STATUS, "302 '\"moved\"'", 1),
+        (not_json, FailureCause.BAD_JSON, "'<html>boom</html>'", 1),
+        (always([]), FailureCause.BAD_JSON, "no JSON object: '[]'", 1),
+        (always({}), FailureCause.MISSING_FIELD, "results: Field required", 1),
+        (
+            always(ANSWER_WITHOUT_SCORE),
+            FailureCause.MISSING_FIELD,
+            "results.0.score: Field required",
+            1,
+        ),
+    ],
+)
+async def test_a_bad_answer_fails_with_its_cause_and_is_retried_only_where_that_may_help(
+    respond: Respond, cause: FailureCause, detail: str, tries: int
+) -> None:
+    async with asking(respond, timeoutSeconds=0.2) as (server, client):
+        with pytest.raises(RetrievalFailed) as failed:
+            await client.retrieve("actor-8b", "hello", FIELDS, sample="1")
+        summary = client.summaries()["actor-8b"]
+
+    assert (failed.value.endpoint, failed.value.cause, failed.value.detail) == (
+        "actor-8b",
+        cause,
+        detail,
+    )
+    assert len(server.requests) == tries
+    assert summary.failures == {cause: 1}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [[], [[{"document": {"id": "1"}, "score": 1}]], [[{"document": {"contents": None}}]], [[], []]],
+)
+async def test_a_search_r1_answer_that_does_not_fit_is_a_missing_field(found: list[Any]) -> None:
+    async with asking(always({"result": found}), an_endpoint) as (_, client):
+        with pytest.raises(RetrievalFailed, match="MissingField: result"):
+            await client.retrieve("kb", "tea", sample="1")
+
+
+def a_closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("http://127.0.0.1:{port}/", FailureCause.CONNECTION_REFUSED),
+        ("http://nowhere.invalid/", FailureCause.DNS_FAILURE),
+    ],
+)
+async def test_a_service_that_cannot_be_reached_fails_with_its_cause(
+    url: str, cause: FailureCause
+) -> None:
+    url = url.format(port=a_closed_port())
+    async with a_client(a_rag_chat(url)) as client:
+        with pytest.raises(RetrievalFailed) as failed:
+            await client.retrieve("actor-8b", "hello", sample="1")
+
+    assert failed.value.cause == cause
+    assert failed.value.detail
+
+
+@pytest.mark.parametrize(
+    ("scheme", "cause", "tries"),
+    [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
+)
+async def test_a_broken_connection_fails_with_its_cause(
+    scheme: str, cause: FailureCause, tries: int
+) -> None:
+    connections = 0
+
+    async def neither_http_nor_tls(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read(1)
+        if scheme == "https":
+            writer.write(b"no TLS here")
+        writer.close()
+
+    server = await asyncio.start_server(neither_http_nor_tls, "127.0.0.1", 0)
+    async with server:
+        url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with a_client(a_rag_chat(url)) as client:
+            with pytest.raises(RetrievalFailed) as failed:
+                await client.retrieve("actor-8b", "hello", sample="1")
+
+    assert failed.value.cause == cause
+    assert connections == tries
+
+
+async def test_a_service_that_recovers_within_the_retries_is_no_failure() -> None:
+    async def twice_busy(received: Received) -> Response:
+        return rag_chat(received) if received.number == 2 else JSONResponse("busy", 503)
+
+    async with serving(twice_busy) as server, a_client(a_rag_chat(server.url)) as client:
+        passages = await client.retrieve("actor-8b", "hello", sample="1")
+        summary = client.summaries()["actor-8b"]
+
+    assert [passage.id for passage in passages] == ["hello"]
+    assert summary.failures == {}
+    assert summary.answered == 3
+    assert 0 < summary.p50 <= summary.p95 <= summary.p99
+
+
+async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
+    queries = [f"query {number}" for number in range(BATCH_QUERIES + 6)]
+    async with serving(search_r1()) as server, a_client(an_endpoint(server.url)) as client:
+        answers = await asyncio.gather(*(client.retrieve("kb", q, sample=q) for q in queries))
+
+    sizes = sorted(len(request.body["queries"]) for request in server.requests)
+    assert sizes == [6, BATCH_QUERIES]
+    assert [passages[0].id for passages in answers] == queries
+
+
+async def test_questions_one_after_the_other_travel_alone() -> None:
+    async with asking(search_r1(), an_endpoint) as (server, client):
+        answers = [await client.retrieve("kb", query, sample=query) for query in "abc"]
+
+    assert [request.body["queries"] for request in server.requests] == [["a"], ["b"], ["c"]]
+    assert [passages[0].id for passages in answers] == ["a", "b", "c"]
+
+
+async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
+    healthy = search_r1()
+
+    async def allergic(received: Received) -> Response:
+        bad = "poison" in received.body["queries"]
+        return JSONResponse("boom", 500) if bad else await healthy(received)
+
+    async with serving(allergic) as server, a_client(an_endpoint(server.url)) as client:
+        tea, poison, milk = await asyncio.gather(
+            *(client.retrieve("kb", q, sample=q) for q in ("tea", "poison", "milk")),
+            return_exceptions=True,
+        )
+
+    assert isinstance(tea, tuple)
+    assert isinstance(milk, tuple)
+    assert isinstance(poison, RetrievalFailed)
+    assert server.requests[0].body["queries"] == ["tea", "poison", "milk"]
+
+
+@pytest.mark.parametrize("make", [an_endpoint, a_rag_chat])
+async def test_equal_questions_share_one_call_and_its_remembered_answer(
+    make: Make,
+) -> None:
+    async def either(received: Received) -> Response:
+        return await search_r1()(received) if "queries" in received.body else rag_chat(received)
+
+    async with asking(either, make, name="kb") as (server, client):
+        together = await asyncio.gather(
+            *(client.retrieve("kb", "tea", sample=str(i)) for i in range(5))
+        )
+        later = await client.retrieve("kb", "tea", sample="later")
+
+    assert len(server.requests) == 1
+    assert {*together, later} == {(Passage("tea", "about tea", 0.5),)}
+
+
+async def test_equal_questions_are_asked_anew_where_the_cache_is_off() -> None:
+    async with serving(chat) as server, a_client(a_rag_chat(server.url, cache=False)) as client:
+        for number in range(2):
+            await client.retrieve("actor-8b", "tea", sample=str(number))
+
+    assert len(server.requests) == 2
+
+
+async def test_the_cache_forgets_what_was_not_asked_for_longest() -> None:
+    async with asking(chat, client={"cached_answers": 2}) as (server, client):
+        for context in ("a", "b", "a", "c", "a", "b"):
+            await client.retrieve("actor-8b", context, sample=context)
+
+    assert [request.body["context"] for request in server.requests] == ["a", "b", "c", "b"]
+
+
+async def test_a_failure_is_not_remembered() -> None:
+    async def first_bad(received: Received) -> Response:
+        return rag_chat(received) if received.number else JSONResponse("bad", 400)
+
+    async with serving(first_bad) as server, a_client(a_rag_chat(server.url)) as client:
+        with pytest.raises(RetrievalFailed):
+            await client.retrieve("actor-8b", "tea", sample="1")
+        passages = await client.retrieve("actor-8b", "tea", sample="2")
+
+    assert len(passages) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "cache", "queries"),
+    [(an_endpoint, True, "tt"), (a_rag_chat, True, "tt"), (an_endpoint, False, "it")],
+)
+async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(
+    make: Make, cache: bool, queries: str
+) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def when_told(received: Received) -> Response:
+        asked.set()
+        await answer.wait()
+        return await search_r1()(received) if "queries" in received.body else rag_chat(received)
+
+    async with asking(when_told, make, name="kb", cache=cache) as (server, client):
+        impatient, patient = (
+            asyncio.create_task(client.retrieve("kb", query, sample=query)) for query in queries
+        )
+        await asked.wait()
+        impatient.cancel()
+        await asyncio.wait([impatient])
+        answer.set()
+        passages = await patient
+
+    assert [passage.id for passage in passages] == ["t"]
+    assert len(server.requests) == 1
+
+
+async def test_no_more_calls_are_in_flight_than_the_endpoint_allows() -> None:
+    full, go = asyncio.Event(), asyncio.Event()
+
+    async def when_full(received: Received) -> Response:
+        if received.number == 2:
+            full.set()
+        await go.wait()
+        return rag_chat(received)
+
+    async with asking(when_full, maxConcurrency=3) as (server, client):
+        calls = asyncio.gather(
+            *(client.retrieve("actor-8b", str(n), sample=str(n)) for n in range(9))
+        )
+        await full.wait()
+        go.set()
+        await calls
+
+    assert server.most_in_flight == 3
+    assert len(server.requests) == 9
+
+
+async def test_after_many_failures_in_a_row_the_service_is_left_alone() -> None:
+    async with asking(always("boom", 500), client={"retry": NO_RETRY}) as (server, client):
+        failures = [
+            failure
+            for number in range(12)
+            if isinstance(failure := await outcome(client, str(number)), RetrievalFailed)
+        ]
+
+    assert [failure.cause for failure in failures] == [
+        *[FailureCause.HTTP_STATUS] * 10,
+        *[FailureCause.CIRCUIT_OPEN] * 2,
+    ]
+    assert failures[-1].detail == "not asked; before: HttpStatus: 500 '\"boom\"'"
+    assert len(server.requests) == 10
+
+
+async def test_requests_that_are_refused_do_not_open_the_circuit() -> None:
+    async with asking(always("wrong", 400)) as (server, client):
+        for number in range(12):
+            await outcome(client, str(number))
+
+    assert len(server.requests) == 12
+
+
+async def outcome(client: RetrievalClient, context: str) -> object:
+    [result] = await asyncio.gather(
+        client.retrieve("actor-8b", context, sample=context), return_exceptions=True
+    )
+    return result
+
+
+async def test_warm_up_lets_the_first_answer_take_longer_than_a_usual_call() -> None:
+    async def slow_first(received: Received) -> Response:
+        await asyncio.sleep(0.0 if received.number else 0.3)
+        return rag_chat(received)
+
+    async with asking(slow_first, timeoutSeconds=0.2) as (server, client):
+        warm_up = await client.warm_up("actor-8b", limit_seconds=20)
+
+    assert warm_up.first_seconds >= 0.3
+    assert warm_up.next_seconds > 0
+    assert [set(request.body) for request in server.requests] == [
+        {"context", "score_threshold", "top_k", *FIELDS}
+    ] * 2
+
+
+async def test_warm_up_waits_for_a_service_that_is_still_loading() -> None:
+    async def loading_first(received: Received) -> Response:
+        return rag_chat(received) if received.number else JSONResponse("loading", 503)
+
+    async with serving(loading_first) as server, a_client(a_rag_chat(server.url)) as client:
+        await client.warm_up("actor-8b", limit_seconds=20)
+
+    assert len(server.requests) == 3
+
+
+async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body() -> None:
+    async with (
+        serving(always({"error": "bad token"}, 401)) as server,
+        a_client(a_rag_chat(f"{server.url}?key=hidden")) as client,
+    ):
+        with pytest.raises(TrainerError) as refusal:
+            await client.warm_up("actor-8b", limit_seconds=20)
+
+    assert refusal.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
+    assert str(refusal.value).startswith(f"endpoint actor-8b ({server.url}) gave no usable answer")
+    assert 'HttpStatus: 401 \'{"error":"bad token"}\'; check' in str(refusal.value)
+    assert "hidden" not in str(refusal.value)
+    assert len(server.requests) == 1
+
+
+async def test_warm_up_gives_up_at_its_limit() -> None:
+    url = f"http://127.0.0.1:{a_closed_port()}/"
+    async with a_client(a_rag_chat(url)) as client:
+        with pytest.raises(TrainerError, match="ConnectionRefused"):
+            await client.warm_up("actor-8b", limit_seconds=0.1)
+
+
+async def test_each_call_is_logged_with_sample_and_status_but_no_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def repeats_headers(received: Received) -> Response:
+        if received.number:
+            return PlainTextResponse(f"bad {received.headers['authorization']}", 400)
+        return rag_chat(received)
+
+    caplog.set_level(logging.DEBUG)
+    headers = {"actor-8b": {"Authorization": "Bearer secret-token"}}
+    options = {"headers": headers, "log_calls": True}
+    async with asking(repeats_headers, client=options) as (_, client):
+        await client.retrieve("actor-8b", "hello", sample="17/0")
+        await client.retrieve("actor-8b", "hello", sample="17/1")
+        failure = await outcome(client, "17/2")
+
+    lines = [r.getMessage() for r in caplog.records if r.name == "raggrpo_trainer.retrieval.client"]
+    assert [line.partition(" s ")[0].rpartition(" ")[0] for line in lines] == [
+        f"rag call actor-8b sample 17/{n}" for n in range(3)
+    ]
+    assert [line.partition(" s ")[2] for line in lines] == [
+        "asked, 1 passages",
+        "remembered, 1 passages",
+        "HttpStatus: 400 'bad Bearer ***'",
+    ]
+    assert "secret-token" not in caplog.text + str(failure)
+
+
+async def test_calls_are_not_logged_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
+        await client.retrieve("actor-8b", "hello", sample="17")
+
+    assert caplog.records == []
+
+
+async def test_a_secret_that_is_no_legal_header_does_not_get_into_the_message() -> None:
+    headers = {"actor-8b": {"Authorization": "Bearer secret\ntoken-of-mine"}}
+    async with asking(chat, client={"headers": headers}) as (_, client):
+        failure = await outcome(client, "hello")
+
+    assert isinstance(failure, RetrievalFailed)
+    assert "token-of-mine" not in str(failure)
+
+
+async def test_closing_the_client_ends_calls_in_flight() -> None:
+    asked = asyncio.Event()
+
+    async def never(received: Received) -> Response:
+        asked.set()
+        return await silent(received)
+
+    async with serving(never) as server, a_client(an_endpoint(server.url)) as client:
+        call = asyncio.create_task(client.retrieve("kb", "tea", sample="1"))
+        await asked.wait()
+
+    await asyncio.wait([call], timeout=10)
+    assert call.cancelled()

@@ -1,0 +1,279 @@
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.retrieval import RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.http.pool import HttpPool
+from raggrpo_trainer.rewards.hooks import (
+    CoroutineReward,
+    HttpJudge,
+    ProcessReward,
+    RewardHook,
+    python_reward,
+)
+from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RewardFailed
+from support.servers.faulty_server import Respond, always, serving, silent
+
+CODE = """
+import os, re, sys, time
+
+def obey(sample):
+    print("this goes to the log, not into the reply")
+    match sample["completion"]:
+        case "length": return len(sample["prompt"])
+        case "process": return os.getpid()
+        case "raise": raise KeyError("profile")
+        case "text": return "0.5"
+        case "none": return None
+        case "nan": return float("nan")
+        case "infinite": return float("inf")
+        case "exit": sys.exit(3)
+        case "crash": os._exit(7)
+        case "hang": return bool(re.match("(a+)+b", "a" * 64))
+
+async def obey_async(sample):
+    return obey(sample)
+
+async def wait_for_ever(sample):
+    import asyncio
+    await asyncio.Event().wait()
+
+value = 3
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"rewards_{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_")
+    (tmp_path / f"{name}.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+@asynccontextmanager
+async def a_hook(target: str, timeout_seconds: float = 30.0) -> AsyncIterator[RewardHook]:
+    hook = python_reward(target, timeout_seconds)
+    try:
+        yield hook
+    finally:
+        await hook.close()
+
+
+def a_sample(completion: str) -> dict[str, Any]:
+    return RewardSample("17/0", "Capital?", completion, ("Paris",)).as_json()
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"), [("obey", ProcessReward), ("obey_async", CoroutineReward)]
+)
+async def test_a_python_function_scores_a_sample(code: str, function: str, kind: type) -> None:
+    async with a_hook(f"{code}:{function}") as hook:
+        assert isinstance(hook, kind)
+        assert await hook.score(a_sample("length")) == len("Capital?")
+
+
+@pytest.mark.parametrize("function", ["obey", "obey_async"])
+async def test_whatever_a_python_function_does_wrong_fails_one_sample(
+    code: str, function: str
+) -> None:
+    expected = {
+        "raise": (FailureCause.RAISED, "KeyError: 'profile'"),
+        "text": (FailureCause.NOT_A_NUMBER, "'0.5'"),
+        "none": (FailureCause.NOT_A_NUMBER, "None"),
+        "nan": (FailureCause.NOT_A_NUMBER, "nan"),
+        "infinite": (FailureCause.NOT_A_NUMBER, "inf"),
+    }
+    async with a_hook(f"{code}:{function}") as hook:
+        found = {}
+        for completion in expected:
+            with pytest.raises(CallFailed) as failed:
+                await hook.score(a_sample(completion))
+            found[completion] = (failed.value.cause, failed.value.detail)
+        after = await hook.score(a_sample("length"))
+
+    assert found == expected
+    assert after == len("Capital?")
+
+
+@pytest.mark.parametrize(
+    ("completion", "cause", "detail"),
+    [
+        ("exit", FailureCause.RAISED, "its process ended with code 3"),
+        ("crash", FailureCause.RAISED, "its process ended with code 7"),
+        ("hang", FailureCause.TIMEOUT, "no number in 1 s"),
+    ],
+)
+async def test_a_function_that_ends_or_blocks_its_process_fails_one_sample(
+    code: str, completion: str, cause: FailureCause, detail: str
+) -> None:
+    async with a_hook(f"{code}:obey", timeout_seconds=1.0) as hook:
+        with pytest.raises(CallFailed) as failed:
+            await hook.score(a_sample(completion))
+        after = await hook.score(a_sample("length"))
+
+    assert (failed.value.cause, failed.value.detail) == (cause, detail)
+    assert after == len("Capital?")
+
+
+async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> None:
+    async with a_hook(f"{code}:wait_for_ever", timeout_seconds=0.05) as hook:
+        with pytest.raises(CallFailed) as failed:
+            await hook.score(a_sample("any"))
+
+    assert (failed.value.cause, failed.value.detail) == (
+        FailureCause.TIMEOUT,
+        "no number in 0.05 s",
+    )
+
+
+async def test_calls_share_few_processes_and_none_outlives_the_hook(code: str) -> None:
+    hook = ProcessReward(f"{code}:obey", 30.0, num_processes=2)
+
+    calls = (hook.score(a_sample("process")) for _ in range(8))
+    processes = {int(number) for number in await asyncio.gather(*calls)}
+    await hook.close()
+
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    assert not any(exists(process) for process in processes)
+
+
+def exists(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+async def test_a_call_that_is_given_up_does_not_answer_the_next_one(code: str) -> None:
+    hook = ProcessReward(f"{code}:obey", 30.0, num_processes=1)
+    await hook.score(a_sample("length"))
+
+    given_up = asyncio.create_task(hook.score(a_sample("hang")))
+    await asyncio.sleep(0)  # let it start
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    after = await hook.score(a_sample("length"))
+    await hook.close()
+
+    assert given_up.cancelled()
+    assert after == len("Capital?")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("no_such_module:f", "reward no_such_module:f cannot be imported: ModuleNotFoundError: No"),
+        ("{code}:absent", "module {code} has no function absent"),
+        ("{code}:value", "module {code} has no function value"),
+    ],
+)
+def test_code_that_cannot_be_imported_is_named(code: str, target: str, expected: str) -> None:
+    with pytest.raises(TrainerError) as refusal:
+        python_reward(target.format(code=code), 30.0)
+
+    assert refusal.value.exit_code is ExitCode.REWARD_CODE_ERROR
+    assert expected.format(code=code) in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", ["1 / 0", "import sys; sys.exit(4)", "def f(:"])
+def test_code_that_fails_on_import_is_named(tmp_path: Path, content: str) -> None:
+    name = f"broken_{abs(hash(content))}"
+    (tmp_path / f"{name}.py").write_text(content)
+    spec = RewardSpec.model_validate(
+        {
+            "functions": [{"name": "Python", "python": f"{name}:f"}],
+            "codeFrom": {"path": str(tmp_path)},
+        }
+    )
+
+    with pytest.raises(TrainerError, match=f"reward {name}:f cannot be imported"):
+        Rewards(spec, RetrievalSpec())
+
+
+async def test_code_is_found_in_the_folder_that_the_job_names(tmp_path: Path) -> None:
+    (tmp_path / "in_the_folder.py").write_text(CODE)
+    spec = RewardSpec.model_validate(
+        {
+            "functions": [{"name": "Python", "python": "in_the_folder:obey", "weight": 0.5}],
+            "codeFrom": {"path": str(tmp_path)},
+        }
+    )
+
+    async with Rewards(spec, RetrievalSpec()) as rewards:
+        score = await rewards.score(RewardSample("17/0", "Capital?", "length"))
+        with pytest.raises(RewardFailed, match="reward in_the_folder:obey: Raised: KeyError"):
+            await rewards.score(RewardSample("17/1", "Capital?", "raise"))
+        process = (await rewards.score(RewardSample("17/2", "Capital?", "process"))).parts
+
+    assert not exists(int(process["in_the_folder:obey"]))
+    assert score.parts == {"in_the_folder:obey": 8.0}
+    assert score.total == 4.0
+
+
+@asynccontextmanager
+async def a_judge(respond: Respond) -> AsyncIterator[tuple[Any, HttpJudge]]:
+    http = HttpPool(1)
+    async with serving(respond) as server:
+        yield server, HttpJudge(http, server.url, 0.2, RetryPolicy(retries=1))
+    await http.close()
+
+
+async def test_the_judge_gets_what_it_needs_and_its_number_counts() -> None:
+    sample = RewardSample(
+        "17/0", "Capital?", "Paris", ("Paris",), passages=("p",), fields={"user_profile": "young"}
+    )
+    async with a_judge(always({"score": 0.25})) as (server, judge):
+        number = await judge.score(sample.as_json())
+
+    assert number == 0.25
+    assert server.requests[0].body == {
+        "prompt": "Capital?",
+        "completion": "Paris",
+        "answer": ["Paris"],
+        "passages": ["p"],
+        "fields": {"user_profile": "young"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("respond", "cause", "tries"),
+    [
+        (silent, FailureCause.TIMEOUT, 2),
+        (always("boom", 500), FailureCause.HTTP_STATUS, 2),
+        (always([]), FailureCause.BAD_JSON, 1),
+        (always({"points": 1}), FailureCause.MISSING_FIELD, 1),
+        (always({"score": "high"}), FailureCause.NOT_A_NUMBER, 1),
+    ],
+)
+async def test_a_judge_that_fails_has_the_causes_of_retrieval(
+    respond: Respond, cause: FailureCause, tries: int
+) -> None:
+    async with a_judge(respond) as (server, judge):
+        with pytest.raises(CallFailed) as failed:
+            await judge.score(a_sample("Paris"))
+
+    assert failed.value.cause is cause
+    assert len(server.requests) == tries
+
+
+def test_hooks_see_everything_of_a_sample_as_json_values() -> None:
+    seen = a_sample("x")
+
+    assert set(seen) == {
+        "name",
+        "prompt",
+        "completion",
+        "answer",
+        "context",
+        "passages",
+        "fields",
+        "retrieved",
+    }

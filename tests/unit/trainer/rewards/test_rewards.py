@@ -1,0 +1,183 @@
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_trainer.retrieval.protocols import Passage
+from raggrpo_trainer.rewards.rewards import (
+    Rewards,
+    RewardSample,
+    Score,
+    final_answer,
+    format_score,
+    rag_score,
+)
+from raggrpo_trainer.sample_failures import FailureCause, RewardFailed
+from support.servers.faulty_server import Received, serving
+
+
+def passages(**scores: float) -> list[Passage]:
+    return [Passage(key, f"text of {key}", score) for key, score in scores.items()]
+
+
+def a_sample(completion: str = "Paris", **values: Any) -> RewardSample:
+    return RewardSample("17/0", "Capital of France?", completion, ("Paris",), **values)
+
+
+def a_reward_spec(*functions: dict[str, Any]) -> RewardSpec:
+    return RewardSpec.model_validate({"functions": list(functions)})
+
+
+SALES = RetrievalSpec.model_validate(
+    {
+        "mode": "Reward",
+        "endpoints": [
+            {
+                "name": "reference-32b",
+                "role": "Reference",
+                "protocol": "RagChat",
+                "scoreThreshold": 0.1,
+            },
+            {"name": "actor-8b", "role": "Actor", "protocol": "RagChat", "scoreThreshold": 0.6},
+        ],
+    }
+)
+
+
+async def scored(
+    sample: RewardSample, *functions: dict[str, Any], retrieval: RetrievalSpec = RetrievalSpec()
+) -> Score:
+    async with Rewards(a_reward_spec(*functions), retrieval) as rewards:
+        return await rewards.score(sample)
+
+
+@pytest.mark.parametrize(
+    ("actor", "reference", "threshold", "expected"),
+    [
+        # (0.9 + 0.5) of 0.9 + 0.6 + 0.5
+        (passages(a=0.8, c=0.7), passages(a=0.9, b=0.6, c=0.5), 0.5, 1.4 / 2.0),
+        # c was found below the threshold only: 0.9 of 2.0
+        (passages(a=0.8, c=0.7), passages(a=0.9, b=0.6, c=0.5), 0.75, 0.9 / 2.0),
+        # at the threshold is enough
+        (passages(a=0.75), passages(a=0.3), 0.75, 1.0),
+        (passages(x=1.0), passages(a=0.9), 0.0, 0.0),
+        (passages(), passages(a=0.9), 0.0, 0.0),
+        (passages(a=1.0), passages(), 0.0, 0.0),
+        # a score below zero is no weight: 0.5 of 0.5
+        (passages(a=1.0), passages(a=0.5, b=-2.0), 0.0, 1.0),
+        (passages(a=1.0), passages(a=-1.0), 0.0, 0.0),
+    ],
+)
+def test_rag_score_equals_values_worked_by_hand(
+    actor: list[Passage], reference: list[Passage], threshold: float, expected: float
+) -> None:
+    assert rag_score(actor, reference, threshold) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("Paris", "Paris"),
+        ("<search>x</search><answer>Lyon</answer> no: <answer>\nParis</answer>", "\nParis"),
+        ("<answer>Paris", "<answer>Paris"),
+    ],
+)
+def test_the_answer_is_the_last_one_in_tags_or_everything(completion: str, expected: str) -> None:
+    assert final_answer(completion) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "sample", "expected"),
+    [
+        (RetrievalMode.REWARD, a_sample(fields={"rewritten_query": "x"}), 1.0),
+        (RetrievalMode.REWARD, a_sample("<answer>Paris</answer>", fields=None), 0.0),
+        (RetrievalMode.SEARCH, a_sample("<answer>Paris</answer>"), 1.0),
+        (RetrievalMode.SEARCH, a_sample("<answer> </answer>"), 0.0),
+        (RetrievalMode.SEARCH, a_sample("Paris"), 0.0),
+        (RetrievalMode.PROMPT, a_sample("Paris"), 1.0),
+        (RetrievalMode.NONE, a_sample(" \n"), 0.0),
+    ],
+)
+def test_format_is_what_the_mode_asks_for(
+    mode: RetrievalMode, sample: RewardSample, expected: float
+) -> None:
+    assert format_score(sample, mode) == expected
+
+
+async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
+    sample = a_sample("It is <answer>Paris, France</answer>")
+
+    score = await scored(
+        sample,
+        {"name": "F1", "weight": 2.0},
+        {"name": "Contains", "weight": 0.5},
+        {"name": "ExactMatch", "weight": 10.0},
+    )
+
+    assert score.parts == pytest.approx({"F1": 2 / 3, "Contains": 1.0, "ExactMatch": 0.0})
+    assert score.total == pytest.approx(2.0 * 2 / 3 + 0.5)
+    assert score.exact_match == 0.0
+
+
+async def test_exact_match_is_reported_even_when_it_is_no_part_of_the_reward() -> None:
+    score = await scored(a_sample("paris."), {"name": "Format"})
+
+    assert score == Score(total=1.0, parts={"Format": 1.0}, exact_match=1.0)
+
+
+async def test_rag_score_uses_the_actors_threshold() -> None:
+    retrieved = {
+        "Actor": passages(a=0.9, b=0.5, c=0.6),
+        "Reference": passages(a=0.5, b=0.3, c=0.2),
+    }
+    sample = a_sample("{...}", fields={"rewritten_query": "x"}, retrieved=retrieved)
+
+    score = await scored(sample, {"name": "RagScore"}, {"name": "Format"}, retrieval=SALES)
+
+    assert score.parts == pytest.approx({"RagScore": 0.7, "Format": 1.0})
+
+
+async def test_unparsable_output_scores_zero_without_any_call() -> None:
+    sample = a_sample("no fields", fields=None, retrieved={})
+
+    async with Rewards(a_reward_spec({"name": "RagScore"}, {"name": "Format"}), SALES) as rewards:
+        score = await rewards.score(sample)
+
+    assert score.parts == {"RagScore": 0.0, "Format": 0.0}
+    assert rewards.empty_references == 0
+
+
+async def test_a_reference_without_results_scores_zero_and_is_counted() -> None:
+    retrieved = {"Actor": passages(a=0.9), "Reference": passages()}
+    sample = a_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
+
+    async with Rewards(a_reward_spec({"name": "RagScore"}), SALES) as rewards:
+        score = await rewards.score(sample)
+
+    assert score.total == 0.0
+    assert rewards.empty_references == 1
+
+
+async def test_a_term_that_fails_fails_its_sample_only_after_the_others_have_ended() -> None:
+    ended = asyncio.Event()
+
+    async def respond(received: Received) -> Response:
+        if received.body["prompt"] == "Capital of France?":
+            await asyncio.sleep(0.05)  # longer than the other term takes to raise
+            ended.set()
+        return JSONResponse({"score": 1})
+
+    async with serving(respond) as judge:
+        spec = a_reward_spec(
+            {"name": "Python", "python": "asyncio:sleep"}, {"name": "Http", "url": judge.url}
+        )
+        async with Rewards(spec, RetrievalSpec()) as rewards:
+            with pytest.raises(RewardFailed) as failed:
+                await rewards.score(a_sample())
+
+    assert failed.value.name == "asyncio:sleep"
+    assert failed.value.cause is FailureCause.RAISED
+    assert ended.is_set()

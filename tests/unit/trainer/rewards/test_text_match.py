@@ -1,0 +1,78 @@
+import pytest
+
+from raggrpo_trainer.rewards.text_match import contains, exact_match, f1, tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Well-known U.S. president!", ["wellknown", "us", "president"]),
+        ("an apple, a day; theatre", ["apple", "day", "theatre"]),
+        ("贷款利率4.5%", ["贷", "款", "利", "率", "45"]),
+        ("你好，“世界”。", ["你", "好", "世", "界"]),
+        ("$5 + 3=8", ["5", "38"]),
+        ("iPhone手机", ["iphone", "手", "机"]),
+        ("ひらカ", ["ひ", "ら", "カ"]),
+        ("A", ["a"]),
+        ("The a.", ["the", "a"]),
+        ("?!", []),
+    ],
+)
+def test_tokens_are_normalised_words_and_cjk_characters(text: str, expected: list[str]) -> None:
+    assert tokens(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "expected"),
+    [
+        ("The Eiffel Tower.", ["Eiffel tower"], 1.0),
+        ("Paris", ["London", "paris!"], 1.0),
+        ("Paris, France", ["Paris"], 0.0),
+        ("利 率", ["利率"], 1.0),
+        ("A", ["B"], 0.0),
+        ("", ["Paris"], 0.0),
+        ("Paris", [], 0.0),
+    ],
+)
+def test_exact_match_compares_after_normalisation(
+    text: str, answers: list[str], expected: float
+) -> None:
+    assert exact_match(text, answers) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "expected"),
+    [
+        # 1 common token: precision 1/3, recall 1/2.
+        ("red apple tree", ["apple pie"], 2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2)),
+        # A repeated token counts as often as both have it: 2 of 3 and 2 of 2.
+        ("no no no", ["no no"], 2 * (2 / 3) * 1 / (2 / 3 + 1)),
+        # By characters: 利率 of 年利率, precision 2/2, recall 2/3.
+        ("利率", ["年利率"], 0.8),
+        ("apple", ["pear", "apple"], 1.0),
+        ("apple", ["pear"], 0.0),
+        ("", ["pear"], 0.0),
+        ("apple", [], 0.0),
+    ],
+)
+def test_f1_equals_values_worked_by_hand(text: str, answers: list[str], expected: float) -> None:
+    assert f1(text, answers) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "expected"),
+    [
+        ("It is the Eiffel Tower, of course.", ["Eiffel Tower"], 1.0),
+        ("because", ["us"], 0.0),
+        ("code 123", ["12"], 0.0),
+        ("Tower of Eiffel", ["Eiffel Tower"], 0.0),
+        ("年利率是百分之四", ["利率"], 1.0),
+        ("x", ["y", "X"], 1.0),
+        ("anything", ["!"], 0.0),
+        ("", [""], 0.0),
+    ],
+)
+def test_contains_looks_for_whole_tokens_in_order(
+    text: str, answers: list[str], expected: float
+) -> None:
+    assert contains(text, answers) == expected

@@ -1,0 +1,48 @@
+import math
+
+import pytest
+
+from raggrpo_trainer.rollout.advantage import group_advantages
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([1.0, 0.0, 0.0, 1.0], [0.5, -0.5, -0.5, 0.5]),
+        ([3.0, 0.0, 0.0], [2.0, -1.0, -1.0]),
+        ([1.0, None, 0.0], [0.5, None, -0.5]),
+        ([0.1, 0.1, 0.1], [0.0, 0.0, 0.0]),
+        ([0.1, None, 0.1], [0.0, None, 0.0]),
+        ([1.0, None, None], [0.0, None, None]),
+        ([None, None], [None, None]),
+        ([5.0], [0.0]),
+        ([], []),
+    ],
+)
+def test_advantage_is_reward_minus_mean_of_valid_samples(
+    rewards: list[float | None], expected: list[float | None]
+) -> None:
+    assert group_advantages(rewards, normalize_by_std=False) == expected
+
+
+def test_normalized_advantages_are_divided_by_the_sample_standard_deviation() -> None:
+    # mean 1, squared distances 4 + 1 + 1 = 6, variance 6 / 2 = 3
+    found = group_advantages([3.0, None, 0.0, 0.0], normalize_by_std=True)
+
+    std = math.sqrt(3.0) + 1e-6
+    assert found == [
+        pytest.approx(2.0 / std),
+        None,
+        pytest.approx(-1.0 / std),
+        pytest.approx(-1.0 / std),
+    ]
+
+
+def test_equal_rewards_give_exact_zeros_with_normalization_too() -> None:
+    assert group_advantages([0.1] * 3, normalize_by_std=True) == [0.0, 0.0, 0.0]
+
+
+def test_a_failed_sample_does_not_move_the_baseline() -> None:
+    with_failure = group_advantages([1.0, 0.25, None], normalize_by_std=False)
+
+    assert with_failure[:2] == group_advantages([1.0, 0.25], normalize_by_std=False)

@@ -1,0 +1,391 @@
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from starlette.responses import JSONResponse, Response
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.data.prompts import Composer
+from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.http.json_service import ONE_TRY
+from raggrpo_trainer.job_config import endpoint_headers
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
+from raggrpo_trainer.sample_failures import FailureCause
+from support.builders.reports import a_config
+from support.servers.faulty_server import FaultyServer, Received, always, search_r1, serving
+
+Write = Callable[[str], str]
+
+
+def a_byte_tokenizer() -> Any:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    table = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    table.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    table.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=table)
+
+
+TOKENIZER = a_byte_tokenizer()
+
+
+def tokens_of(text: str) -> list[int]:
+    tokens: list[int] = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    return tokens
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    text: str = TOKENIZER.decode(list(tokens))
+    return text
+
+
+@dataclass
+class ScriptedPool:
+    """Stands in for the engines: writes what the script says, within the request's limits."""
+
+    write: Write
+    """From the text so far to the text that follows."""
+    requests: list[GenerationRequest] = field(default_factory=list)
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
+        self.requests += requests
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: GenerationRequest) -> "asyncio.Future[Generation]":
+        text = self.write(text_of(request.prompt_ids))
+        for stop in request.stop:
+            before, found, _ = text.partition(stop)
+            text = before + found
+        tokens = tuple(tokens_of(text)[: request.max_tokens])
+        future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        future.set_result(Generation(tokens, (-0.5,) * len(tokens), "stop", policy_version=0))
+        return future
+
+
+def in_turn(*texts: str) -> Write:
+    remaining = iter(texts)
+    return lambda _: next(remaining)
+
+
+@asynccontextmanager
+async def collecting(
+    config: TrainerConfig, pool: ScriptedPool, env: Mapping[str, str] | None = None
+) -> AsyncIterator[Collector]:
+    headers = endpoint_headers(config.retrieval, env or {})
+    composer = Composer(config, TOKENIZER)
+    async with (
+        RetrievalClient(config.retrieval, headers, retry=ONE_TRY) as retrieval,
+        Rewards(config.reward, config.retrieval) as rewards,
+    ):
+        engines = cast(EnginePool, pool)
+        yield Collector(config, TOKENIZER, composer, engines, retrieval, rewards)
+    composer.close()
+
+
+async def collected(
+    config: TrainerConfig,
+    pool: ScriptedPool,
+    prompts: Sequence[Prompt],
+    n: int,
+    env: Mapping[str, str] | None = None,
+) -> tuple[Collector, Rollouts]:
+    async with collecting(config, pool, env) as collector:
+        batch = await collector.prepare(1, prompts, Sampling(n, temperature=1.0, top_p=1.0))
+        return collector, await collector.collect(batch)
+
+
+def a_prompt(index: int, text: str, context: str = "") -> Prompt:
+    return Prompt(index, text, query=text, answer=("right",), context=context)
+
+
+# --- mode Reward: the sales flow
+
+CONTEXT = "customer: what does a loan cost?"
+
+
+def fields(query: str) -> str:
+    values = {"user_profile": "a buyer", "rewritten_query": query, "history_summary": "asks"}
+    return f"Here it is:\n```json\n{json.dumps(values)}\n```"
+
+
+def a_sales_config(folder: Path, actor: str, reference: str, **retrieval: Any) -> TrainerConfig:
+    token = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
+    common = {"protocol": "RagChat", "headers": [token, {"name": "X-Team", "value": "sales"}]}
+    actor_endpoint = {
+        "name": "actor-8b",
+        "role": "Actor",
+        "url": actor,
+        "scoreThreshold": 0.5,
+        "topK": 2,
+        "extraBody": {"tenant_id": "acme"},
+        "cache": False,
+    }
+    reference_endpoint = {"name": "reference-32b", "role": "Reference", "url": reference}
+    return a_config(
+        folder,
+        {
+            "retrieval": {
+                "mode": "Reward",
+                "endpoints": [common | actor_endpoint, common | reference_endpoint],
+                **retrieval,
+            },
+            "reward.functions": [{"name": "RagScore"}, {"name": "Format", "weight": 0.1}],
+            "data.maxResponseLength": 256,
+        },
+    )
+
+
+SECRETS = {"RAGGRPO_SECRET_RAG_TOKEN": "Bearer xyz"}
+REFERENCE = always(
+    {
+        "results": [
+            {"id": "rates", "text": "rates", "score": 0.9},
+            {"id": "terms", "text": "terms", "score": 0.6},
+        ]
+    }
+)
+
+
+async def finds_what_was_asked(received: Received) -> Response:
+    query = received.body["rewritten_query"]
+    if query == "broken":
+        return JSONResponse({"error": "out of luck"}, 500)
+    if query == "odd":
+        return JSONResponse({"answers": []})
+    return JSONResponse({"results": [{"id": query, "text": query, "score": 0.8}]})
+
+
+async def a_sales_step(
+    folder: Path, *outputs: str, **retrieval: Any
+) -> tuple[Collector, Rollouts, FaultyServer, FaultyServer]:
+    async with serving(finds_what_was_asked) as actor, serving(REFERENCE) as reference:
+        config = a_sales_config(folder, actor.url, reference.url, **retrieval)
+        pool = ScriptedPool(in_turn(*outputs))
+        prompts = [a_prompt(7, "write the fields", CONTEXT)]
+        collector, rollouts = await collected(config, pool, prompts, len(outputs), SECRETS)
+        return collector, rollouts, actor, reference
+
+
+async def test_the_actors_fields_reach_its_endpoint_and_the_context_alone_the_reference(
+    tmp_path: Path,
+) -> None:
+    _, _, actor, reference = await a_sales_step(tmp_path, fields("rates"))
+
+    [asked] = actor.requests
+    assert asked.body == {
+        "context": CONTEXT,
+        "user_profile": "a buyer",
+        "rewritten_query": "rates",
+        "history_summary": "asks",
+        "score_threshold": 0.5,
+        "top_k": 2,
+        "tenant_id": "acme",
+    }
+    [compared] = reference.requests
+    assert compared.body == {"context": CONTEXT, "score_threshold": 0.95, "top_k": 3}
+    for received in (asked, compared):
+        assert received.headers["authorization"] == "Bearer xyz"
+        assert received.headers["x-team"] == "sales"
+
+
+async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_without_a_call(
+    tmp_path: Path,
+) -> None:
+    collector, rollouts, actor, reference = await a_sales_step(
+        tmp_path, fields("rates"), fields("terms"), fields("weather"), "no fields at all"
+    )
+
+    # 0.9 of 0.9 + 0.6; 0.6 of it; nothing of it; each with 0.1 for the format
+    assert [s.reward for s in rollouts.samples] == pytest.approx([0.7, 0.5, 0.1, 0.0])
+    assert [s.parts["Format"] for s in rollouts.samples] == [1.0, 1.0, 1.0, 0.0]
+    queries = sorted(r.body["rewritten_query"] for r in actor.requests)
+    assert queries == ["rates", "terms", "weather"]
+    assert len(reference.requests) == 1  # one context is asked for once
+    [group] = collector.groups(rollouts)
+    assert sum(group.advantages) == pytest.approx(0, abs=1e-6)
+
+
+async def test_a_failed_call_drops_its_sample_and_leaves_the_baseline_to_the_others(
+    tmp_path: Path,
+) -> None:
+    collector, rollouts, _, _ = await a_sales_step(
+        tmp_path, fields("rates"), fields("broken"), fields("weather"), maxFailureRatio=0.5
+    )
+
+    kept, lost, other = rollouts.samples
+    assert lost.failure.startswith("endpoint actor-8b: HttpStatus")
+    assert lost.reward is None
+    assert rollouts.scored == [kept, other]
+    [group] = collector.groups(rollouts)
+    assert len(group.completions) == 2
+    assert group.advantages[0] == pytest.approx(-group.advantages[1])
+    collector.check_failures(rollouts)
+
+
+async def test_with_zero_reward_a_failed_sample_keeps_its_place(tmp_path: Path) -> None:
+    collector, rollouts, _, _ = await a_sales_step(
+        tmp_path, fields("rates"), fields("broken"), onFailure="ZeroReward"
+    )
+
+    [group] = collector.groups(rollouts)
+    assert len(group.completions) == 2
+    assert group.advantages[0] > 0 > group.advantages[1]
+
+
+async def test_too_many_failures_end_the_attempt_with_endpoint_counts_and_an_example(
+    tmp_path: Path,
+) -> None:
+    outputs = [fields(query) for query in ("rates", "broken", "broken", "odd")]
+    collector, rollouts, _, _ = await a_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
+
+    with pytest.raises(TrainerError) as raised:
+        collector.check_failures(rollouts)
+
+    assert raised.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
+    message = str(raised.value)
+    assert "3 of 4 samples failed in one step, more than maxFailureRatio 0.7 allows" in message
+    assert "endpoint actor-8b" in message
+    assert "HttpStatus 2, MissingField 1" in message
+    assert "e.g. sample 7/1: " in message
+    assert "out of luck" in message
+    assert "reference-32b" not in message
+    assert rollouts.ledger.causes("endpoint actor-8b") == {
+        FailureCause.HTTP_STATUS: 2,
+        FailureCause.MISSING_FIELD: 1,
+    }
+
+
+# --- mode Search: retrieval inside the completion
+
+SEARCH = "<search>loans</search>"
+FOUND = "<information>[1] about loans\n</information>"
+
+
+def a_search_config(folder: Path, url: str, length: int, **retrieval: Any) -> TrainerConfig:
+    return a_config(
+        folder,
+        {
+            "retrieval": {
+                "mode": "Search",
+                "endpoints": [{"name": "kb", "url": url, "cache": False}],
+                "maxPassageTokens": 64,
+                **retrieval,
+            },
+            "data.maxResponseLength": length,
+        },
+    )
+
+
+async def one_search(config: TrainerConfig, write: Write) -> tuple[Sample, list[GenerationRequest]]:
+    pool = ScriptedPool(write)
+    _, rollouts = await collected(config, pool, [a_prompt(0, "question ")], n=1)
+    [sample] = rollouts.samples
+    return sample, pool.requests
+
+
+def asks_once(text: str) -> str:
+    return "<answer>right</answer>" if "<information>" in text else f"I look it up {SEARCH}"
+
+
+async def test_inserted_passages_are_read_by_the_policy_and_marked_not_sampled(
+    tmp_path: Path,
+) -> None:
+    async with serving(search_r1()) as kb:
+        sample, requests = await one_search(a_search_config(tmp_path, kb.url, 256), asks_once)
+
+    assert [r.body["queries"] for r in kb.requests] == [["loans"]]
+    whole = f"I look it up {SEARCH}{FOUND}<answer>right</answer>"
+    assert text_of(sample.token_ids) == whole
+    inserted = [
+        t for t, sampled in zip(sample.token_ids, sample.sampled, strict=True) if not sampled
+    ]
+    assert text_of(inserted) == FOUND
+    assert set(zip(sample.sampled, sample.logprobs, strict=True)) == {(True, -0.5), (False, 0.0)}
+    assert sample.text == f"I look it up {SEARCH}<answer>right</answer>"
+    assert sample.passages == ("about loans",)
+    assert sample.reward == 1.0
+    assert text_of(requests[1].prompt_ids) == f"question I look it up {SEARCH}{FOUND}"
+    assert sample.completion().sampled == tuple(sample.sampled)
+
+
+async def test_after_max_turns_searches_the_policy_is_asked_once_more_without_a_stop(
+    tmp_path: Path,
+) -> None:
+    async with serving(search_r1()) as kb:
+        config = a_search_config(tmp_path, kb.url, 1000, maxTurns=2)
+        sample, requests = await one_search(config, lambda _: SEARCH)
+
+    assert len(kb.requests) == 2
+    assert text_of(sample.token_ids) == f"{SEARCH}{FOUND}" * 2 + SEARCH
+    assert [r.stop for r in requests] == [("</search>",), ("</search>",), ()]
+    assert len({r.seed for r in requests}) == 3
+
+
+@pytest.mark.parametrize("length", [len(SEARCH), len(SEARCH) + 1, 40, len(SEARCH + FOUND), 100])
+async def test_search_results_never_exceed_the_token_budget(length: int, tmp_path: Path) -> None:
+    async with serving(search_r1()) as kb:
+        config = a_search_config(tmp_path, kb.url, length, maxTurns=8)
+        sample, requests = await one_search(config, lambda _: SEARCH)
+
+    assert length - 1 <= len(sample.token_ids) <= length
+    assert sample.sampled[-1]  # what was found always leaves room for an answer
+    assert all(request.max_tokens >= 1 for request in requests)
+    assert all(len(r.prompt_ids) - len("question ") + r.max_tokens == length for r in requests)
+
+
+async def test_a_failed_search_drops_the_sample_that_asked(tmp_path: Path) -> None:
+    async with serving(always({"error": "gone"}, status=404)) as kb:
+        config = a_search_config(tmp_path, kb.url, 256)
+        pool = ScriptedPool(lambda text: SEARCH if "ask" in text else "<answer>right</answer>")
+        prompts = [a_prompt(0, "ask "), a_prompt(1, "know ")]
+        _, rollouts = await collected(config, pool, prompts, n=1)
+
+    lost, kept = rollouts.samples
+    assert lost.failure.startswith("endpoint kb: HttpStatus")
+    assert lost.reward is None
+    assert (kept.failure, kept.reward) == ("", 1.0)
+
+
+# --- mode Prompt: retrieval before generation
+
+
+async def fails_for_broken(received: Received) -> Response:
+    if "broken" in received.body["queries"]:
+        return JSONResponse({"error": "out of luck"}, 500)
+    return await search_r1()(received)
+
+
+async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_and_no_other(
+    tmp_path: Path,
+) -> None:
+    async with serving(fails_for_broken) as kb:
+        retrieval = {
+            "mode": "Prompt",
+            "endpoints": [{"name": "kb", "url": kb.url}],
+            "maxFailureRatio": 0.4,
+        }
+        config = a_config(tmp_path, {"retrieval": retrieval})
+        pool = ScriptedPool(in_turn("right", "wrong", "right", "wrong"))
+        prompts = [a_prompt(i, text) for i, text in enumerate(["loans", "broken", "cars"])]
+        collector, rollouts = await collected(config, pool, prompts, n=2)
+
+    failed = [s.name for s in rollouts.samples if s.failure]
+    assert failed == ["1/0", "1/1"]
+    assert [s.reward for s in rollouts.samples] == [1.0, 0.0, None, None, 1.0, 0.0]
+    assert len(pool.requests) == 4  # nothing is generated for the lost prompt
+    assert "about loans" in text_of(pool.requests[0].prompt_ids)
+    assert len(collector.groups(rollouts)) == 2
+    collector.check_failures(rollouts)

@@ -1,0 +1,1 @@
+"""Checkpoints: the fence, the folder, saving, backups."""

@@ -1,0 +1,77 @@
+"""May a checkpoint be continued with this configuration? Compares values, loads nothing.
+
+`identity` holds what no setting shows, by a name for messages: digests of the model's
+architecture and tokenizer, the number of prompts.
+"""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.resume import resume_values
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.sampler import Cursor
+from raggrpo_trainer.errors import TrainerError
+
+from .folder import Meta
+
+NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+def meta_of(
+    config: TrainerConfig,
+    step: int,
+    cursor: Cursor,
+    metrics: Mapping[str, float],
+    *,
+    identity: Mapping[str, object] = NOTHING,
+) -> Meta:
+    """Describe a checkpoint of this configuration after `step` steps."""
+    return Meta(
+        step=step,
+        cursor=cursor,
+        world_size=config.world.num_ranks,
+        resume_hash=config.attempt.resume_hash,
+        resume_values=resume_values(config) | dict(identity),
+        metrics=metrics,
+    )
+
+
+def compare(
+    meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
+) -> list[str]:
+    """Return the values that differ from the checkpoint's, as "path: old → new"."""
+    old, new = meta.resume_values, resume_values(config) | dict(identity)
+    return [
+        f"{path}: {_shown(old.get(path))} → {_shown(new.get(path))}"
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    ]
+
+
+def check_compatible(
+    meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
+) -> list[str]:
+    """Return what is worth a note, such as another world size, which is resharded (B20).
+
+    Raises TrainerError CHECKPOINT_INCOMPATIBLE, naming every value that differs.
+    """
+    differing = compare(meta, config, identity=identity)
+    if differing or meta.resume_hash != config.attempt.resume_hash:
+        hashes = f"resumeHash: {meta.resume_hash} → {config.attempt.resume_hash}"
+        raise TrainerError(
+            ExitCode.CHECKPOINT_INCOMPATIBLE,
+            f"the checkpoint of step {meta.step} was made with other settings (old → new): "
+            f"{'; '.join(differing) or hashes}. Set them back, or give the job an empty "
+            "checkpoint.path",
+        )
+    ranks = config.world.num_ranks
+    if meta.world_size != ranks:
+        return [f"written by {meta.world_size} ranks, resharded to {ranks}"]
+    return []
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else f"{text[:117]}..."

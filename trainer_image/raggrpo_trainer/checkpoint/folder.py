@@ -1,0 +1,236 @@
+"""What a checkpoint folder looks like on disk, and which ones can be loaded. Never deletes.
+
+    <path>/step_00000100.e3/   shards of torch.distributed.checkpoint
+                               meta.json   step, data cursor, what the result depends on, metrics
+                               COMPLETE    last of all: who wrote it, every file with its size
+                               REJECTED    why it must not be used, if so
+
+No COMPLETE, no checkpoint.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import TypeAdapter
+
+from raggrpo_api.progress import CheckpointRef, SkippedCheckpoint
+from raggrpo_trainer.data.sampler import Cursor
+
+COMPLETE = "COMPLETE"
+META = "meta.json"
+REJECTED = "REJECTED"
+_NAME = re.compile(r"step_(\d{8,})\.e(\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointName:
+    """Steps done and the fencing epoch that wrote it; the greater one is the newer one."""
+
+    step: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"step_{self.step:08d}.e{self.epoch}"
+
+    @classmethod
+    def all_in(cls, path: Path) -> list[Self]:
+        """Return the names in a checkpoint path, newest first, complete or not."""
+        return cls.among(os.listdir(path) if path.is_dir() else [])
+
+    @classmethod
+    def among(cls, folders: Iterable[str]) -> list[Self]:
+        """Return those of the folders' names that are a checkpoint's, newest first."""
+        found = map(_NAME.fullmatch, folders)
+        return sorted((cls(int(m[1]), int(m[2])) for m in found if m), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a run needs besides model and optimiser, and what its result depends on."""
+
+    step: int
+    cursor: Cursor
+    """Where the data goes on."""
+    world_size: int
+    """Trainer ranks that wrote the shards."""
+    resume_hash: str
+    """Hash of what a checkpoint depends on; compared before it is loaded (B20)."""
+    resume_values: Mapping[str, Any]
+    """The settings behind that hash, by field path, to name what differs."""
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Content of COMPLETE."""
+
+    step: int
+    epoch: int
+    attempt: int
+    world_size: int
+    config_hash: str
+    time: str
+    """RFC 3339."""
+    score: float | None
+    """What `best` compares, larger is better; none: never the best."""
+    files: Mapping[str, int]
+    """Size in bytes by path inside the folder."""
+
+
+_META, _MARKER = TypeAdapter(Meta), TypeAdapter(Marker)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    folder: Path
+    marker: Marker
+    meta: Meta
+
+    @property
+    def name(self) -> CheckpointName:
+        """Return step and epoch."""
+        return CheckpointName(self.marker.step, self.marker.epoch)
+
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        return sum(self.marker.files.values())
+
+    @property
+    def score(self) -> float:
+        """Return what `best` compares; -inf where there is nothing to compare."""
+        return -math.inf if self.marker.score is None else self.marker.score
+
+    def ref(self) -> CheckpointRef:
+        """Return it as /progress reports it."""
+        marker = self.marker
+        return CheckpointRef(
+            step=marker.step,
+            path=str(self.folder),
+            time=marker.time,
+            world_size=marker.world_size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Which complete checkpoints count: those of `epoch`, and the older ones it accepted."""
+
+    epoch: int
+    accepted: frozenset[str]
+
+    def covers(self, name: CheckpointName) -> bool:
+        """Whether a complete checkpoint of this name may be used."""
+        return name.epoch == self.epoch or str(name) in self.accepted
+
+
+def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[SkippedCheckpoint]]:
+    """Return the loadable checkpoints, newest first, and the complete ones that are not, with why.
+
+    Folders without COMPLETE are remains of a killed save and not worth a word.
+    """
+    usable: list[Checkpoint] = []
+    skipped: list[SkippedCheckpoint] = []
+    for name in CheckpointName.all_in(path):
+        folder = path / str(name)
+        if not is_complete(folder):
+            continue
+        found = _read(folder, name, validity)
+        if isinstance(found, Checkpoint):
+            usable.append(found)
+        else:
+            skipped.append(SkippedCheckpoint(path=str(folder), reason=found))
+    return usable, skipped
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the folder was written to its end; not yet whether it still is whole."""
+    return (folder / COMPLETE).is_file()
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Return the size of every file below the folder by relative path."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
+
+
+def write_marker(folder: Path, marker: Marker) -> None:
+    """Make the folder a checkpoint: everything else reaches the disk first."""
+    sync_tree(folder)
+    write_atomically(folder / COMPLETE, json.dumps(asdict(marker), indent=1))
+    _sync(folder.parent)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that is there as a whole or not at all, also after a power cut."""
+    draft = path.with_name(f"{path.name}.tmp")
+    draft.write_text(text)
+    _sync(draft)
+    draft.replace(path)
+    _sync(path.parent)
+
+
+def parse_marker(text: bytes) -> Marker:
+    """Return the content of a COMPLETE file. Raises ValueError."""
+    return _MARKER.validate_python(json.loads(text))
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush all files and folders below to the disk."""
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            _sync(Path(parent, name))
+        _sync(Path(parent))
+
+
+def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint | str:
+    """Return the checkpoint, or why it cannot be used."""
+    if not validity.covers(name):
+        return f"finished after a later attempt than epoch {name.epoch} had begun, or copied here"
+    rejected = folder / REJECTED
+    if rejected.exists():
+        return f"rejected: {rejected.read_text()}"
+    try:
+        marker = parse_marker((folder / COMPLETE).read_bytes())
+    except (OSError, ValueError) as error:
+        return f"{COMPLETE} is unreadable: {_line(error)}"
+    damage = _damage(folder, name, marker)
+    if damage:
+        return damage
+    try:
+        meta = _META.validate_python(json.loads((folder / META).read_bytes()))
+    except (OSError, ValueError) as error:
+        return f"{META} is unreadable: {_line(error)}"
+    return Checkpoint(folder, marker, meta)
+
+
+def _damage(folder: Path, name: CheckpointName, marker: Marker) -> str:
+    if CheckpointName(marker.step, marker.epoch) != name:
+        return f"{COMPLETE} is of step {marker.step}, epoch {marker.epoch}"
+    found = sizes(folder)
+    for file, size in marker.files.items():
+        if file not in found:
+            return f"{file} is missing"
+        if found[file] != size:
+            return f"{file} has {found[file]} of {size} bytes"
+    return ""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,296 @@
+"""Save, keep and find checkpoints so that at no instant fewer than one is complete (A28).
+
+    store = CheckpointStore(config.checkpoint, fence, config.attempt.config_hash)
+    store.clean_up()                                     # when older ranks are dead
+    checkpoint = store.newest or store.restore()
+    store.save(meta_of(config, step, cursor, metrics), ranks.save, score=reward)
+
+All methods block: call them in a thread. What a folder holds is `checkpoint_folder`'s matter, who
+may write is `fence`'s, whether a configuration fits is `checkpoint_compatibility`'s.
+"""
+
+import errno
+import json
+import math
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_trainer.errors import TrainerError
+
+from . import backup as checkpoint_backup
+from .fence import Fence
+from .folder import (
+    COMPLETE,
+    META,
+    REJECTED,
+    Checkpoint,
+    CheckpointName,
+    Marker,
+    Meta,
+    discover,
+    is_complete,
+    sizes,
+    sync_tree,
+    write_atomically,
+    write_marker,
+)
+
+SPACE_FACTOR = 1.2
+"""Free space needed before a save, in sizes of the checkpoint before."""
+
+
+class SavePhase(StrEnum):
+    """Points of a save at which a drill may strike (B29)."""
+
+    SHARDS = "shards"
+    """The shards are written, nothing else."""
+    COMPLETE = "complete"
+    """All is on disk but the marker."""
+    RETENTION = "retention"
+    """The checkpoint is complete, older ones are not yet removed."""
+
+
+class CheckpointStore:
+    """The checkpoints of one job, written by the holder of the fence."""
+
+    def __init__(
+        self,
+        spec: CheckpointSpec,
+        fence: Fence,
+        config_hash: str,
+        *,
+        reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
+    ) -> None:
+        """`reached` is told every phase of a save and its step."""
+        self._spec, self._fence, self._config_hash = spec, fence, config_hash
+        self._reached = reached
+        self._path = fence.path
+        self._lock = threading.Lock()
+        self._held: set[CheckpointName] = set()
+        self.checkpoints, self.skipped = discover(self._path, fence.validity)
+        """Usable checkpoints, newest first; and complete ones that are not, with the reason."""
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """Return the one to resume from."""
+        return self.checkpoints[0] if self.checkpoints else None
+
+    @property
+    def best(self) -> Checkpoint | None:
+        """Return the one with the highest score."""
+        return best_of(self.checkpoints)
+
+    def save(
+        self, meta: Meta, save_shards: Callable[[Path], None], *, score: float | None = None
+    ) -> Checkpoint:
+        """Write a checkpoint, then remove those that need not be kept.
+
+        `save_shards` writes into the folder it is given and raises OSError where that fails.
+        A step that this attempt has saved already is not saved again. Raises TrainerError:
+        VOLUME_FULL, CHECKPOINT_WRITE_FAILED, and those of Fence.check.
+        """
+        with self._lock:
+            name = CheckpointName(meta.step, self._fence.epoch)
+            for existing in self.checkpoints:
+                if existing.name == name:
+                    return existing
+
+            def fill(folder: Path) -> None:
+                save_shards(folder)
+                self._reached(SavePhase.SHARDS, meta.step)
+                (folder / META).write_text(json.dumps(asdict(meta), indent=1))
+
+            checkpoint = self._write(name, fill, meta.world_size, score)
+            self._reached(SavePhase.RETENTION, meta.step)
+            self._remove_old()
+            return checkpoint
+
+    def reject(self, checkpoint: Checkpoint, reason: str) -> None:
+        """Mark a checkpoint so that no attempt uses it again, for instance after a failed load."""
+        with self._lock, _naming(checkpoint.folder):
+            write_atomically(checkpoint.folder / REJECTED, reason)
+            self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
+
+    def reject_all(self, folders: Collection[str], reason: str) -> None:
+        """Mark the checkpoints in these folders, but never the last one that can be used."""
+        for checkpoint in self.checkpoints:
+            if str(checkpoint.folder) in folders and len(self.checkpoints) > 1:
+                self.reject(checkpoint, reason)
+
+    def clean_up(self) -> None:
+        """Remove what killed attempts left half-written. Call it when their ranks are dead."""
+        with self._lock, _naming(self._path):
+            for name in CheckpointName.all_in(self._path):
+                folder = self._path / str(name)
+                if not is_complete(folder):
+                    shutil.rmtree(folder)
+            for leftover in self._path.glob(f"{names.EXPORT_DIR}.*.tmp"):
+                shutil.rmtree(leftover)
+
+    def export(self, write: Callable[[Path], None]) -> Path:
+        """Let `write` fill a folder, then put it in the place of the exported model."""
+        target = self._path / names.EXPORT_DIR
+        draft = target.with_name(f"{target.name}.e{self._fence.epoch}.tmp")
+        replaced = target.with_name(f"{target.name}.old.tmp")
+        with self._lock, _naming(draft):
+            for leftover in (draft, replaced):
+                shutil.rmtree(leftover, ignore_errors=True)  # mostly there is none
+            draft.mkdir()
+            write(draft)
+            sync_tree(draft)
+            self._fence.check()
+            if target.exists():
+                target.rename(replaced)
+            draft.rename(target)
+            shutil.rmtree(replaced, ignore_errors=True)
+        return target
+
+    def hold(self, checkpoint: Checkpoint) -> None:
+        """Keep retention off a checkpoint until it is released."""
+        self._held.add(checkpoint.name)
+
+    def release(self, checkpoint: Checkpoint) -> None:
+        """Let retention have it again."""
+        self._held.discard(checkpoint.name)
+
+    def back_up(self, checkpoint: Checkpoint) -> None:
+        """Copy a checkpoint, which has to be held, to checkpoint.backup.url."""
+        checkpoint_backup.copy_out(checkpoint, self._spec.backup.url, self._fence.check)
+
+    def restore(self) -> Checkpoint | None:
+        """Fetch the newest whole backup into this attempt's epoch; none where there is none."""
+        if not self._spec.backup.url:
+            return None
+        found = checkpoint_backup.newest(self._spec.backup.url)
+        if found is None:
+            return None
+        with self._lock:
+            name = CheckpointName(found.marker.step, self._fence.epoch)
+            return self._write(name, found.fetch, found.marker.world_size, found.marker.score)
+
+    def _write(
+        self,
+        name: CheckpointName,
+        fill: Callable[[Path], None],
+        world_size: int,
+        score: float | None,
+    ) -> Checkpoint:
+        """Write one folder, COMPLETE last; whatever fails leaves all others as they were."""
+        folder = self._path / str(name)
+        self._fence.check()
+        self._require_space()
+        try:
+            with _naming(folder):
+                shutil.rmtree(folder, ignore_errors=True)  # of a failed save of this attempt
+                folder.mkdir()
+                fill(folder)
+                marker = Marker(
+                    step=name.step,
+                    epoch=name.epoch,
+                    attempt=self._fence.holder.attempt,
+                    world_size=world_size,
+                    config_hash=self._config_hash,
+                    time=datetime.now(UTC).isoformat(timespec="seconds"),
+                    score=score,
+                    files=sizes(folder),
+                )
+                sync_tree(folder)
+                self._reached(SavePhase.COMPLETE, name.step)
+                self._fence.check()
+                write_marker(folder, marker)
+        except BaseException:
+            # The failure on its way says more than one of the removal; clean_up removes the rest.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
+        return next(c for c in self.checkpoints if c.name == name)
+
+    def _require_space(self) -> None:
+        if self.newest is None:
+            return
+        needed = SPACE_FACTOR * self.newest.size
+        if shutil.disk_usage(self._path).free < needed:
+            raise _volume_full(self._path, f"a checkpoint needs {_gib(needed)}")
+
+    def _remove_old(self) -> None:
+        """Remove every checkpoint folder older than the newest `keepLast`, but not the best.
+
+        That includes damaged, rejected and half-written ones. The marker goes first.
+        """
+        keep = kept(self.checkpoints, self._spec.keep_last, self._spec.keep_best)
+        recent = [c.name for c in self.checkpoints[: self._spec.keep_last]]
+        if len(recent) < self._spec.keep_last:
+            return
+        for name in CheckpointName.all_in(self._path):
+            if name in keep or name in self._held or name > recent[-1]:
+                continue
+            self._fence.check()
+            with _naming(self._path / str(name)):
+                _remove(self._path / str(name))
+        self.checkpoints = [c for c in self.checkpoints if c.folder.exists()]
+
+
+def kept(
+    checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: bool
+) -> frozenset[CheckpointName]:
+    """Return the names that stay: the newest `keep_last`, and the best."""
+    newest_first = sorted((c.name for c in checkpoints), reverse=True)
+    best = best_of(checkpoints) if keep_best else None
+    return frozenset(newest_first[:keep_last]) | ({best.name} if best else set())
+
+
+def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return the one with the highest score, the newer of equals; none where none has a score."""
+    scored = [c for c in checkpoints if c.score > -math.inf]  # which NaN is not either
+    return max(scored, key=lambda c: (c.score, c.name), default=None)
+
+
+def _remove(folder: Path) -> None:
+    (folder / COMPLETE).unlink(missing_ok=True)
+    sync_tree(folder)  # the marker is gone on the disk too before anything else is
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn an OSError into the trainer's own, naming the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        number = _errno(error)
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise _volume_full(path, f"{path} could not be written") from error
+        name = errno.errorcode.get(number, str(number))
+        raise TrainerError(
+            ExitCode.CHECKPOINT_WRITE_FAILED, f"cannot write {path} ({name}): {error}"
+        ) from error
+
+
+def _errno(error: OSError) -> int:
+    """Return the number of an OSError; Ray's copy of a rank's error holds it in its `cause`."""
+    return error.errno or getattr(getattr(error, "cause", None), "errno", None) or errno.EIO
+
+
+def _volume_full(path: Path, what: str) -> TrainerError:
+    volume = path
+    while not volume.is_mount():
+        volume = volume.parent
+    usage = shutil.disk_usage(volume)
+    return TrainerError(
+        ExitCode.VOLUME_FULL,
+        f"{what}: the volume at {volume} has {_gib(usage.free)} of {_gib(usage.total)} free; "
+        "enlarge it, remove files, or lower checkpoint.keepLast",
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

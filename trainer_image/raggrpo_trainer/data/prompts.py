@@ -1,0 +1,264 @@
+"""Turn prompts and passages into tokens, ahead of the step that needs them.
+
+    composer = Composer(config, tokenizer)
+    source = PromptSource(config, prompts, composer)
+    batch, cursor = await source.next_batch(cursor, size)
+    composed = await composer.compose(prompt, passages, seed)
+
+What is prepared ahead never moves the cursor: whoever saves a cursor saves the one it has used.
+"""
+
+import asyncio
+import bisect
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
+from raggrpo_api.trainer_config import TrainerConfig
+
+from .prompt_files import Prompt, read_prompts, stage_files
+from .sampler import Cursor, Sampler, permutation
+
+__all__ = [
+    "ComposedPrompt",
+    "Composer",
+    "Prompt",
+    "PromptSource",
+    "PromptTooLong",
+    "Tokenizer",
+    "compose",
+    "cut_to_tokens",
+    "load_tokenizer",
+    "read_prompts",
+    "stage_files",
+]
+
+MAX_WORKERS = 16
+
+
+class Tokenizer(Protocol):
+    """What is used of a Hugging Face tokenizer."""
+
+    chat_template: Any
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
+        """Return {"input_ids": [...]}."""
+        ...
+
+    def apply_chat_template(
+        self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any:
+        """Return the text that the model was taught to see."""
+        ...
+
+
+class PromptTooLong(Exception):
+    """A prompt does not fit maxPromptLength and may not be truncated (C8)."""
+
+    def __init__(self, prompt: Prompt, tokens: int, limit: int, num_passages: int) -> None:
+        super().__init__(
+            f"prompt {prompt.index} has {tokens} tokens with its {num_passages} passages, "
+            f"data.maxPromptLength is {limit}: raise it, lower retrieval.maxPassageTokens or topK, "
+            "or set data.allowTruncation: true"
+        )
+        self.tokens, self.limit = tokens, limit
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedPrompt:
+    """What the policy is asked."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    passages: tuple[str, ...]
+    """As they stand in the text: cut, and in the order shown."""
+    truncated: bool
+    """Whether passages or a part of the question were left out to make it fit."""
+
+
+GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+
+
+def load_tokenizer(path: str) -> Tokenizer:
+    """Return the tokenizer of a model folder.
+
+    AutoTokenizer replaces a generic tokenizer by the class that belongs to the model's type, and
+    with it its way of splitting text: what `tokenizer.json` says would be ignored without a word.
+    """
+    config = Path(path) / "tokenizer_config.json"
+    name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
+    tokenizer: Tokenizer
+    if name in GENERIC_TOKENIZERS:
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+    else:
+        from transformers import AutoTokenizer  # brings torch, which takes seconds
+
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    return tokenizer
+
+
+def compose(
+    prompt: Prompt,
+    passages: Sequence[str],
+    spec: RetrievalSpec,
+    tokenizer: Tokenizer,
+    *,
+    max_prompt_length: int,
+    allow_truncation: bool,
+    seed: int,
+) -> ComposedPrompt:
+    """Fill the templates and return at most `max_prompt_length` tokens.
+
+    `passages` come best first; they enter in mode Prompt only. With a chat template the text is
+    the user's message. With `allow_truncation` the last passages go first, then the question's
+    end. Raises PromptTooLong.
+    """
+    cut = [cut_to_tokens(text, spec.max_passage_tokens, tokenizer) for text in passages]
+
+    def attempt(num_passages: int, question: str) -> ComposedPrompt:
+        shown = cut[:num_passages]
+        if spec.shuffle_passages:
+            shown = [shown[i] for i in permutation(num_passages, seed)]
+        text = _rendered(_filled(question, shown, spec), tokenizer)
+        left_out = num_passages < len(cut) or question != prompt.text
+        return ComposedPrompt(_token_ids(text, tokenizer), text, tuple(shown), left_out)
+
+    def fits(composed: ComposedPrompt) -> bool:
+        return len(composed.token_ids) <= max_prompt_length
+
+    whole = attempt(len(cut), prompt.text)
+    if fits(whole):
+        return whole
+    if allow_truncation:
+        for number in reversed(range(len(cut))):
+            if fits(shorter := attempt(number, prompt.text)):
+                return shorter
+        length = _longest(
+            len(prompt.text),
+            lambda kept: len(attempt(0, prompt.text[:kept]).token_ids),
+            max_prompt_length,
+        )
+        if length > 0:
+            return attempt(0, prompt.text[:length])
+    raise PromptTooLong(prompt, len(whole.token_ids), max_prompt_length, len(cut))
+
+
+def cut_to_tokens(text: str, limit: int, tokenizer: Tokenizer) -> str:
+    """Return the longest beginning of the text that has at most `limit` tokens."""
+    if len(_token_ids(text, tokenizer)) <= limit:
+        return text
+    return text[: _longest(len(text), lambda kept: len(_token_ids(text[:kept], tokenizer)), limit)]
+
+
+class Composer:
+    """Composes in `data.numWorkers` threads, off the event loop (A18)."""
+
+    def __init__(self, config: TrainerConfig, tokenizer: Tokenizer) -> None:
+        self._config, self._tokenizer = config, tokenizer
+        cpus = len(os.sched_getaffinity(0))
+        self._threads = ThreadPoolExecutor(
+            min(config.data.num_workers, MAX_WORKERS, cpus), thread_name_prefix="compose"
+        )
+        self._begun: dict[int, Future[ComposedPrompt]] = {}
+
+    async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
+        """Return what the policy is asked, at once where it was begun ahead. As `compose`."""
+        begun = self._begun.pop(prompt.index, None)  # only where no passage is awaited
+        return await asyncio.wrap_future(begun or self._submit(prompt, passages, seed))
+
+    def begin(self, upcoming: Sequence[Prompt]) -> None:
+        """Begin with these prompts, unless they wait for passages; forget all others begun."""
+        if self._config.retrieval.mode is RetrievalMode.PROMPT:
+            return
+        begun, self._begun = self._begun, {}
+        for prompt in upcoming:
+            future = begun.pop(prompt.index, None) or self._begun.get(prompt.index)
+            self._begun[prompt.index] = future or self._submit(prompt, (), 0)
+        for future in begun.values():
+            future.cancel()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _submit(
+        self, prompt: Prompt, passages: Sequence[str], seed: int
+    ) -> "Future[ComposedPrompt]":
+        return self._threads.submit(
+            compose,
+            prompt,
+            passages,
+            self._config.retrieval,
+            self._tokenizer,
+            max_prompt_length=self._config.data.max_prompt_length,
+            allow_truncation=self._config.data.allow_truncation,
+            seed=seed,
+        )
+
+
+class PromptSource:
+    """Hands out batches by cursor, and has the following ones begun. Keeps no position."""
+
+    def __init__(
+        self, config: TrainerConfig, prompts: Sequence[Prompt], composer: Composer | None = None
+    ) -> None:
+        """Without a composer nothing is prepared ahead."""
+        self._prompts, self._composer = prompts, composer
+        self._sampler = Sampler(len(prompts), config.training.seed)
+        self._prefetch_factor = config.data.prefetch_factor
+        self._skipped_steps = frozenset(config.skipped_steps)
+
+    def start_of(self, step: int, cursor: Cursor, size: int) -> Cursor:
+        """Return where a step's batch begins: behind its own prompts if those are left out."""
+        return self._take(cursor, size)[1] if step in self._skipped_steps else cursor
+
+    async def next_batch(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:
+        """Return the prompts that follow the cursor, and the cursor behind them."""
+        batch, after = self._take(cursor, size)
+        if self._composer is not None:
+            ahead, _ = self._take(after, size * self._prefetch_factor)
+            self._composer.begin([*batch, *ahead])
+        return batch, after
+
+    def _take(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:
+        indices, after = self._sampler.next_batch(cursor, size)
+        return [self._prompts[index] for index in indices], after
+
+
+def _filled(question: str, passages: Sequence[str], spec: RetrievalSpec) -> str:
+    if spec.mode is not RetrievalMode.PROMPT:
+        return question
+    parts = [
+        spec.passage_template.format(index=index, text=text)
+        for index, text in enumerate(passages, 1)
+    ]
+    return spec.prompt_template.format(passages="".join(parts), prompt=question)
+
+
+def _rendered(text: str, tokenizer: Tokenizer) -> str:
+    if not tokenizer.chat_template:
+        return text
+    message = {"role": "user", "content": text}
+    rendered: str = tokenizer.apply_chat_template(
+        [message], tokenize=False, add_generation_prompt=True
+    )
+    return rendered
+
+
+def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _longest(count: int, tokens: Callable[[int], int], limit: int) -> int:
+    """Return the largest number up to `count` that makes at most `limit` tokens; 0 for none.
+
+    Works on any tokenizer: cutting ids and decoding them may break characters or count anew.
+    """
+    return max(0, bisect.bisect_right(range(count + 1), limit, key=tokens) - 1)

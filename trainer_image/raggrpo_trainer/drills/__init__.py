@@ -1,0 +1,1 @@
+"""Faults struck on purpose, for drills and tests. Training imports nothing of this."""

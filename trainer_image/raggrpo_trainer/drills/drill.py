@@ -1,0 +1,111 @@
+"""Faults struck inside the real trainer, for drills and tests (B29). Does nothing unless asked."""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.checkpoint.folder import CheckpointName
+from raggrpo_trainer.checkpoint.store import SavePhase
+from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.host.pod_processes import PodProcess, send, this_process
+from raggrpo_trainer.ranks.ranks import Ranks
+
+from .faults import Faults
+
+log = logging.getLogger(__name__)
+
+FOR_EVER = 86_400.0
+
+
+class Drill:
+    """Strikes the faults that RAGGRPO_FAULT names when their moment comes."""
+
+    def __init__(self, faults: Faults, checkpoints: Path) -> None:
+        self._faults, self._checkpoints = faults, checkpoints
+        self._victims: dict[str, PodProcess] = {}
+        self._actors: dict[str, Any] = {}
+
+    def aim(self, ranks: Ranks, pool: EnginePool) -> None:
+        """Learn which processes there are to strike."""
+        self._victims = {
+            "driver": this_process(),
+            "rank": ranks.infos[-1].process,
+            "engine": pool.processes[0],
+        }
+        self._actors = {"rank": ranks.actors[-1], "engine": pool.engines[0]}
+
+    async def before_step(self, step: int) -> None:
+        """Strike what is due at the beginning of a step."""
+        for victim, process in self._victims.items():
+            if self._faults.due(f"kill-{victim}", step=step):
+                self._kill(process, victim, f"step {step}")
+        if self._faults.due("hang-driver", step=step):
+            log.warning("drill: the driver hangs at step %d", step)
+            time.sleep(FOR_EVER)  # noqa: ASYNC251 - blocking the loop is the fault
+        for victim, actor in self._actors.items():
+            if self._faults.due(f"hang-{victim}", step=step):
+                log.warning("drill: the %s hangs at step %d", victim, step)
+                actor.__ray_call__.remote(_hang)
+        if gib := self._faults.due("use-memory", step=step):
+            log.warning("drill: a rank takes %s GiB at step %d", gib, step)
+            self._actors["rank"].__ray_call__.remote(_use_memory, float(gib))
+        if self._faults.due("exit0", step=step):
+            log.warning("drill: exit 0 at step %d", step)
+            sys.stdout.flush()
+            os._exit(0)
+        if self._faults.due("freeze", step=step):
+            log.warning("drill: the driver stops itself at step %d", step)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self._faults.due("oom", step=step):
+            message = f"drill: the device is out of memory at step {step}"
+            raise TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message)
+        if seconds := self._faults.due("slow-step", step=step):
+            await asyncio.sleep(float(seconds))
+
+    def spoil(self, step: int, groups: Sequence[Group]) -> list[Group]:
+        """Return the step's groups, with a NaN advantage when that is due."""
+        if not self._faults.due("nan", step=step):
+            return list(groups)
+        return [
+            dataclasses.replace(group, advantages=(float("nan"),) * len(group.advantages))
+            for group in groups
+        ]
+
+    def during_save(self, phase: SavePhase, step: int) -> None:
+        """Strike what is due at this phase of a save."""
+        for victim, process in self._victims.items():
+            if self._faults.due(f"kill-{victim}", save=step, phase=str(phase)):
+                self._kill(process, victim, f"save {step}, {phase}")
+        if self._faults.due("corrupt-checkpoint", save=step, phase=str(phase)):
+            newest = max(CheckpointName.all_in(self._checkpoints))
+            shard = next((self._checkpoints / str(newest)).rglob("*.distcp"))
+            log.warning("drill: half of %s is cut off", shard)
+            os.truncate(shard, shard.stat().st_size // 2)
+        if seconds := self._faults.due("pause", save=step, phase=str(phase)):
+            log.warning("drill: save %d pauses at %s", step, phase)
+            time.sleep(float(seconds))
+
+    @staticmethod
+    def _kill(process: PodProcess, victim: str, when: str) -> None:
+        log.warning("drill: SIGKILL of the %s at %s", victim, when)
+        sys.stdout.flush()
+        send([process], signal.SIGKILL)
+
+
+def _hang(_: object) -> None:
+    time.sleep(FOR_EVER)
+
+
+def _use_memory(holder: Any, gib: float) -> None:
+    """Touch every page: memory that was only asked for is not taken."""
+    holder.drill = [bytearray(b"\1") * 2**26 for _ in range(int(gib * 2**4))]

@@ -1,0 +1,1 @@
+"""The driver of an attempt: builds the parts, runs the training loop."""

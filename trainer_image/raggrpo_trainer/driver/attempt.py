@@ -1,0 +1,325 @@
+"""The driver of one attempt: claims the checkpoint folder, builds the parts, runs the loop.
+
+Whatever happens ends in one exit code and one sentence in Progress.failure; restarts are decided
+by the operator.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from raggrpo_api import names
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.progress import Failure, Stage
+from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.checkpoint.backup_thread import BackupThread
+from raggrpo_trainer.checkpoint.compatibility import check_compatible
+from raggrpo_trainer.checkpoint.fence import Fence
+from raggrpo_trainer.checkpoint.store import CheckpointStore
+from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
+from raggrpo_trainer.data.prompts import Composer, PromptSource, Tokenizer, load_tokenizer
+from raggrpo_trainer.drills.drill import Drill
+from raggrpo_trainer.drills.faults import Faults
+from raggrpo_trainer.engines.engine_pool import EnginePool, engine_options
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.exchange.objective import Objective
+from raggrpo_trainer.exchange.precision import chosen_precision
+from raggrpo_trainer.host.placement import Placement
+from raggrpo_trainer.host.pod_processes import this_process
+from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.job_config import endpoint_headers, read_config
+from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.ranks.ranks import Ranks, end_older_ranks
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.validation import Validator
+
+from .driver_log import kept_output
+from .loop import Parts, Stopped, TrainState, train
+
+log = logging.getLogger(__name__)
+
+
+def main(env: Mapping[str, str] = os.environ) -> int:
+    """Run the attempt that RAGGRPO_CONFIG describes and return its exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        config = read_config(env)
+    except TrainerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return asyncio.run(_Attempt(config, env).run())
+
+
+class _Attempt:
+    """One attempt from its configuration to its exit code."""
+
+    def __init__(self, config: TrainerConfig, env: Mapping[str, str]) -> None:
+        self._config, self._env = config, env
+        self._faults = Faults.from_env(env, config.attempt.number)
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Return the exit code; the reason is reported before."""
+        config = self._config
+        register(attempt_folder(config), "driver")
+        try:
+            fence = await asyncio.to_thread(
+                Fence.claim,
+                Path(config.checkpoint.path),
+                config.attempt.job_uid,
+                config.attempt.job_name,
+                config.attempt.number,
+            )
+        except TrainerError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        # Not before the claim: another job may own the folder.
+        with kept_output(attempt_folder(config) / names.DRIVER_LOG):
+            return await self._run(fence)
+
+    async def _run(self, fence: Fence) -> int:
+        """Train as the holder of the checkpoint folder and say how it ended."""
+        config = self._config
+        ray.init(
+            address="auto",
+            namespace=names.ray_namespace(config.attempt.job_uid),
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Only now: connecting puts Ray's own handler in place, which exits without saving.
+            loop.add_signal_handler(number, self._stop.set)
+        port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
+        server = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
+        await server.watch([this_process()])  # a start can hang too, and be stopped
+        reporter = Reporter(config, fence.epoch, publish=server.publish)
+        failure = None
+        try:
+            await self._train(fence, reporter, server)
+        except Stopped as stopped:
+            failure = Failure(exit_code=ExitCode.PREEMPTED, message=str(stopped))
+        except TrainerError as error:
+            log.error("%s", error)
+            failure = Failure(exit_code=error.exit_code, message=str(error)[:1000])
+        except Exception as error:
+            traceback.print_exc()
+            failure = Failure(
+                exit_code=ExitCode.PROGRAM_ERROR, message=f"{type(error).__name__}: {error}"[:1000]
+            )
+        reporter.close(failure)
+        await server.flush()
+        if failure is None or failure.exit_code != ExitCode.SUPERSEDED:
+            fence.release()
+        return failure.exit_code if failure else ExitCode.DONE
+
+    async def _train(self, fence: Fence, reporter: Reporter, server: ProgressActor) -> None:
+        """Build ranks and engines side by side, resume, and run the loop."""
+        config = self._config
+        folder = attempt_folder(config)
+        drill = Drill(self._faults, Path(config.checkpoint.path))
+        reporter.stage(Stage.LOADING_MODEL)
+        await end_older_ranks(fence.epoch)
+        placement = await Placement.obtain(config)
+        ranks = Ranks.create(config, placement, fence.epoch, folder)
+        store = await asyncio.to_thread(self._open_store, fence, drill)
+        reading = asyncio.create_task(asyncio.to_thread(read_inputs, config))
+        precision = await _precision(config, ranks)
+        options = engine_options(config, precision)
+        pool = EnginePool(config, options, placement, fence.epoch, folder)
+        starting = asyncio.create_task(pool.start())
+        building = ranks.build(policy_arguments(config) | {"precision": precision})
+        inputs, _ = await asyncio.gather(reading, building)
+        tokenizer, train_prompts, validation_prompts = inputs
+        identity = identity_of(config, len(train_prompts))
+        reporter.measure(ranks.flops_probe(config.monitoring.flops_every_steps))
+        reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
+        state = await self._resume(store, ranks, reporter, identity)
+        reporter.stage(Stage.STARTING_ROLLOUT)
+        reused = await starting
+        log.info("engines %s", ["attached" if r else "started" for r in reused])
+        drill.aim(ranks, pool)
+
+        async def watch() -> None:
+            of_ranks = [info.process for info in ranks.infos]
+            await server.watch([this_process(), *of_ranks, *pool.processes])
+
+        pool.on_replaced = watch
+        await watch()
+        reporter.stage(Stage.WARMING_RETRIEVAL)
+        async with (
+            Rewards(config.reward, config.retrieval) as rewards,
+            retrieval_client(config, self._env) as retrieval,
+        ):
+            await warm_up(config, retrieval)
+            composer = Composer(config, tokenizer)
+            collector = Collector(config, tokenizer, composer, pool, retrieval, rewards)
+            parts = Parts(
+                config=config,
+                prompts=PromptSource(config, train_prompts, composer),
+                collector=collector,
+                validator=Validator(config, validation_prompts, collector),
+                pool=pool,
+                ranks=ranks,
+                store=store,
+                backups=BackupThread(store),
+                reporter=reporter,
+                drill=drill,
+                stop=self._stop,
+                identity=identity,
+            )
+            await train(parts, state)
+        await ranks.close()
+
+    def _open_store(self, fence: Fence, drill: Drill) -> CheckpointStore:
+        config = self._config
+        store = CheckpointStore(
+            config.checkpoint, fence, config.attempt.config_hash, reached=drill.during_save
+        )
+        store.clean_up()
+        if store.newest is None:
+            store.restore()
+        store.reject_all(config.rejected_checkpoints, "attempts from it lost the same step twice")
+        return store
+
+    async def _resume(
+        self,
+        store: CheckpointStore,
+        ranks: Ranks,
+        reporter: Reporter,
+        identity: Mapping[str, object],
+    ) -> TrainState:
+        """Load the newest checkpoint that can be read; one that cannot is marked and named."""
+        if self._faults.due("wrong-resume"):
+            reporter.resumed(0)
+            return TrainState()
+        while (checkpoint := store.newest) is not None:
+            for note in check_compatible(checkpoint.meta, self._config, identity=identity):
+                log.info("%s: %s", checkpoint.folder, note)
+            try:
+                await ranks.load(checkpoint.folder)
+            except TrainerError as error:
+                if error.exit_code is ExitCode.TRAINER_RANK_LOST:
+                    raise
+                await asyncio.to_thread(store.reject, checkpoint, f"cannot be loaded: {error}")
+                if store.newest is None:
+                    # The ranks may hold half of it: only a new attempt starts from a clean model.
+                    raise
+                continue
+            best, step = store.best, checkpoint.meta.step
+            reporter.resumed(
+                step, checkpoint.ref(), best.marker.step if best else None, store.skipped
+            )
+            return TrainState(step, checkpoint.meta.cursor, step)
+        reporter.resumed(0, skipped=store.skipped)
+        return TrainState()
+
+
+async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
+    """Return what to compute in; on a CPU that is tried out first, which takes seconds."""
+    wanted = config.training.precision
+    if wanted is Precision.FP32:
+        return wanted
+    if config.resources.device is Device.GPU:
+        return Precision.BF16
+    return chosen_precision(wanted, await ranks.measure_precision(config.model.path))
+
+
+def policy_arguments(config: TrainerConfig) -> dict[str, Any]:
+    """Return the keyword arguments of `policy.Policy` except rank and world size."""
+    algorithm, training = config.algorithm, config.training
+    return {
+        "model_path": config.model.path,
+        "device": "cpu" if config.resources.device == "CPU" else "cuda",
+        "precision": training.precision,
+        "attention": config.model.attention,
+        "row_layout": training.row_layout,
+        "tokens_per_micro_batch": training.tokens_per_micro_batch,
+        "temperature": config.rollout.temperature,
+        "objective": Objective(
+            clip_ratio_low=algorithm.clip_ratio_low,
+            clip_ratio_high=algorithm.clip_ratio_high,
+            importance_cap=algorithm.importance_cap,
+            kl_coefficient=algorithm.kl_coefficient,
+            loss_aggregation=algorithm.loss_aggregation,
+            max_response_length=config.data.max_response_length,
+        ),
+        "learning_rate": training.learning_rate,
+        "max_grad_norm": training.max_grad_norm,
+        "warmup_steps": training.warmup_steps,
+        "weight_decay": training.weight_decay,
+        "mini_batch_prompts": training.mini_batch_prompts,
+        "gradient_checkpointing": training.gradient_checkpointing,
+        "compile_layers": training.compile,
+        "seed": training.seed,
+    }
+
+
+def attempt_folder(config: TrainerConfig) -> Path:
+    """Return the folder of this attempt's records."""
+    return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)
+
+
+def read_inputs(config: TrainerConfig) -> tuple[Tokenizer, list[Prompt], list[Prompt]]:
+    """Return tokenizer, training and held-out prompts.
+
+    The prompts are read from copies on the pod's own disk if that is asked for (A6).
+    """
+    data = config.data
+    tokenizer = load_tokenizer(config.model.path)
+
+    def read(files: Sequence[str]) -> list[Prompt]:
+        if data.stage_to_local_disk:
+            files = stage_files(files, Path(tempfile.gettempdir()) / "raggrpo-data")
+        return read_prompts(files, data, config.retrieval, config.reward)
+
+    return tokenizer, read(data.train_files), read(data.validation_files)
+
+
+def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
+    """Return what a checkpoint depends on and no setting shows: model, tokenizer, data rows."""
+    found: dict[str, object] = {"data rows": rows}
+    for name in ("config.json", "tokenizer.json"):
+        path = Path(config.model.path) / name
+        if path.is_file():
+            found[f"model {name}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return found
+
+
+def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> RetrievalClient:
+    """Return the client of all endpoints, with secret headers taken from the environment."""
+    return RetrievalClient(
+        config.retrieval,
+        endpoint_headers(config.retrieval, env),
+        log_calls=config.monitoring.debug.rag_calls,
+    )
+
+
+async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
+    """Call every endpoint once before step 1; the first call of a service is slow (A4)."""
+    endpoints, limit = config.retrieval.endpoints, config.retrieval.warm_up_timeout_seconds
+    found = await asyncio.gather(*(retrieval.warm_up(e.name, limit) for e in endpoints))
+    for endpoint, seconds in zip(endpoints, found, strict=True):
+        log.info(
+            "endpoint %s answers: first call %.2f s, next %.3f s",
+            endpoint.name,
+            seconds.first_seconds,
+            seconds.next_seconds,
+        )

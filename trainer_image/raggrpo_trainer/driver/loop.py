@@ -1,0 +1,310 @@
+"""The training loop: one GRPO step reads from top to bottom.
+
+    prompts ─▶ rollouts (retrieve ⇄ generate ─▶ reward) ─▶ advantages ─▶ FSDP2 step
+       ▲                                                                    │
+       └── checkpoint when due ◀── report ◀── weights to the engines ◀──────┘
+
+Retrieval for the next step runs while this one trains; with `offPolicySteps: 1` its generation
+does too. The loop decides nothing about restarts: it ends, and the operator decides.
+"""
+
+import asyncio
+import logging
+import statistics
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.progress import Stage
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.checkpoint.backup_thread import BackupThread
+from raggrpo_trainer.checkpoint.compatibility import meta_of
+from raggrpo_trainer.checkpoint.store import CheckpointStore
+from raggrpo_trainer.data.prompts import PromptSource
+from raggrpo_trainer.data.sampler import Cursor
+from raggrpo_trainer.drills.drill import Drill
+from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.progress.step_record import StepRecord
+from raggrpo_trainer.ranks.ranks import Ranks
+from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
+from raggrpo_trainer.rollout.validation import Validator
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5}
+"""Largest |trainer - engine log-probability|; stale weights or a wrong head give whole nats."""
+PARITY_PROMPTS = 2
+LOOK_AT_STOP_SECONDS = 0.5
+
+
+class Stopped(Exception):
+    """SIGTERM or SIGINT arrived; everything up to the last finished step has been saved."""
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Where the run stands: all that a checkpoint holds besides model and optimiser."""
+
+    step: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    saved_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the loop works with; built by the driver."""
+
+    config: TrainerConfig
+    prompts: PromptSource
+    collector: Collector
+    validator: Validator
+    pool: EnginePool
+    ranks: Ranks
+    store: CheckpointStore
+    backups: BackupThread
+    reporter: Reporter
+    drill: Drill
+    stop: asyncio.Event
+    identity: Mapping[str, object]
+    """Digests of what no setting shows; a checkpoint is continued only where they are equal."""
+
+
+async def train(parts: Parts, state: TrainState) -> None:
+    """Run from the state to the target step, then validate and export."""
+    config, reporter = parts.config, parts.reporter
+    await _synchronise(parts, state.step)
+    await _check_parity(parts, state)
+    if config.validation.before_training and state.step == 0:
+        await _validate(parts, state, "before")
+    reporter.stage(Stage.FIRST_STEP)
+    ahead: asyncio.Task[_Next] | None = None
+    while state.step < config.training.total_steps:
+        step, began = state.step + 1, time.monotonic()
+        await parts.drill.before_step(step)
+        ready = await _interruptible(parts, state, ahead or _next(parts, state, False))
+        retrieved = time.monotonic()
+        rollouts = ready.rollouts
+        if rollouts is None:
+            rollouts = await _interruptible(parts, state, parts.collector.collect(ready.batch))
+        parts.collector.check_failures(rollouts)
+        groups = parts.drill.spoil(step, parts.collector.groups(rollouts))
+        after = TrainState(step, ready.cursor, state.saved_step)
+        if step < config.training.total_steps:
+            generate = config.training.off_policy_steps > 0
+            ahead = asyncio.create_task(_next(parts, after, generate))
+        training = time.monotonic()
+        metrics = await _trained(parts, groups, step)
+        syncing = time.monotonic()
+        await _synchronise(parts, step)
+        ended = time.monotonic()
+        seconds = {
+            "retrieve": retrieved - began,
+            **rollouts.seconds,
+            "train": syncing - training,
+            "sync": ended - syncing,
+        }
+        reporter.replaced(parts.pool.replacements)
+        reporter.step(step_record(step, rollouts, metrics, seconds, ended - began))
+        state.step, state.cursor = after.step, after.cursor
+        await _after_step(parts, state, rollouts)
+    await _finish(parts, state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """The next step's batch, and its rollouts when they were made ahead."""
+
+    batch: Batch
+    cursor: Cursor
+    rollouts: Rollouts | None
+
+
+async def _next(parts: Parts, state: TrainState, generate: bool) -> _Next:
+    config = parts.config
+    sampling = Sampling(config.rollout.n, config.rollout.temperature, config.rollout.top_p)
+    step, size = state.step + 1, config.data.train_batch_size
+    start = parts.prompts.start_of(step, state.cursor, size)
+    prompts, cursor = await parts.prompts.next_batch(start, size)
+    batch = await parts.collector.prepare(step, prompts, sampling)
+    return _Next(batch, cursor, await parts.collector.collect(batch) if generate else None)
+
+
+async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
+    await parts.pool.sleep()
+    of_ranks = await parts.ranks.step(groups, step)
+    metrics = of_ranks[0]
+    if metrics.non_finite:
+        raise TrainerError(
+            ExitCode.NON_FINITE,
+            f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}: look at "
+            "the step's samples, or lower training.learningRate",
+        )
+    on_device = max(each.device_memory_bytes or 0 for each in of_ranks)
+    on_host = max(each.host_memory_bytes for each in of_ranks)
+    return replace(metrics, host_memory_bytes=on_host, device_memory_bytes=on_device or None)
+
+
+async def _synchronise(parts: Parts, version: int) -> None:
+    """Give the ranks' weights to all engines."""
+    path, node = await parts.ranks.write_weights(version)
+    await parts.pool.wake()
+    await parts.pool.load_weights(version, path, node, parts.ranks.weights_reader(path))
+
+
+async def _check_parity(parts: Parts, state: TrainState) -> None:
+    """Prove that engines and trainer hold the same policy after the first weight sync."""
+    sampling = Sampling(n=1, temperature=parts.config.rollout.temperature, top_p=1.0)
+    prompts, _ = await parts.prompts.next_batch(state.cursor, PARITY_PROMPTS)
+    batch = await parts.collector.prepare(state.step, prompts, sampling)
+    rollouts = await parts.collector.collect(batch)
+    usable = [s.completion() for s in rollouts.samples if any(s.sampled)]
+    if not usable:
+        raise TrainerError(
+            ExitCode.RETRIEVAL_UNAVAILABLE,
+            f"no sample could be made for the self-check: {rollouts.ledger.message()}",
+        )
+    prompt_ids = [s.prompt_ids for s in rollouts.samples if any(s.sampled)]
+    groups = [Group(p, (c,), (1.0,)) for p, c in zip(prompt_ids, usable, strict=True)]
+    trainer_logprobs = await parts.ranks.logprobs(groups)
+    rollout_logprobs = [
+        [x for x, sampled in zip(c.rollout_logprobs, c.sampled, strict=True) if sampled]
+        for c in usable
+    ]
+    gap = max(
+        abs(a - b)
+        for ours, theirs in zip(trainer_logprobs, rollout_logprobs, strict=True)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    log.info("log-probabilities of trainer and engine differ by at most %.3g", gap)
+    limit = PARITY_TOLERANCE[parts.ranks.infos[0].precision]
+    if not gap <= limit:
+        raise TrainerError(
+            ExitCode.ROLLOUT_ENGINE_LOST,
+            "trainer and engine disagree after the weight sync: largest gap of log-probabilities "
+            f"{gap:.4g}, limit {limit:g}",
+        )
+
+
+async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) -> T:
+    """Await work that may be thrown away; on a stop signal save the last finished step at once."""
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(parts.stop.wait())
+    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not parts.stop.is_set():
+        return task.result()
+    task.cancel()
+    raise await _saved(parts, state)
+
+
+async def _saved(parts: Parts, state: TrainState) -> Stopped:
+    """Save the last finished step, unless it is saved, and return the reason to end with."""
+    if state.step > state.saved_step:
+        await _save(parts, state, None)
+    return Stopped(f"stopped by a signal after step {state.step}, saved")
+
+
+async def _after_step(parts: Parts, state: TrainState, rollouts: Rollouts) -> None:
+    """Validate, save and stop, as far as it is due."""
+    config = parts.config
+    step, last = state.step, state.step == config.training.total_steps
+    due = config.validation.every_steps
+    if due and step % due == 0 and not last:
+        await _validate(parts, state, "during")
+    every = config.checkpoint.every_steps
+    if last or (every and step % every == 0):
+        rewards = [s.reward for s in rollouts.scored if s.reward is not None]
+        await _save(parts, state, _mean(rewards))
+    parts.reporter.backed_up(parts.backups.outcomes())
+    parts.reporter.stage(Stage.TRAINING)
+    if parts.stop.is_set() and not last:
+        raise await _saved(parts, state)
+
+
+async def _save(parts: Parts, state: TrainState, score: float | None) -> None:
+    parts.reporter.stage(Stage.CHECKPOINTING)
+    began = time.monotonic()
+    metrics = {} if score is None else {"reward_mean": score}
+    meta = meta_of(parts.config, state.step, state.cursor, metrics, identity=parts.identity)
+    checkpoint = await asyncio.to_thread(parts.store.save, meta, parts.ranks.save, score=score)
+    state.saved_step = state.step
+    best = parts.store.best
+    parts.reporter.saved(
+        checkpoint.ref(), time.monotonic() - began, best.marker.step if best else None
+    )
+    backup = parts.config.checkpoint.backup
+    last = state.step == parts.config.training.total_steps
+    if backup.url and (last or state.step % backup.every_steps == 0):
+        parts.backups.offer(checkpoint)
+
+
+async def _validate(parts: Parts, state: TrainState, when: str) -> None:
+    parts.reporter.stage(Stage.VALIDATING)
+    result = await _interruptible(parts, state, parts.validator.measure(state.step))
+    parts.reporter.validated(when, state.step, result)
+
+
+async def _finish(parts: Parts, state: TrainState) -> None:
+    """Validate, export and report the end."""
+    if parts.config.validation.after_training:
+        await _validate(parts, state, "after")
+    parts.reporter.stage(Stage.EXPORTING)
+    folder = await asyncio.to_thread(parts.store.export, parts.ranks.export)
+    log.info("exported the model to %s", folder)
+    while not parts.stop.is_set():
+        if await asyncio.to_thread(parts.backups.wait, LOOK_AT_STOP_SECONDS):
+            break
+    parts.reporter.backed_up(parts.backups.outcomes())
+    parts.reporter.stage(Stage.FINISHED)
+
+
+def step_record(
+    step: int, rollouts: Rollouts, metrics: StepMetrics, seconds: dict[str, float], total: float
+) -> StepRecord:
+    """Return what is reported about a step (pure)."""
+    scored = rollouts.scored
+    rewards = [s.reward for s in scored if s.reward is not None]
+    names = sorted({name for s in scored for name in s.parts})
+    by_prompt: dict[int, set[float]] = {}
+    for sample in scored:
+        by_prompt.setdefault(id(sample.prompt), set()).add(sample.reward or 0.0)
+    lengths = [sum(s.sampled) for s in scored]
+    return StepRecord(
+        step=step,
+        reward_mean=_mean(rewards),
+        reward_std=statistics.pstdev(rewards) if rewards else None,
+        reward_parts={n: statistics.fmean(s.parts[n] for s in scored) for n in names},
+        exact_match=_mean([s.exact_match for s in scored]),
+        num_samples=len(rollouts.samples),
+        num_failed=len(rollouts.samples) - len(scored),
+        zero_variance=_mean([float(len(found) == 1) for found in by_prompt.values()]) or 0.0,
+        num_sampled_tokens=metrics.num_sampled_tokens,
+        num_trained_tokens=metrics.num_trained_tokens,
+        num_positions=metrics.num_positions,
+        response_tokens=_mean(lengths) or 0.0,
+        loss=metrics.loss,
+        grad_norm=metrics.grad_norm,
+        learning_rate=metrics.learning_rate,
+        mismatch_mean=metrics.mismatch_mean,
+        mismatch_max=metrics.mismatch_max,
+        importance_mean=metrics.importance_mean,
+        clip_fraction=metrics.clip_fraction,
+        kl=metrics.kl,
+        entropy=metrics.entropy,
+        seconds=seconds,
+        step_seconds=total,
+        rank_memory_bytes=metrics.host_memory_bytes,
+        device_memory_bytes=metrics.device_memory_bytes,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None

@@ -1,0 +1,1 @@
+"""vLLM engines as Ray actors and the driver's pool of them."""

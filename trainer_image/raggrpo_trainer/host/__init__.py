@@ -1,0 +1,1 @@
+"""The machine under the processes: memory, devices, placement, signals."""

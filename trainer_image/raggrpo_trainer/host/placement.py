@@ -1,0 +1,88 @@
+"""Placement of ranks and engines: one detached placement group that belongs to the Ray cluster.
+
+It outlives the driver, and so do the engines in it. One bundle stands for one pod.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.errors import TrainerError
+
+NAME = "pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundles:
+    """Resources of each pod, and which pod holds which rank and engine."""
+
+    resources: tuple[dict[str, float], ...]
+    of_rank: tuple[int, ...]
+    of_engine: tuple[int, ...]
+
+
+def bundles(config: TrainerConfig) -> Bundles:
+    """Return the pods that the job's ranks and engines need (pure)."""
+    world, nodes = config.world, config.resources.nodes
+    colocated = config.resources.placement == "Colocated"
+    of_rank = tuple(i * nodes // world.num_ranks for i in range(world.num_ranks))
+    if colocated:
+        of_engine = tuple(i * nodes // world.num_engines for i in range(world.num_engines))
+    else:
+        of_engine = tuple(nodes + i for i in range(world.num_engines))
+    resources: list[dict[str, float]] = []
+    for pod in range(nodes if colocated else nodes + world.num_engines):
+        ranks, engines = of_rank.count(pod), of_engine.count(pod)
+        cpu = ranks * world.cpus_per_rank + engines * world.cpus_per_engine
+        gpu = ranks * world.gpus_per_rank + engines * world.gpus_per_engine
+        resources.append({"CPU": cpu} | ({"GPU": gpu} if gpu else {}))
+    return Bundles(tuple(resources), of_rank, of_engine)
+
+
+class Placement:
+    """The job's placement group and the strategies of its actors."""
+
+    def __init__(self, group: PlacementGroup, shape: Bundles) -> None:
+        self._group, self._shape = group, shape
+
+    @classmethod
+    async def obtain(cls, config: TrainerConfig, timeout_seconds: float = 120.0) -> "Placement":
+        """Return the existing group if it has the right shape, else a new one."""
+        shape = bundles(config)
+        wanted = [dict(r) for r in shape.resources]
+        try:
+            group = ray.util.get_placement_group(NAME)
+            if [{k: v for k, v in b.items() if v} for b in group.bundle_specs] == wanted:
+                return cls(group, shape)
+            remove_placement_group(group)
+        except ValueError:
+            pass  # none yet
+        strategy = "STRICT_SPREAD" if len(wanted) > 1 and config.resources.nodes > 1 else "PACK"
+        group = placement_group(wanted, strategy=strategy, name=NAME, lifetime="detached")
+        try:
+            await asyncio.wait_for(group.ready(), timeout_seconds)
+        except TimeoutError as error:
+            raise TrainerError(
+                ExitCode.PROGRAM_ERROR,
+                f"the Ray cluster has no room for {wanted}; it has {ray.cluster_resources()}",
+            ) from error
+        return cls(group, shape)
+
+    def for_rank(self, rank: int) -> Any:
+        """Return the scheduling strategy of a trainer rank."""
+        return self._strategy(self._shape.of_rank[rank])
+
+    def for_engine(self, index: int) -> Any:
+        """Return the scheduling strategy of an engine."""
+        return self._strategy(self._shape.of_engine[index])
+
+    def _strategy(self, bundle: int) -> Any:
+        return PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=bundle
+        )

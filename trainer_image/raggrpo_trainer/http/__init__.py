@@ -1,0 +1,1 @@
+"""HTTP calls with retries and limits, for services that know nothing of training."""

@@ -1,0 +1,257 @@
+"""Post JSON to one HTTP service with retries, limits and a circuit breaker; it knows no protocol.
+
+A failure is a CallFailed with its cause. Neither headers nor their values get into any message.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import random
+import socket
+import ssl
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+
+from .pool import HttpPool
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request; ours is a switch
+
+EXCERPT_CHARACTERS = 200
+LATENCIES_KEPT = 4096
+SECRET_LENGTH = 8
+TOO_MANY_REQUESTS = 429
+
+# Its own generator: retries must not move the random numbers of the training.
+_jitter = random.Random()
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and after what delay a call is tried again; the delay doubles, ± 50 % jitter."""
+
+    retries: int = 2
+    first_delay_seconds: float = 0.5
+
+    def delay_seconds(self, retry: int) -> float:
+        """Return the delay before the retry numbered from 0."""
+        return self.first_delay_seconds * 2.0**retry * _jitter.uniform(0.5, 1.5)
+
+
+ONE_TRY = RetryPolicy(retries=0)
+
+JsonObject = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass
+class CircuitBreaker:
+    """Stops asking a service after `threshold` failed calls in a row.
+
+    Then one call per `pause_seconds` is let through as a probe, until one succeeds.
+    """
+
+    threshold: int = 10
+    pause_seconds: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+    _failures: int = 0
+    _next_probe: float = 0.0
+
+    def admits(self) -> bool:
+        """Return whether a call may be made now; a probe counts as made."""
+        if self._failures < self.threshold:
+            return True
+        now = self.clock()
+        if now < self._next_probe:
+            return False
+        self._next_probe = now + self.pause_seconds
+        return True
+
+    def succeeded(self) -> None:
+        """Close the circuit: the service has answered."""
+        self._failures = 0
+
+    def failed(self) -> None:
+        """Count a failure; from the threshold on, the pause starts anew with each."""
+        self._failures += 1
+        if self._failures >= self.threshold:
+            self._next_probe = self.clock() + self.pause_seconds
+
+
+@dataclass(frozen=True)
+class CallSummary:
+    """Calls of one service: how many were answered, in how many seconds, and what failed."""
+
+    answered: int
+    p50: float
+    p95: float
+    p99: float
+    failures: Mapping[FailureCause, int]
+
+
+@dataclass
+class CallStatistics:
+    """Collects latencies (of the newest 4,096 answered requests) and failures of one service."""
+
+    answered: int = 0
+    failures: Counter[FailureCause] = field(default_factory=Counter)
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
+
+    def record(self, seconds: float) -> None:
+        """Count an answered request."""
+        self.answered += 1
+        self._seconds.append(seconds)
+
+    def summary(self) -> CallSummary:
+        """Return percentiles by nearest rank, NaN while nothing was answered."""
+        ordered = sorted(self._seconds)
+        p50, p95, p99 = (_nearest_rank(ordered, percent) for percent in (50, 95, 99))
+        return CallSummary(self.answered, p50, p95, p99, dict(self.failures))
+
+
+class JsonService:
+    """One HTTP service that answers a posted JSON object with a JSON object."""
+
+    def __init__(
+        self,
+        http: HttpPool,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout_seconds: float,
+        max_concurrency: int,
+        retry: RetryPolicy,
+        breaker: CircuitBreaker,
+    ) -> None:
+        self.statistics = CallStatistics()
+        self._http = http
+        self._url = url
+        # A Secret made from a file often ends in a newline, which no header may.
+        self._headers = {name: value.strip() for name, value in headers.items()}
+        self._timeout_seconds = timeout_seconds
+        self._slots = asyncio.Semaphore(max_concurrency)
+        self._retry = retry
+        self._breaker = breaker
+        self._newest = ""  # failure, so that an open circuit can say why it is open
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for messages, without its query: some services want their key there."""
+        return self._url.partition("?")[0]
+
+    async def post(
+        self,
+        body: Mapping[str, Any],
+        parse: Callable[[JsonObject], T],
+        retry: RetryPolicy | None = None,
+    ) -> T:
+        """Return the parsed answer; ask again where that may help. Raises CallFailed."""
+        if not self._breaker.admits():
+            self.statistics.failures[FailureCause.CIRCUIT_OPEN] += 1
+            raise CallFailed(FailureCause.CIRCUIT_OPEN, f"not asked; before: {self._newest}")
+        try:
+            answer = parse(await self._post_again(body, retry or self._retry))
+        except CallFailed as failure:
+            self.statistics.failures[failure.cause] += 1
+            self._newest = str(failure)
+            if failure.transient:
+                self._breaker.failed()
+            else:
+                self._breaker.succeeded()  # it cannot serve this request, but it is there
+            raise
+        self._breaker.succeeded()
+        return answer
+
+    async def post_once(self, body: Mapping[str, Any], timeout_seconds: float) -> JsonObject:
+        """Ask once, whatever the circuit breaker says. Raises CallFailed."""
+        async with self._slots:
+            started = time.monotonic()
+            response = await self._send(body, timeout_seconds)
+            self.statistics.record(time.monotonic() - started)
+        if not response.is_success:
+            raise CallFailed(
+                FailureCause.HTTP_STATUS,
+                f"{response.status_code} {self._excerpt(response)}",
+                transient=response.is_server_error or response.status_code == TOO_MANY_REQUESTS,
+            )
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise CallFailed(FailureCause.BAD_JSON, self._excerpt(response)) from error
+        if not isinstance(answer, dict):
+            raise CallFailed(FailureCause.BAD_JSON, f"no JSON object: {self._excerpt(response)}")
+        return answer
+
+    async def _post_again(self, body: Mapping[str, Any], retry: RetryPolicy) -> JsonObject:
+        for number in range(retry.retries):
+            try:
+                return await self.post_once(body, self._timeout_seconds)
+            except CallFailed as failure:
+                if not failure.transient:
+                    raise
+            await asyncio.sleep(retry.delay_seconds(number))
+        return await self.post_once(body, self._timeout_seconds)
+
+    async def _send(self, body: Mapping[str, Any], timeout_seconds: float) -> httpx.Response:
+        content = json.dumps(body)  # escapes what is no valid UTF-8, unlike httpx's own `json=`
+        headers = {"content-type": "application/json"} | self._headers
+        try:
+            # A limit of httpx would hold for each phase of the call, not for the whole of it.
+            async with asyncio.timeout(timeout_seconds):
+                return await self._http.post(self._url, content, headers)
+        except TimeoutError as error:
+            raise CallFailed(
+                FailureCause.TIMEOUT, f"no answer in {timeout_seconds:g} s", transient=True
+            ) from error
+        except httpx.RequestError as error:
+            cause = classify(error)
+            transient = cause not in (FailureCause.TLS_FAILURE, FailureCause.BAD_JSON)
+            raise CallFailed(
+                cause,
+                self._without_secrets(str(error) or type(error).__name__),
+                transient=transient,
+            ) from None  # its words may hold a header
+
+    def _excerpt(self, response: httpx.Response) -> str:
+        return repr(self._without_secrets(response.text))
+
+    def _without_secrets(self, text: str) -> str:
+        """Return the start of `text`, with the header values that it may repeat taken out."""
+        for secret in _words_of(self._headers.values()):
+            text = text.replace(secret, "***")
+        return text[:EXCERPT_CHARACTERS]
+
+
+def classify(error: httpx.RequestError) -> FailureCause:
+    """Return what went wrong below HTTP, from the chain of errors that httpx wraps."""
+    match error:
+        case httpx.DecodingError():
+            return FailureCause.BAD_JSON
+        case httpx.ConnectError():
+            pass
+        case _:
+            return FailureCause.CONNECTION_LOST
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return FailureCause.DNS_FAILURE
+        if isinstance(cause, ssl.SSLError):
+            return FailureCause.TLS_FAILURE
+        cause = cause.__cause__ or cause.__context__
+    return FailureCause.CONNECTION_REFUSED
+
+
+def _words_of(values: Iterable[str]) -> list[str]:
+    # "Bearer abc…": the scheme is no secret and too short to be taken out of every sentence.
+    return [word for value in values for word in value.split() if len(word) >= SECRET_LENGTH]
+
+
+def _nearest_rank(ordered: list[float], percent: int) -> float:
+    return ordered[math.ceil(len(ordered) * percent / 100) - 1] if ordered else math.nan

@@ -1,0 +1,1 @@
+"""One rank's model and optimiser: packing, log-probabilities, loss, step."""

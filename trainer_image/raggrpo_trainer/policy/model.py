@@ -1,0 +1,106 @@
+"""The sharded model of one rank: a Hugging Face folder in, token log-probabilities out.
+
+Collective (all ranks build and call it together); must not know loss or optimiser.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.training import Precision, RowLayout
+
+from .attention import SHARED_PREFIX_ATTENTION
+from .logprobs import chunked_logprobs
+from .packing import MicroBatch
+
+
+class TokenLogprobs(nn.Module):
+    """A causal language model that returns the log-probabilities of a micro-batch's targets.
+
+    The output embedding is used inside this forward and not through the model's own head: FSDP has
+    it unsharded here, and the logits never exist as a whole.
+    """
+
+    def __init__(self, causal_lm: PreTrainedModel, temperature: float) -> None:
+        super().__init__()
+        self.causal_lm = causal_lm
+        self._temperature = temperature
+
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """Return log-probabilities [K] under the sampling temperature."""
+        rows = {} if batch.spans is None else {"shared_prefix": batch.spans}
+        hidden = self.causal_lm.base_model(
+            input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **rows
+        ).last_hidden_state
+        head = self.causal_lm.get_output_embeddings()
+        return chunked_logprobs(
+            # index_select, since the backward pass of hidden[source] adds in no fixed order
+            hidden.flatten(0, 1).index_select(0, batch.source),
+            head.weight,
+            batch.targets,
+            bias=head.bias,
+            temperature=self._temperature,
+        )
+
+
+def build_model(
+    model_path: str,
+    mesh: DeviceMesh,
+    *,
+    precision: Precision,
+    attention: Attention,
+    row_layout: RowLayout,
+    temperature: float,
+    gradient_checkpointing: bool = False,
+    compile_layers: bool = False,
+) -> TokenLogprobs:
+    """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
+
+    Each rank reads the whole model, 4 bytes of host memory per parameter until it is sharded.
+    Dropout is off. Raises ValueError when the attention cannot serve the row layout.
+    """
+    causal_lm = AutoModelForCausalLM.from_pretrained(
+        model_path,
+        dtype=torch.float32,
+        attn_implementation=attention_implementation(attention, row_layout),
+    ).eval()
+    layers = decoder_layers(causal_lm)
+    if gradient_checkpointing:
+        causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = bf16 if precision is Precision.BF16 else MixedPrecisionPolicy()
+    for layer in layers:
+        # A layer's own flag switches checkpointing on; its children stay in eval mode.
+        layer.training = gradient_checkpointing
+        if compile_layers:
+            layer.compile(dynamic=True)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    model = TokenLogprobs(causal_lm, temperature)
+    fully_shard(model, mesh=mesh, mp_policy=policy)  # in place
+    return model
+
+
+def attention_implementation(attention: Attention, row_layout: RowLayout) -> str:
+    """Return transformers' name of the attention that runs, also for reports (A32)."""
+    match row_layout, attention:
+        case RowLayout.SHARED_PREFIX, Attention.AUTO | Attention.SDPA:
+            return SHARED_PREFIX_ATTENTION
+        case RowLayout.SHARED_PREFIX, _:
+            raise ValueError(
+                f"model.attention: {attention} needs training.rowLayout: Padded;"
+                " shared-prefix rows bring their own attention"
+            )
+        case _, Attention.FLASH:
+            return "flash_attention_2"
+        case _, Attention.EAGER:
+            return "eager"
+    return "sdpa"
+
+
+def decoder_layers(causal_lm: PreTrainedModel) -> list[nn.Module]:
+    """Return the layers that the model itself declares indivisible."""
+    names = set(causal_lm._no_split_modules or ())
+    return [module for module in causal_lm.modules() if type(module).__name__ in names]

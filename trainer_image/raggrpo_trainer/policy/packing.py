@@ -1,0 +1,256 @@
+"""From groups of completions to micro-batches of tensors; pure, knows neither model nor ranks.
+
+    items(groups, weights) -> balance(items, num_ranks) -> plan(items, ...) -> micro_batch(rows)
+
+Every rank runs the first three for the whole batch (cheap integer work), hence all ranks agree on
+the number of micro-batches without talking, and builds tensors only for its own share.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from raggrpo_api.spec.training import RowLayout
+from raggrpo_trainer.exchange.groups import Completion, Group
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A completion that is computed, with what the loss needs to know about it."""
+
+    completion: Completion
+    advantage: float
+    weight: float
+    """Of each token's loss (loss.token_weights)."""
+    offset: int
+    """Place of its first sampled token among all sampled tokens of the batch."""
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The tokens fed to the model: nothing is predicted from the last sampled one on."""
+        last = max(i for i, sampled in enumerate(self.completion.sampled) if sampled)
+        return self.completion.token_ids[:last]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A prompt with those of its completions that are computed together."""
+
+    prompt_ids: tuple[int, ...]
+    targets: tuple[Target, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Positions of its shared-prefix row."""
+        return len(self.prompt_ids) + sum(len(target.inputs) for target in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where one prompt and its completions lie in a shared-prefix row, for the attention."""
+
+    start: int
+    prompt: int
+    """Number of prompt tokens, from `start` on."""
+    blocks: tuple[tuple[int, int], ...]
+    """(number, length) of runs of equally long completions, in the order of the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows of tokens, and the K sampled tokens among them as flat index tensors."""
+
+    input_ids: Tensor  # [B, T]
+    position_ids: Tensor  # [B, T]
+    spans: tuple[Span, ...] | None
+    """Shared-prefix rows (B = 1, any number of prompts); None: padded rows, plain causal."""
+    source: Tensor  # [K], flat position in B * T whose hidden state predicts the token
+    targets: Tensor  # [K], token ids
+    rollout_logprobs: Tensor  # [K]
+    advantages: Tensor  # [K]
+    weights: Tensor  # [K]
+    tokens: Tensor  # [K], place among all sampled tokens of the batch
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Return the same micro-batch on the device."""
+        return MicroBatch(
+            input_ids=self.input_ids.to(device),
+            position_ids=self.position_ids.to(device),
+            spans=self.spans,
+            source=self.source.to(device),
+            targets=self.targets.to(device),
+            rollout_logprobs=self.rollout_logprobs.to(device),
+            advantages=self.advantages.to(device),
+            weights=self.weights.to(device),
+            tokens=self.tokens.to(device),
+        )
+
+
+def items(
+    groups: Iterable[Group], weights: Iterable[float], *, skip_zero_advantage: bool
+) -> list[Item]:
+    """Return what has to be computed; `weights` are per completion, in the groups' order.
+
+    A completion without sampled tokens, and with `skip_zero_advantage` one whose advantage is 0,
+    has no gradient and is left out; a prompt without completions is left out too.
+    """
+    found = []
+    offset = 0
+    weight = iter(weights)
+    for group in groups:
+        targets = []
+        for completion, advantage in zip(group.completions, group.advantages, strict=True):
+            target = Target(completion, advantage, next(weight), offset)
+            offset += completion.num_sampled
+            if completion.num_sampled and (advantage != 0.0 or not skip_zero_advantage):
+                targets.append(target)
+        if targets:
+            targets.sort(key=lambda target: len(target.inputs))  # the attention batches equal ones
+            found.append(Item(group.prompt_ids, tuple(targets)))
+    return found
+
+
+def balance(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
+    """Share the items among ranks so that each has about as many tokens: longest first, greedy."""
+    shares: list[list[Item]] = [[] for _ in range(num_ranks)]
+    loads = [0] * num_ranks
+    for item in sorted(work, key=lambda item: -item.num_tokens):
+        rank = loads.index(min(loads))
+        shares[rank].append(item)
+        loads[rank] += item.num_tokens
+    return shares
+
+
+def plan(work: Sequence[Item], layout: RowLayout, token_budget: int) -> list[list[Item]]:
+    """Divide a rank's items into micro-batches of at most `token_budget` positions each.
+
+    An item above the budget is split by completions; a single completion above it is a
+    micro-batch of its own. Padded rows are grouped by length, so that little is padding.
+    """
+    if layout is RowLayout.PADDED:
+        return _plan_padded(work, token_budget)
+    pieces = [piece for item in work for piece in _split(item, token_budget)]
+    bins: list[list[Item]] = []
+    room: list[int] = []
+    for piece in sorted(pieces, key=lambda piece: -piece.num_tokens):
+        place = next((i for i, left in enumerate(room) if piece.num_tokens <= left), len(bins))
+        if place == len(bins):
+            bins.append([])
+            room.append(token_budget)
+        bins[place].append(piece)
+        room[place] -= piece.num_tokens
+    return bins
+
+
+def micro_batch(work: Sequence[Item], layout: RowLayout) -> MicroBatch:
+    """Build the tensors of one planned micro-batch.
+
+    Without items this is a single token that predicts nothing: a rank that has run out of work
+    still takes part in the collectives of the others.
+    """
+    work = work or [Item((0,), ())]
+    if layout is RowLayout.PADDED:
+        return _padded(work)
+    return _shared_prefix(work)
+
+
+def _split(item: Item, token_budget: int) -> Iterator[Item]:
+    room = token_budget - len(item.prompt_ids)
+    taken: list[Target] = []
+    used = 0
+    for target in item.targets:
+        size = len(target.inputs)
+        if taken and used + size > room:
+            yield Item(item.prompt_ids, tuple(taken))
+            taken, used = [], 0
+        taken.append(target)
+        used += size
+    yield Item(item.prompt_ids, tuple(taken))
+
+
+def _plan_padded(work: Sequence[Item], token_budget: int) -> list[list[Item]]:
+    rows = [Item(item.prompt_ids, (target,)) for item in work for target in item.targets]
+    bins: list[list[Item]] = []
+    for row in sorted(rows, key=lambda row: -row.num_tokens):
+        longest = bins[-1][0].num_tokens if bins else token_budget
+        if not bins or (len(bins[-1]) + 1) * longest > token_budget:
+            bins.append([])
+        bins[-1].append(row)
+    return bins
+
+
+def _shared_prefix(work: Sequence[Item]) -> MicroBatch:
+    ids: list[int] = []
+    positions: list[int] = []
+    sources: list[int] = []
+    spans = []
+    for item in work:
+        start, prompt = len(ids), len(item.prompt_ids)
+        ids += item.prompt_ids
+        positions += range(prompt)
+        for target in item.targets:
+            before = [start + prompt - 1, *range(len(ids), len(ids) + len(target.inputs))]
+            sources += _sampled(target, before)
+            ids += target.inputs
+            positions += range(prompt, prompt + len(target.inputs))
+        runs = groupby(len(target.inputs) for target in item.targets)
+        blocks = tuple((len(list(run)), length) for length, run in runs if length)
+        spans.append(Span(start, prompt, blocks))
+    return _tensors(work, [ids], [positions], tuple(spans), sources)
+
+
+def _padded(work: Sequence[Item]) -> MicroBatch:
+    width = max(item.num_tokens for item in work)
+    rows = []
+    sources: list[int] = []
+    for number, item in enumerate(work):
+        ids = list(item.prompt_ids)
+        for target in item.targets:
+            first = number * width + len(ids) - 1
+            sources += _sampled(target, range(first, first + len(target.inputs) + 1))
+            ids += target.inputs
+        rows.append(ids + [0] * (width - len(ids)))
+    return _tensors(work, rows, [list(range(width))] * len(rows), None, sources)
+
+
+def _sampled(target: Target, before: Sequence[int]) -> Iterator[int]:
+    """Yield the position before each sampled token; `before[i]` is that of token i."""
+    return (
+        place for place, sampled in zip(before, target.completion.sampled, strict=False) if sampled
+    )
+
+
+def _tensors(
+    work: Sequence[Item],
+    ids: list[list[int]],
+    positions: list[list[int]],
+    spans: tuple[Span, ...] | None,
+    sources: list[int],
+) -> MicroBatch:
+    targets: list[int] = []
+    logprobs: list[float] = []
+    advantages: list[float] = []
+    weights: list[float] = []
+    tokens: list[int] = []
+    for target in (target for item in work for target in item.targets):
+        completion, count = target.completion, target.completion.num_sampled
+        chosen = [i for i, sampled in enumerate(completion.sampled) if sampled]
+        targets += [completion.token_ids[i] for i in chosen]
+        logprobs += [completion.rollout_logprobs[i] for i in chosen]
+        advantages += [target.advantage] * count
+        weights += [target.weight] * count
+        tokens += range(target.offset, target.offset + count)
+    return MicroBatch(
+        input_ids=torch.tensor(ids),
+        position_ids=torch.tensor(positions),
+        spans=spans,
+        source=torch.tensor(sources, dtype=torch.long),
+        targets=torch.tensor(targets, dtype=torch.long),
+        rollout_logprobs=torch.tensor(logprobs),
+        advantages=torch.tensor(advantages),
+        weights=torch.tensor(weights),
+        tokens=torch.tensor(tokens, dtype=torch.long),
+    )

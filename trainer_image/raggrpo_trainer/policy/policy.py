@@ -1,0 +1,289 @@
+"""One FSDP2 rank of the policy: step, log-probabilities, export, state. Knows no Ray, no vLLM.
+
+    init_process_group(rank, world_size, "10.0.0.1", 29500, "cuda")
+    policy = Policy(model_path=..., rank=rank, world_size=world_size, ...)
+    metrics = policy.step(groups, step=7)               # the same groups on every rank
+    for name, tensor in policy.export_weights(): ...    # to the rollout engines
+    dcp.save(policy.state_dict(), checkpoint_id=folder)
+
+Every method is collective: all ranks call it with equal arguments. Each rank is given the whole
+batch and takes its own share of it; nothing needs to be counted over the network, and the result
+does not depend on the number of ranks.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.objective import Objective, token_weights
+from raggrpo_trainer.exchange.step_metrics import StepMetrics, UpdateSums, step_metrics
+from raggrpo_trainer.weights.export import full_parameters, write_folder
+
+from .loss import grpo_loss
+from .model import TokenLogprobs, build_model
+from .packing import Item, MicroBatch, balance, items, micro_batch, plan
+from .peak_memory import PeakMemory
+from .stopwatch import Stopwatch
+from .update_totals import UpdateTotals
+
+
+def init_process_group(
+    rank: int, world_size: int, master_addr: str, master_port: int, device: str
+) -> None:
+    """Join the ranks' process group; on a GPU it also carries CPU tensors, which DCP needs."""
+    dist.init_process_group(
+        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=f"tcp://{master_addr}:{master_port}",
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+class Policy:
+    """The trained model and its optimiser, sharded over all ranks of the process group."""
+
+    def __init__(
+        self,
+        *,
+        model_path: str,
+        rank: int,
+        world_size: int,
+        device: str,
+        precision: Precision,
+        attention: Attention,
+        row_layout: RowLayout,
+        tokens_per_micro_batch: int,
+        temperature: float,
+        objective: Objective,
+        learning_rate: float,
+        warmup_steps: int,
+        weight_decay: float,
+        max_grad_norm: float,
+        mini_batch_prompts: int = 0,
+        gradient_checkpointing: bool = False,
+        compile_layers: bool = False,
+        seed: int = 0,
+    ) -> None:
+        torch.manual_seed(seed)
+        self._rank, self._world_size, self._device = rank, world_size, torch.device(device)
+        self._row_layout, self._tokens_per_micro_batch = row_layout, tokens_per_micro_batch
+        self._objective, self._mini_batch_prompts = objective, mini_batch_prompts
+        self._learning_rate, self._warmup_steps = learning_rate, warmup_steps
+        self._max_grad_norm = max_grad_norm
+        self._model_path, self._precision = model_path, precision
+
+        mesh = init_device_mesh(device, (world_size,))
+        shared: dict[str, Any] = {
+            "precision": precision,
+            "attention": attention,
+            "row_layout": row_layout,
+            "temperature": temperature,
+        }
+        self._model = build_model(
+            model_path,
+            mesh,
+            gradient_checkpointing=gradient_checkpointing,
+            compile_layers=compile_layers,
+            **shared,
+        )
+        self._reference: TokenLogprobs | None = None
+        if objective.kl_coefficient > 0:
+            self._reference = build_model(model_path, mesh, **shared).requires_grad_(False)
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(), learning_rate, weight_decay=weight_decay, fused=True
+        )
+        self._allocate_moments()
+
+    @property
+    def attention(self) -> str:
+        """Transformers' name of the attention that runs."""
+        return str(self._model.causal_lm.config._attn_implementation)
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model; a tied head counts once."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @property
+    def device_name(self) -> str:
+        """The driver's name of the GPU; empty on a CPU."""
+        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
+
+    def step(self, groups: Sequence[Group], *, step: int) -> StepMetrics:
+        """Train on one batch: one update, or one per `mini_batch_prompts` prompts.
+
+        `step` counts from 1 and sets the learning rate. An update whose loss or gradient norm is
+        not finite is not made, nor are those after it, and `non_finite` says so. Without a group
+        that has anything to teach nothing is computed.
+        """
+        clock, memory = Stopwatch(self._device), PeakMemory(self._device)
+        rate = self._learning_rate * min(1.0, step / max(1, self._warmup_steps))
+        for parameters in self._optimizer.param_groups:
+            parameters["lr"] = rate
+        size = self._mini_batch_prompts or len(groups) or 1
+        work = [
+            self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
+            for first in range(0, max(1, len(groups)), size)
+        ]
+        clock.mark("pack")
+        # The first update starts from the old policy itself; the later ones must remember it.
+        old = [None, *(self._token_logprobs(part) for part in work[1:])]
+        clock.mark("old_logprobs")
+        updates: list[tuple[UpdateSums, float]] = []
+        finite = True
+        for part, old_logprobs in zip(work, old, strict=True):
+            if part.num_micro_batches and finite:
+                sums, grad_norm = self._accumulate_gradients(part, old_logprobs, clock)
+                updates.append((sums, grad_norm))
+                finite = math.isfinite(sums.loss) and math.isfinite(grad_norm)
+                if finite:
+                    self._optimizer.step()
+                self._optimizer.zero_grad()
+                clock.mark("optimizer")
+        return step_metrics(
+            updates,
+            learning_rate=rate,
+            non_finite=not finite,
+            num_sampled_tokens=sum(part.num_sampled_tokens for part in work),
+            seconds=clock.seconds(),
+            device_memory_bytes=memory.peak_bytes(),
+        )
+
+    def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        """Return the log-probabilities of each completion's sampled tokens, in order."""
+        work = self._work(groups, skip_zero_advantage=False)
+        flat = self._token_logprobs(work)
+        dist.all_reduce(flat)
+        lengths = [done.num_sampled for group in groups for done in group.completions]
+        return [part.tolist() for part in torch.split(flat, lengths)]
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (Hugging Face name, full tensor) one by one, a tied head only once.
+
+        Tensors are on the host, in the precision that the forward computes in, and may share
+        memory with the parameters: use them before the next step. Every rank must exhaust the
+        iterator, since each tensor is gathered when it is asked for.
+        """
+        dtype = torch.bfloat16 if self._precision is Precision.BF16 else torch.float32
+        for name, tensor in full_parameters(self._model.causal_lm, dtype):
+            yield name, tensor.cpu()
+
+    def release_cached_memory(self) -> None:
+        """Give back device memory that torch only keeps: engines may share the device (A26)."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def export_hf(self, folder: Path) -> None:
+        """Write a plain Hugging Face folder on rank 0, in the data type of the starting model."""
+        source = Path(self._model_path)
+        write_folder(self._model.causal_lm, source, folder, writes=self._rank == 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return sharded model and optimiser state for torch.distributed.checkpoint."""
+        model = self._model.causal_lm
+        return {
+            "model": get_model_state_dict(model),
+            "optimizer": get_optimizer_state_dict(model, self._optimizer),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state that `dcp.load` filled in place, written by any number of ranks."""
+        model = self._model.causal_lm
+        set_model_state_dict(model, state["model"])
+        set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
+
+    def _allocate_moments(self) -> None:
+        """Create AdamW's state before any step.
+
+        Else it appears at the first step or, one count too high, at the first checkpoint
+        (`get_optimizer_state_dict` makes an empty step), and saving would change the run.
+        """
+        for parameter in self._model.parameters():
+            self._optimizer.state[parameter] = {
+                "step": torch.zeros((), device=self._device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def _work(self, groups: Sequence[Group], *, skip_zero_advantage: bool) -> "_Work":
+        lengths = [done.num_sampled for group in groups for done in group.completions]
+        weights = token_weights(lengths, self._objective)
+        todo = items(groups, weights, skip_zero_advantage=skip_zero_advantage)
+        plans = [
+            plan(share, self._row_layout, self._tokens_per_micro_batch)
+            for share in balance(todo, self._world_size)
+        ]
+        return _Work(plans[self._rank], max(map(len, plans)), sum(lengths))
+
+    def _micro_batches(self, work: "_Work") -> Iterator[MicroBatch]:
+        """Yield as many micro-batches as every other rank does."""
+        for number in range(work.num_micro_batches):
+            rows = work.rows[number] if number < len(work.rows) else []
+            yield micro_batch(rows, self._row_layout).to(self._device)
+
+    def _accumulate_gradients(
+        self, work: "_Work", old_logprobs: Tensor | None, clock: Stopwatch
+    ) -> tuple[UpdateSums, float]:
+        totals = UpdateTotals(self._device)
+        for batch in self._micro_batches(work):
+            clock.mark("pack")
+            ref_logprobs = None
+            if self._reference is not None:
+                with torch.no_grad():
+                    ref_logprobs = self._reference(batch)
+                clock.mark("reference")
+            logprobs = self._model(batch)
+            terms = grpo_loss(
+                logprobs,
+                rollout_logprobs=batch.rollout_logprobs,
+                advantages=batch.advantages,
+                weights=batch.weights,
+                objective=self._objective,
+                old_logprobs=None if old_logprobs is None else old_logprobs[batch.tokens],
+                ref_logprobs=ref_logprobs,
+            )
+            totals.add(batch, logprobs, terms)
+            clock.mark("forward")
+            # FSDP averages over ranks, the weights already hold the global denominator
+            (terms.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
+            clock.mark("backward")
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        return totals.over_ranks(), norm.item()
+
+    @torch.no_grad()
+    def _token_logprobs(self, work: "_Work") -> Tensor:
+        """Return this rank's part of [num_sampled_tokens], zero elsewhere."""
+        flat = torch.zeros(work.num_sampled_tokens, device=self._device)
+        for batch in self._micro_batches(work):
+            flat[batch.tokens] = self._model(batch)
+        return flat
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One update's share of this rank."""
+
+    rows: list[list[Item]]
+    num_micro_batches: int
+    """Of the rank that has most."""
+    num_sampled_tokens: int
+    """Of all ranks, computed or not."""

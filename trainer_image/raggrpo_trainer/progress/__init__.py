@@ -1,0 +1,1 @@
+"""What an attempt reports: progress, history, metrics, experiment trackers."""

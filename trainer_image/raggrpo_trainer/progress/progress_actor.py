@@ -1,0 +1,81 @@
+"""The progress server as a detached Ray actor on the head: it outlives a driver that died.
+
+So the last progress of an attempt can still be read after its exit, and a blocked driver is seen.
+"""
+
+import logging
+import signal
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raggrpo_trainer.host.pod_processes import PodProcess, node_id, send
+
+from .driver_process import DriverProcess
+from .progress_server import ProgressServer
+
+log = logging.getLogger(__name__)
+
+NAME = "progress"
+
+
+class _Server:
+    """Runs inside the actor's process."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._watched: list[PodProcess] = []
+        self._driver = DriverProcess()
+        self._server = ProgressServer(
+            port, token=token, dump_stacks=self._dump_stacks, stop_driver=self._driver.stop
+        )
+
+    def update(self, progress: bytes, metrics: bytes) -> None:
+        """Take over what GET /progress and GET /metrics answer."""
+        self._server.update(progress, metrics)
+
+    def watch(self, processes: list[PodProcess]) -> None:
+        """Remember the processes whose stacks may be asked for, the driver of this pod first."""
+        self._watched = processes
+        self._driver.pid = processes[0].pid
+
+    def _dump_stacks(self) -> list[int]:
+        """Ask every known process for its stacks; returns who was asked."""
+        return send(self._watched, signal.SIGUSR1)
+
+
+class ProgressActor:
+    """The driver's handle."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._last: Any = None
+
+    def publish(self, progress: bytes, metrics: bytes) -> None:
+        """Send without waiting."""
+        self._last = self._actor.update.remote(progress, metrics)
+
+    async def watch(self, processes: list[PodProcess]) -> None:
+        """Name the processes whose stacks are dumped on demand; all must have registered."""
+        await self._actor.watch.remote(processes)
+
+    async def flush(self) -> None:
+        """Wait until the last update has arrived."""
+        if self._last is not None:
+            await self._last
+
+
+async def obtain_progress_actor(port: int, token: str) -> ProgressActor:
+    """Return the cluster's progress server, started if there is none."""
+    actor = (
+        ray.remote(_Server)
+        .options(
+            name=NAME,
+            get_if_exists=True,
+            lifetime="detached",
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id(), soft=False),
+        )
+        .remote(port, token)
+    )
+    return ProgressActor(actor)

@@ -1,0 +1,153 @@
+"""What an attempt tells the outside: progress, history, TensorBoard, metrics; off the step's path.
+
+    loop ─▶ Reporter (a few µs) ─▶ queue ─▶ one thread ─▶ metrics.e<epoch>.jsonl, event files
+                                                      └─▶ publish(progress, Prometheus text)
+
+Must not know Ray.
+"""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_api.trainer_config import TrainerConfig
+
+from .reporting_thread import Publish, ReportingThread, utc_now
+from .step_probes import Probe
+from .step_record import StepRecord
+
+if TYPE_CHECKING:
+    from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
+    from raggrpo_trainer.rollout.validation import ValidationResult
+
+RECENT_STEPS = 20
+MAX_SKIPPED = 32
+MAX_IN_PLACE = 16
+MAX_MESSAGE = 1000
+
+
+class Reporter:
+    """The loop's side: every call returns at once. Bugs of the thread are raised here."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        epoch: int,
+        *,
+        publish: Publish,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._stage_since = clock()
+        self._replacements = 0
+        self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
+        self._progress = Progress(
+            attempt=config.attempt.number,
+            epoch=epoch,
+            stage=Stage.CONNECTING,
+            total_steps=config.training.total_steps,
+        )
+        self._thread = ReportingThread(config, epoch, publish, self._current)
+        self._event("start", config_hash=config.attempt.config_hash)
+        self._thread.start()
+
+    def stage(self, stage: Stage) -> None:
+        """Say what the attempt does now; saying it again changes nothing."""
+        left, now = self._progress.stage, self._clock()
+        if stage is left:
+            return
+        seconds, self._stage_since = now - self._stage_since, now
+        self._update(stage=stage)
+        self._event("stage", stage=stage, left=left, seconds=seconds)
+
+    def resumed(
+        self,
+        step: int,
+        checkpoint: CheckpointRef | None = None,
+        best_step: int | None = None,
+        skipped: Sequence[SkippedCheckpoint] = (),
+    ) -> None:
+        """Say after which step the attempt goes on (0: a fresh start) and what it passed over."""
+        self._update(
+            step=step,
+            started_from_step=step,
+            checkpoint=checkpoint,
+            best_step=best_step,
+            skipped_checkpoints=list(skipped[:MAX_SKIPPED]),
+        )
+        path = checkpoint.path if checkpoint else ""
+        reasons = {s.path: s.reason for s in skipped}
+        self._event("resume", checkpoint=path, skipped=reasons)
+
+    def pinned(self, values: Mapping[str, str]) -> None:
+        """Say what Auto chose; it is kept for all attempts."""
+        self._update(pinned=dict(values))
+
+    def measure(self, probe: Probe) -> None:
+        """Measure this too, whenever it is due."""
+        self._thread.measure(probe)
+
+    def replaced(self, happened: Sequence[str]) -> None:
+        """Report what was replaced without ending the attempt; `happened` is all of it so far."""
+        for message in happened[self._replacements :]:
+            self._event("in_place", message=message)
+        if len(happened) > self._replacements:
+            self._replacements = len(happened)
+            self._update(in_place=list(happened[-MAX_IN_PLACE:]))
+
+    def step(self, record: StepRecord) -> None:
+        """Report a finished step."""
+        self._recent.append(record)
+        self._update(
+            step=record.step,
+            seconds_per_step=statistics.median(each.step_seconds for each in self._recent),
+        )
+        self._thread.put(record)
+
+    def saved(self, checkpoint: CheckpointRef, seconds: float, best_step: int | None) -> None:
+        """Report a complete checkpoint and how long saving it took."""
+        self._update(checkpoint=checkpoint, save_seconds=seconds, best_step=best_step)
+        self._event("checkpoint", path=checkpoint.path, seconds=seconds, best_step=best_step)
+
+    def backed_up(self, outcomes: "Sequence[BackupOutcome]") -> None:
+        """Report backups that have ended; a failure is told until one succeeds."""
+        for each in outcomes:
+            self._event("backup", of_step=each.step, failure=each.failure)
+            done = self._progress.backup_step if each.failure else each.step
+            self._update(backup_step=done, backup_failure=each.failure[:MAX_MESSAGE])
+
+    def validated(self, when: str, step: int, result: "ValidationResult") -> None:
+        """Report a validation `before`, `during` or `after` the training."""
+        self._event("validation", when=when, **{**asdict(result), "step": step})
+
+    def close(self, failure: Failure | None = None) -> None:
+        """Publish and write the end, and wait for it."""
+        self._update(failure=failure)
+        code, message = (failure.exit_code, failure.message) if failure else (0, "")
+        self._event("end", exit_code=code, message=message[:MAX_MESSAGE])
+        self._thread.finish()
+
+    def _update(self, **changes: object) -> None:
+        # One assignment: the thread sees the old progress or the new one, never half of it.
+        self._progress = self._progress.model_copy(update=changes)
+
+    def _event(self, event: str, **values: Any) -> None:
+        self._thread.put({"event": event, "step": self._progress.step, **values})
+
+    def _current(self) -> Progress:
+        """Return the progress as of now (called by the thread)."""
+        recent = [each.stage_seconds() for each in tuple(self._recent)]
+        medians = {
+            name: statistics.median(each.get(name, 0.0) for each in recent)
+            for name in (recent[-1] if recent else {})
+        }
+        now: dict[str, object] = {
+            "stage_seconds": self._clock() - self._stage_since,
+            "seconds_by_stage": medians,
+            "time": utc_now(),
+        }
+        return self._progress.model_copy(update=now)

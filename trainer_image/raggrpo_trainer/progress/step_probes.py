@@ -1,0 +1,51 @@
+"""Measurements that are too dear or too slow-moving for every step (A23, A29)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from raggrpo_trainer.host.host_memory import host_memory_bytes
+
+from .step_record import StepRecord
+
+FLOPS_PER_PARAMETER = 6
+"""Of one position, forward 2 and backward 4, attention left out (Kaplan et al. 2020, 2.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Numbers by name; `read` runs in the reporting thread when due, in mode Full every step."""
+
+    every_steps: int
+    read: Callable[[StepRecord], Mapping[str, float]]
+
+
+def host_memory_probe(every_steps: int) -> Probe:
+    """Measure `host_memory_bytes` of the driver's pod, `rank_memory_bytes` of the ranks' (A26)."""
+
+    def read(record: StepRecord) -> Mapping[str, float]:
+        of_ranks = record.rank_memory_bytes
+        return {"host_memory_bytes": host_memory_bytes(), "rank_memory_bytes": of_ranks}
+
+    return Probe(every_steps, read)
+
+
+def device_memory_probe(every_steps: int) -> Probe:
+    """Show `device_memory_bytes`: the step's peak on the rank that held most; none on CPUs."""
+
+    def read(record: StepRecord) -> Mapping[str, float]:
+        held = record.device_memory_bytes
+        return {} if held is None else {"device_memory_bytes": held}
+
+    return Probe(every_steps, read)
+
+
+def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Probe:
+    """Measure `train_tflops` per second of all ranks, and `mfu` where all their peaks are known."""
+    peak_tflops = sum(peaks) if all(peaks) else 0.0
+
+    def read(record: StepRecord) -> Mapping[str, float]:
+        work = FLOPS_PER_PARAMETER * parameters * record.num_positions
+        tflops = work / max(record.seconds["train"], 1e-9) / 1e12
+        return {"train_tflops": tflops} | ({"mfu": tflops / peak_tflops} if peak_tflops else {})
+
+    return Probe(every_steps, read)

@@ -1,0 +1,63 @@
+"""The job's run on Weights & Biases as the reporting thread sees it; must not import wandb."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from raggrpo_api.trainer_config import TrainerConfig
+
+from .wandb_process import END_SECONDS
+
+
+class WandbRun:
+    """One run for all attempts of the job, fed through a process that ends with this one."""
+
+    def __init__(self, config: TrainerConfig, env: Mapping[str, str] = os.environ) -> None:
+        monitoring, attempt = config.monitoring, config.attempt
+        self.place = f"W&B project {monitoring.wandb.project}"
+        options = {
+            "project": monitoring.wandb.project,
+            "run_id": attempt.job_uid,
+            "name": attempt.job_name,
+            "folder": monitoring.log_dir,
+        }
+        # Messages stay whole; the other side learns when this one is gone, however it ended.
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setblocking(False)
+        with theirs:
+            number = theirs.fileno()
+            program = (sys.executable, "-m", "raggrpo_trainer.progress.wandb_process")
+            self._process = subprocess.Popen(
+                [*program, str(number), json.dumps(options)],
+                pass_fds=[number],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's Ctrl-C is for the driver
+                env={"WANDB_ERROR_REPORTING": "false"} | _folders(monitoring.log_dir) | {**env},
+            )
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Hand over the scalars' points at a step. Raises OSError when they cannot be taken."""
+        try:
+            self._channel.send(json.dumps({"step": step, **scalars}).encode())
+        except BlockingIOError as full:
+            raise OSError("older points are still waiting for the W&B server") from full
+        except ConnectionError as ended:
+            raise OSError("its process has ended; the reason stands above") from ended
+
+    def close(self) -> None:
+        """Let it upload what is left, and wait for its end, which comes in `END_SECONDS`."""
+        self._channel.close()
+        try:
+            self._process.wait(END_SECONDS + 1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _folders(log_dir: str) -> dict[str, str]:
+    """Return the variables that keep W&B's files out of the home folder."""
+    names = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
+    return dict.fromkeys(names, f"{log_dir}/wandb")

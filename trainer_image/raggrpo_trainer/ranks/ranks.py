@@ -1,0 +1,177 @@
+"""The driver's handle on the FSDP2 ranks. What a rank does is in `rank_actor`."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.engines.engine_pool import end_actor
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.precision import MeasuredPrecision
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
+from raggrpo_trainer.host.placement import Placement
+from raggrpo_trainer.progress.step_probes import Probe, flops_probe
+
+from .rank_actor import RankActor, RankInfo
+
+
+class Ranks:
+    """All ranks of an attempt. The loss of one ends the attempt: its peers hang in collectives."""
+
+    def __init__(self, actors: list[Any]) -> None:
+        self.actors = actors
+        self.infos: list[RankInfo] = []
+
+    @classmethod
+    def create(
+        cls, config: TrainerConfig, placement: Placement, epoch: int, log_folder: Path
+    ) -> "Ranks":
+        """Start the ranks' processes; `build` makes them trainers."""
+        world = config.world
+        return cls(
+            [
+                ray.remote(RankActor)
+                .options(
+                    name=rank_name(epoch, rank),
+                    num_cpus=world.cpus_per_rank,
+                    num_gpus=world.gpus_per_rank,
+                    scheduling_strategy=placement.for_rank(rank),
+                    runtime_env={"env_vars": _environment(config)},
+                )
+                .remote(rank, world.num_ranks, str(log_folder))
+                for rank in range(world.num_ranks)
+            ]
+        )
+
+    async def measure_precision(self, model_path: str) -> MeasuredPrecision:
+        """Return what the ranks' processors do in either precision."""
+        found: list[MeasuredPrecision] = await self._all(
+            lambda a: a.measure_precision.remote(model_path), self.actors[:1]
+        )
+        return found[0]
+
+    async def build(self, arguments: dict[str, Any]) -> None:
+        """Join the ranks into one group and load the model. `arguments` are Policy's."""
+        [address] = await self._all(lambda a: a.address.remote(), self.actors[:1])
+        self.infos = await self._all(lambda a: a.build.remote(address, arguments))
+
+    def flops_probe(self, every_steps: int) -> Probe:
+        """Return the measurement of what share of their devices' arithmetic the ranks use."""
+        peaks = [info.peak_tflops for info in self.infos]
+        return flops_probe(every_steps, self.infos[0].parameters, peaks)
+
+    async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
+        """Train one step; every rank takes its share of the batch by itself."""
+        batch = ray.put(tuple(groups))
+        metrics: list[StepMetrics] = await self._all(lambda a: a.step.remote(batch, step))
+        return metrics
+
+    async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        """Return log-probabilities of the sampled tokens; every rank computes all of them."""
+        found: list[list[list[float]]] = await self._all(lambda a: a.logprobs.remote(groups))
+        return found[0]
+
+    async def write_weights(self, version: int) -> tuple[str, str]:
+        """Return path and node of a file with the current weights."""
+        paths = await self._all(lambda a: a.write_weights.remote(version))
+        return paths[0], self.infos[0].process.node
+
+    def weights_reader(self, path: str) -> Callable[[], Any]:
+        """Return a function that yields the file's bytes as a Ray reference."""
+        return lambda: self.actors[0].read_weights.remote(path)
+
+    def save(self, folder: Path) -> None:
+        """Write all shards; blocks (for use in a thread)."""
+        self._wait([a.save.remote(str(folder)) for a in self.actors])
+
+    def export(self, folder: Path) -> None:
+        """Write a Hugging Face folder; blocks (for use in a thread)."""
+        self._wait([a.export.remote(str(folder)) for a in self.actors])
+
+    async def load(self, folder: Path) -> None:
+        """Load a checkpoint into all ranks."""
+        await self._all(lambda a: a.load.remote(str(folder)))
+
+    async def close(self) -> None:
+        """Remove what the ranks left in shared memory."""
+        await self._all(lambda a: a.close.remote(), self.actors[:1])
+
+    async def _all(self, call: Callable[[Any], Any], actors: Iterable[Any] | None = None) -> Any:
+        return await self._gather([call(a) for a in (actors or self.actors)])
+
+    async def _gather(self, references: Sequence[Any]) -> Any:
+        """Await all results; the first failure counts, since the peers may hang for ever."""
+        tasks = [asyncio.ensure_future(_value(reference)) for reference in references]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failed = next((t for t in done if t.exception() is not None), None)
+        if failed is None:
+            return [task.result() for task in tasks]
+        for task in pending:
+            task.cancel()
+        raise await asyncio.to_thread(self._lost, failed.exception())
+
+    def _wait(self, references: list[Any]) -> None:
+        waiting = list(references)
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            try:
+                ray.get(done)
+            except (*ACTOR_LOST, RayTaskError) as error:
+                raise self._lost(error) from error
+
+    def _lost(self, error: BaseException | None) -> BaseException:
+        """Return the trainer's own error for a rank that failed; blocks."""
+        if isinstance(error, RayTaskError):
+            return _of_task(error)
+        if isinstance(error, ACTOR_LOST):
+            kills = {info.process.node: info.memory_kills for info in self.infos}
+            if killed_for_memory(error, kills):
+                return TrainerError(
+                    ExitCode.HOST_OUT_OF_MEMORY,
+                    "a trainer rank used up its pod's memory and was ended: raise resources.memory",
+                )
+            return TrainerError(ExitCode.TRAINER_RANK_LOST, f"a trainer rank died: {error}")
+        return error or RuntimeError("a rank failed without an error")
+
+
+def rank_name(epoch: int, rank: int) -> str:
+    """Return the actor name of a rank; the epoch tells old ones from new ones."""
+    return f"rank-{epoch}-{rank}"
+
+
+async def end_older_ranks(epoch: int) -> None:
+    """Kill the ranks of earlier epochs and wait until they are gone."""
+    names = [n for n in ray.util.list_named_actors() if n.startswith("rank-")]
+    old = [n for n in names if int(n.split("-")[1]) < epoch]
+    for name in old:
+        try:
+            actor = ray.get_actor(name)
+        except ValueError:
+            continue  # died by itself meanwhile
+        await end_actor(actor, name)
+
+
+async def _value(reference: Any) -> Any:
+    return await reference
+
+
+def _of_task(error: RayTaskError) -> BaseException:
+    """Return the trainer's own error for a call that a rank could not do."""
+    cause = error.as_instanceof_cause()
+    if "out of memory" in str(error).lower():
+        return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, str(error)[-600:])
+    if isinstance(cause, OSError | TrainerError):
+        return cause
+    return TrainerError(ExitCode.PROGRAM_ERROR, str(error)[-900:])
+
+
+def _environment(config: TrainerConfig) -> dict[str, str]:
+    threads = str(config.world.threads_per_rank)
+    return {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

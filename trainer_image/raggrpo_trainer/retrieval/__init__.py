@@ -1,0 +1,1 @@
+"""Retrieval endpoints: protocols, the client, and the stand-alone test of them."""

@@ -1,0 +1,66 @@
+"""Collect questions that many coroutines ask at about the same time into few calls."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from raggrpo_trainer.http.background_tasks import BackgroundTasks
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass
+class _Batch(Generic[Q]):
+    questions: list[Q] = field(default_factory=list)
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MicroBatcher(Generic[Q, A]):
+    """A batch leaves `window_seconds` after its first question, or when it is full.
+
+    `call` returns one outcome per question, in order; an exception among them is raised to the
+    one who asked that question.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[Q]], Awaitable[Sequence[A | BaseException]]],
+        tasks: BackgroundTasks,
+        *,
+        window_seconds: float,
+        max_size: int,
+    ) -> None:
+        self._call = call
+        self._tasks = tasks
+        self._window_seconds = window_seconds
+        self._max_size = max_size
+        self._open: _Batch[Q] | None = None
+        self._outcomes: asyncio.Task[Sequence[A | BaseException]]
+
+    async def ask(self, question: Q) -> A:
+        """Return the answer to `question`, asked together with its neighbours."""
+        if self._open is None:
+            self._open = _Batch()
+            self._outcomes = self._tasks.start(self._run(self._open))
+        batch, outcomes = self._open, self._outcomes
+        position = len(batch.questions)
+        batch.questions.append(question)
+        if len(batch.questions) == self._max_size:
+            self._open = None
+            batch.full.set()
+        # Shielded: one who gives up must not take the answer from the others.
+        outcome = (await asyncio.shield(outcomes))[position]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    async def _run(self, batch: _Batch[Q]) -> Sequence[A | BaseException]:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._window_seconds):
+                await batch.full.wait()
+        if self._open is batch:
+            self._open = None
+        return await self._call(batch.questions)

@@ -1,0 +1,203 @@
+"""`python -m …retrieval.rag_test SECONDS MOST`: RAG endpoints alone and under load.
+
+RAGGRPO_CONFIG holds the configuration; the result goes to standard output as JSON.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+
+from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, StepTest, Variant
+from raggrpo_api.spec.retrieval import (
+    EndpointProtocol,
+    EndpointRole,
+    RetrievalEndpoint,
+    RetrievalMode,
+)
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.http.json_service import CallStatistics
+from raggrpo_trainer.job_config import endpoint_headers, read_config
+from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
+
+from .client import RetrievalClient
+from .protocols import Question
+
+MORE = 1.1
+"""Times the answers of a second: with less than that more calls in flight only wait longer."""
+PAUSE_SECONDS = 0.1
+"""After a failed call: a service that refuses is not asked thousands of times."""
+INTERRUPTED = 130
+
+
+async def rag_test(
+    config: TrainerConfig, env: Mapping[str, str], *, seconds: float, most: int
+) -> RagTest:
+    """Measure one endpoint after the other with the questions of the job's data.
+
+    `seconds` is the length of one level of load, `most` the largest number of calls in flight.
+    Raises TrainerError for data that cannot be read and secrets that are not there.
+    """
+    headers = endpoint_headers(config.retrieval, env)
+    prompts = read_prompts(config.data.train_files, config.data, config.retrieval)
+    tests = [_Test(config, endpoint, headers, prompts) for endpoint in config.retrieval.external]
+    return RagTest(endpoints=[await test.run(seconds, most) for test in tests])
+
+
+def variants(
+    endpoint: RetrievalEndpoint, question: Question
+) -> Iterator[tuple[str, Question, RetrievalEndpoint]]:
+    """Yield a name, and a question and settings that differ from the job's in one thing (pure)."""
+    yield "as the job asks", question, endpoint
+    if endpoint.top_k > 1:
+        yield "topK 1", question, endpoint.model_copy(update={"top_k": 1})
+    if endpoint.protocol is EndpointProtocol.RAG_CHAT and endpoint.score_threshold:
+        open_to_all = endpoint.model_copy(update={"score_threshold": 0.0})
+        yield "scoreThreshold 0", question, open_to_all
+    if question.fields:
+        yield "context alone", Question(question.context), endpoint
+
+
+def saturation(levels: Sequence[LoadLevel]) -> int:
+    """Return from how many calls in flight on more bring nothing; 0: the last still did (pure)."""
+    for number, level in enumerate(levels[:-1]):
+        if all(each.per_second < MORE * level.per_second for each in levels[number + 1 :]):
+            return level.in_flight
+    return 0
+
+
+class _Test:
+    """One endpoint and what the job would ask it."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        endpoint: RetrievalEndpoint,
+        headers: Mapping[str, Mapping[str, str]],
+        prompts: Sequence[Prompt],
+    ) -> None:
+        self._config, self._endpoint, self._headers = config, endpoint, headers
+        self._prompts = prompts
+
+    async def run(self, seconds: float, most: int) -> EndpointTest:
+        name, url = self._endpoint.name, self._endpoint.shown_url
+        first = await self._one("first", self._question(0), self._endpoint)
+        if first.failure:
+            return EndpointTest(name=name, url=url, failure=first.failure)
+        levels: list[LoadLevel] = []
+        in_flight, numbers = 1, count(1)
+        while in_flight <= most:
+            levels.append(await self._level(in_flight, seconds, numbers))
+            if sum(levels[-1].failures.values()) > levels[-1].answered:
+                break  # more of it would tell nothing but the failure
+            in_flight *= 2
+        tried = variants(self._endpoint, self._question(0))
+        return EndpointTest(
+            name=name,
+            url=url,
+            first_seconds=first.seconds,
+            variants=[await self._one(*each) for each in tried],
+            levels=levels,
+            saturates_at=saturation(levels),
+            step=await self._step(),
+        )
+
+    async def _one(self, name: str, question: Question, endpoint: RetrievalEndpoint) -> Variant:
+        async with self._client(endpoint) as client:
+            began = time.monotonic()
+            try:
+                passages = await client.ask_once(endpoint.name, question)
+            except CallFailed as failure:
+                return Variant(name=name, failure=str(failure))
+            return Variant(name=name, passages=len(passages), seconds=time.monotonic() - began)
+
+    async def _level(self, in_flight: int, seconds: float, numbers: Iterator[int]) -> LoadLevel:
+        found = CallStatistics()
+        endpoint = self._endpoint.model_copy(update={"max_concurrency": in_flight})
+
+        async def ask_until(client: RetrievalClient, end: float) -> None:
+            while (asked := time.monotonic()) < end:
+                try:
+                    await client.ask_once(endpoint.name, self._question(next(numbers)))
+                except CallFailed as failure:
+                    found.failures[failure.cause] += 1
+                    await asyncio.sleep(PAUSE_SECONDS)
+                else:
+                    found.record(time.monotonic() - asked)
+
+        async with self._client(endpoint) as client:
+            began = time.monotonic()
+            callers = (ask_until(client, began + seconds) for _ in range(in_flight))
+            await asyncio.gather(*callers)
+            lasted = time.monotonic() - began
+        summary = found.summary()
+        p50, p95, p99 = (
+            value if summary.answered else None for value in (summary.p50, summary.p95, summary.p99)
+        )
+        return LoadLevel(
+            in_flight=in_flight,
+            answered=summary.answered,
+            per_second=summary.answered / lasted,
+            p50=p50,
+            p95=p95,
+            p99=p99,
+            failures={str(cause): number for cause, number in summary.failures.items()},
+        )
+
+    async def _step(self) -> StepTest:
+        """Ask what one step asks, with the job's own batches, retries and memory of answers."""
+        size, failed = self._config.data.train_batch_size, Counter[str]()
+        in_reward = self._config.retrieval.mode is RetrievalMode.REWARD
+        number = size * (self._config.rollout.n if in_reward else 1)
+        questions = [self._question(each // (number // size), each) for each in range(number)]
+        async with self._client(self._endpoint) as client:
+            began = time.monotonic()
+            calls = (
+                client.retrieve(self._endpoint.name, q.context, dict(q.fields), sample=str(i))
+                for i, q in enumerate(questions)
+            )
+            for ended in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(ended, RetrievalFailed):
+                    failed[str(ended.cause)] += 1
+                elif isinstance(ended, BaseException):
+                    raise ended
+            seconds = time.monotonic() - began
+        return StepTest(questions=number, seconds=seconds, failures=dict(failed))
+
+    def _client(self, endpoint: RetrievalEndpoint) -> RetrievalClient:
+        spec = self._config.retrieval.model_copy(update={"endpoints": [endpoint]})
+        return RetrievalClient(spec, self._headers)
+
+    def _question(self, number: int, sample: int | None = None) -> Question:
+        """Return the question of a prompt; the fields of an actor differ from sample to sample."""
+        prompt, spec = self._prompts[number % len(self._prompts)], self._config.retrieval
+        context = prompt.context or prompt.query
+        if spec.mode is not RetrievalMode.REWARD:
+            return Question(prompt.query)
+        if self._endpoint.role is not EndpointRole.ACTOR:
+            return Question(context)
+        words = f"{prompt.query} {number if sample is None else sample}"
+        return Question(context, tuple((name, words) for name in spec.actor_output.fields))
+
+
+def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
+    """Measure and write the result."""
+    seconds, most = float(arguments[0]), int(arguments[1])
+    try:
+        found = asyncio.run(rag_test(read_config(env), env, seconds=seconds, most=most))
+    except TrainerError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    sys.stdout.write(found.model_dump_json(by_alias=True) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

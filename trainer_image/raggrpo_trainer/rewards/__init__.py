@@ -1,0 +1,1 @@
+"""Rewards: built-in functions, Python hooks and HTTP judges."""

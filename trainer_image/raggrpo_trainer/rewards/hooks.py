@@ -1,0 +1,190 @@
+"""Rewards that run somebody else's code: a Python function of the user's, or an HTTP judge.
+
+Each failure concerns one sample and is a CallFailed (A13); only code that cannot be imported is
+an error of the job.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.http.json_service import CircuitBreaker, JsonObject, JsonService, RetryPolicy
+from raggrpo_trainer.http.pool import HttpPool
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+
+from .worker import IMPORT_SECONDS, as_number, load_function, raised
+
+NUM_PROCESSES = min(4, os.cpu_count() or 1)
+JUDGE_CONCURRENCY = 64
+JUDGE_FIELDS = ("prompt", "completion", "answer", "passages", "fields")
+
+Sample = dict[str, Any]
+"""What a hook sees of a sample: JSON values only."""
+
+
+class RewardHook(Protocol):
+    """Scores samples by code that is not ours."""
+
+    async def score(self, sample: Sample) -> float:
+        """Return a finite number. Raises CallFailed."""
+        ...
+
+    async def close(self) -> None:
+        """End what the hook has started."""
+        ...
+
+
+def python_reward(target: str, timeout_seconds: float) -> RewardHook:
+    """Return the hook for `package.module:function`.
+
+    A coroutine function runs on the trainer's event loop, an ordinary one in processes of its
+    own. Raises TrainerError (RewardCodeError) when it cannot be imported.
+    """
+    try:
+        function = load_function(target)
+    except ImportError as error:
+        raise TrainerError(
+            ExitCode.REWARD_CODE_ERROR,
+            f"{error}; check reward.functions[].python and reward.codeFrom",
+        ) from error
+    if inspect.iscoroutinefunction(function):
+        return CoroutineReward(function, timeout_seconds)
+    return ProcessReward(target, timeout_seconds)
+
+
+class CoroutineReward:
+    """A user's coroutine function; it waits for others, so it needs no process of its own."""
+
+    def __init__(
+        self, function: Callable[[Sample], Awaitable[object]], timeout_seconds: float
+    ) -> None:
+        self._function = function
+        self._timeout_seconds = timeout_seconds
+
+    async def score(self, sample: Sample) -> float:
+        """Return the awaited number. Raises CallFailed."""
+        limit = asyncio.timeout(self._timeout_seconds)
+        try:
+            async with limit:
+                value = await self._function(sample)
+        except Exception as error:  # the user's function may raise anything
+            if limit.expired():
+                raise _timed_out(self._timeout_seconds) from error
+            raise raised(error) from error
+        return as_number(value)
+
+    async def close(self) -> None:
+        """Do nothing: every call has ended with its caller."""
+
+
+class ProcessReward:
+    """A user's function in a few processes; one that hangs or crashes is replaced."""
+
+    def __init__(
+        self, target: str, timeout_seconds: float, num_processes: int = NUM_PROCESSES
+    ) -> None:
+        self._target = target
+        self._timeout_seconds = timeout_seconds
+        self._slots = asyncio.Semaphore(num_processes)
+        self._idle: list[Process] = []
+
+    async def score(self, sample: Sample) -> float:
+        """Return the function's number. Raises CallFailed."""
+        async with self._slots:
+            process = self._idle.pop() if self._idle else await self._start()
+            try:
+                reply = await self._ask(process, sample)
+            except BaseException:
+                # It may still be busy with this sample: it must not answer the next one.
+                if process.returncode is None:
+                    process.kill()
+                raise
+            self._idle.append(process)
+        answer = json.loads(reply)
+        if "score" in answer:
+            return float(answer["score"])
+        raise CallFailed(FailureCause(answer["cause"]), answer["detail"])
+
+    async def close(self) -> None:
+        """End the processes; those that are busy end with their caller."""
+        for process in self._idle:
+            process.kill()
+            await process.wait()
+        self._idle.clear()
+
+    async def _start(self) -> Process:
+        # The same import path as here, where the function has been imported already.
+        paths = os.pathsep.join(path for path in sys.path if path)
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "raggrpo_trainer.rewards.worker", self._target, str(self._timeout_seconds)),
+            stdin=PIPE,
+            stdout=PIPE,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+
+    async def _ask(self, process: Process, sample: Sample) -> bytes:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # The process limits itself; this is for a pipe held open by a child that it left behind.
+        limit = IMPORT_SECONDS + 2 * self._timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                process.stdin.write(json.dumps(sample).encode() + b"\n")
+                with suppress(ConnectionError):  # it is dead: reading says so too
+                    await process.stdin.drain()
+                reply = await process.stdout.readline()
+                if not reply:
+                    raise self._ended(await process.wait())
+                return reply
+        except TimeoutError as error:
+            raise _timed_out(limit) from error
+
+    def _ended(self, code: int) -> CallFailed:
+        if code == -signal.SIGALRM:
+            return _timed_out(self._timeout_seconds)
+        return CallFailed(FailureCause.RAISED, f"its process ended with code {code}")
+
+
+class HttpJudge:
+    """An HTTP service that scores a sample: {"score": number}."""
+
+    def __init__(
+        self, http: HttpPool, url: str, timeout_seconds: float, retry: RetryPolicy
+    ) -> None:
+        self._service = JsonService(
+            http,
+            url,
+            headers={},
+            timeout_seconds=timeout_seconds,
+            max_concurrency=JUDGE_CONCURRENCY,
+            retry=retry,
+            breaker=CircuitBreaker(),
+        )
+
+    async def score(self, sample: Sample) -> float:
+        """Post prompt, completion, answer, passages and fields; return the judge's number."""
+        body = {name: sample[name] for name in JUDGE_FIELDS}
+        return await self._service.post(body, _judged)
+
+    async def close(self) -> None:
+        """Do nothing: the connections are the pool's."""
+
+
+def _judged(answer: JsonObject) -> float:
+    if "score" not in answer:
+        raise CallFailed(FailureCause.MISSING_FIELD, "score: Field required")
+    return as_number(answer["score"])
+
+
+def _timed_out(seconds: float) -> CallFailed:
+    return CallFailed(FailureCause.TIMEOUT, f"no number in {seconds:g} s")

@@ -1,0 +1,218 @@
+"""What a completion is worth: built-in rewards, and the weighted sum of all of a job's terms.
+
+Pure arithmetic over one sample; what runs foreign code is in `reward_hooks`. A term that fails
+raises RewardFailed for its sample only (A13).
+"""
+
+import asyncio
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, Self, assert_never
+
+from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
+from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
+from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.http.pool import HttpPool
+from raggrpo_trainer.retrieval.protocols import Passage
+from raggrpo_trainer.sample_failures import CallFailed, RewardFailed
+
+from .hooks import JUDGE_CONCURRENCY, HttpJudge, RewardHook, Sample, python_reward
+from .text_match import contains, exact_match, f1
+
+BuiltIn = Literal[
+    RewardKind.EXACT_MATCH,
+    RewardKind.F1,
+    RewardKind.CONTAINS,
+    RewardKind.FORMAT,
+    RewardKind.RAG_SCORE,
+]
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSample:
+    """Everything that a reward may look at."""
+
+    name: str
+    """The id that log lines carry (A11)."""
+    prompt: str
+    completion: str
+    """What the policy wrote, without what it was given to read."""
+    answers: tuple[str, ...] = ()
+    """Accepted reference answers."""
+    context: str = ""
+    passages: tuple[str, ...] = ()
+    """Passages that the policy was given, mode Prompt or Search."""
+    fields: Mapping[str, str] | None = None
+    """The actor's fields, mode Reward; None when they did not parse."""
+    retrieved: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
+    """Passages by endpoint role, mode Reward; empty when no call was made."""
+
+    def as_json(self) -> Sample:
+        """Return what Python rewards and judges get; `answer` is the list of accepted ones."""
+        return {
+            "name": self.name,
+            "prompt": self.prompt,
+            "completion": self.completion,
+            "answer": list(self.answers),
+            "context": self.context,
+            "passages": list(self.passages),
+            "fields": None if self.fields is None else dict(self.fields),
+            "retrieved": {
+                str(role): [{"id": p.id, "text": p.text, "score": p.score} for p in passages]
+                for role, passages in self.retrieved.items()
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A sample's reward: the weighted sum, its parts by name before weighting, exact match."""
+
+    total: float
+    parts: Mapping[str, float]
+    exact_match: float
+    """Reported apart, whether it is part of the reward or not."""
+
+
+def final_answer(completion: str) -> str:
+    """Return the text of the last <answer>…</answer>, or the whole completion without one."""
+    answers: list[str] = _ANSWER.findall(completion)
+    return answers[-1] if answers else completion
+
+
+def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
+    """Return 1.0 for a completion of the form its mode asks for, else 0.0.
+
+    Reward: the actor's fields parsed. Search: there is an <answer> that is not blank. In modes
+    None and Prompt nothing is asked for but some text.
+    """
+    match mode:
+        case RetrievalMode.REWARD:
+            return float(sample.fields is not None)
+        case RetrievalMode.SEARCH:
+            return float(any(answer.strip() for answer in _ANSWER.findall(sample.completion)))
+        case RetrievalMode.NONE | RetrievalMode.PROMPT:
+            return float(bool(sample.completion.strip()))
+        case _:
+            assert_never(mode)
+
+
+def rag_score(
+    actor: Sequence[Passage], reference: Sequence[Passage], score_threshold: float
+) -> float:
+    """Return the share of the reference's results that the actor found too (design RagScore).
+
+    Σ score_ref[i] · [the actor returned i with a score ≥ threshold] / Σ score_ref, by passage id;
+    a negative score counts 0. Without anything to be found (Σ = 0) the share is defined as 0, so
+    that such a prompt's group has no variance and teaches nothing.
+    """
+    found = {passage.id for passage in actor if passage.score >= score_threshold}
+    weights = [(passage.id, max(passage.score, 0.0)) for passage in reference]
+    total = sum(weight for _, weight in weights)
+    return sum(weight for key, weight in weights if key in found) / total if total else 0.0
+
+
+class Rewards:
+    """A job's reward terms; an async context manager that ends what they have started."""
+
+    def __init__(
+        self, spec: RewardSpec, retrieval: RetrievalSpec, retry: RetryPolicy = RetryPolicy()
+    ) -> None:
+        """Import the Python rewards. Raises TrainerError (RewardCodeError) naming the function."""
+        if spec.code_from.path and spec.code_from.path not in sys.path:
+            sys.path.insert(0, spec.code_from.path)
+        self.empty_references = 0
+        """Samples scored 0 by RagScore because the reference endpoint found nothing."""
+        self._mode = retrieval.mode
+        self._score_threshold = _actor_threshold(retrieval)
+        self._http = HttpPool(JUDGE_CONCURRENCY)
+        self._hooks: list[RewardHook] = []
+        self._terms = [self._term(function, retry) for function in spec.functions]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            await hook.close()
+        await self._http.close()
+
+    async def score(self, sample: RewardSample) -> Score:
+        """Return the sample's reward. Raises RewardFailed for the first term that fails."""
+        # Every term ends before the sample does: nothing of it is left running.
+        outcomes = await asyncio.gather(
+            *(term.value(sample) for term in self._terms), return_exceptions=True
+        )
+        values: list[float] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            values.append(outcome)
+        return Score(
+            total=sum(t.weight * value for t, value in zip(self._terms, values, strict=True)),
+            parts={t.name: value for t, value in zip(self._terms, values, strict=True)},
+            exact_match=exact_match(final_answer(sample.completion), sample.answers),
+        )
+
+    def _term(self, function: RewardFunction, retry: RetryPolicy) -> "_Term":
+        match function.name:
+            case RewardKind.PYTHON:
+                name = function.python
+                hook = python_reward(name, function.timeout_seconds)
+            case RewardKind.HTTP:
+                name = f"Http {function.url.partition('?')[0]}"
+                hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry)
+            case kind:
+                return _Term(kind, function.weight, partial(self._built_in, kind))
+        self._hooks.append(hook)
+        return _Term(name, function.weight, partial(_ask_hook, hook, name))
+
+    async def _built_in(self, kind: BuiltIn, sample: RewardSample) -> float:
+        answer = final_answer(sample.completion)
+        match kind:
+            case RewardKind.EXACT_MATCH:
+                return exact_match(answer, sample.answers)
+            case RewardKind.F1:
+                return f1(answer, sample.answers)
+            case RewardKind.CONTAINS:
+                return contains(answer, sample.answers)
+            case RewardKind.FORMAT:
+                return format_score(sample, self._mode)
+            case RewardKind.RAG_SCORE:
+                return self._rag_score(sample)
+            case _:
+                assert_never(kind)
+
+    def _rag_score(self, sample: RewardSample) -> float:
+        if sample.fields is None:  # nothing was asked: Format says so
+            return 0.0
+        reference = sample.retrieved[EndpointRole.REFERENCE]
+        self.empty_references += not reference
+        return rag_score(sample.retrieved[EndpointRole.ACTOR], reference, self._score_threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    name: str
+    weight: float
+    value: Callable[[RewardSample], Awaitable[float]]
+
+
+async def _ask_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
+    try:
+        return await hook.score(sample.as_json())
+    except CallFailed as failure:
+        raise RewardFailed(name, failure.cause, failure.detail) from failure
+
+
+def _actor_threshold(retrieval: RetrievalSpec) -> float:
+    """Return the actor endpoint's scoreThreshold; only RagChat's scores are made for one."""
+    for endpoint in retrieval.endpoints:
+        if endpoint.role is EndpointRole.ACTOR and endpoint.protocol is EndpointProtocol.RAG_CHAT:
+            return endpoint.score_threshold
+    return 0.0

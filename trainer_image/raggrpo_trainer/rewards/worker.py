@@ -1,0 +1,85 @@
+"""`python -m raggrpo_trainer.rewards.worker`: runs one user's reward function, one call at a time.
+
+In a process of its own, because a reward that hangs or crashes must cost its sample only: a loop
+inside a regular expression, say, never lets another thread run. A line of JSON comes in per
+call, one goes out. Must stay light: importing torch here would cost seconds and gigabytes.
+"""
+
+import importlib
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+
+DETAIL_CHARACTERS = 300
+IMPORT_SECONDS = 120.0
+
+
+def load_function(target: str) -> Callable[[dict[str, Any]], Any]:
+    """Import `package.module:function`. Raises ImportError that names it and what is wrong."""
+    module_name, _, name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise ImportError(f"reward {target} cannot be imported: {_words(error)}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ImportError(f"reward {target}: module {module_name} has no function {name}")
+    return function  # type: ignore[no-any-return]
+
+
+def as_number(value: object) -> float:
+    """Return a reward as float. Raises CallFailed (NotANumber) for NaN, infinity and text."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise CallFailed(FailureCause.NOT_A_NUMBER, f"{value!r}"[:DETAIL_CHARACTERS])
+    return number
+
+
+def raised(error: Exception) -> CallFailed:
+    """Return the failure of a reward function that raised `error`."""
+    return CallFailed(FailureCause.RAISED, _words(error))
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS]
+
+
+def _answer(function: Callable[[dict[str, Any]], Any], sample: dict[str, Any]) -> dict[str, Any]:
+    try:
+        value = function(sample)
+    except Exception as error:  # the user's function may raise anything
+        failure = raised(error)
+        return {"cause": failure.cause, "detail": failure.detail}
+    try:
+        return {"score": as_number(value)}
+    except CallFailed as failure:
+        return {"cause": failure.cause, "detail": failure.detail}
+
+
+def main() -> None:
+    """Serve calls from standard input until it ends."""
+    target, timeout_seconds = sys.argv[1], float(sys.argv[2])
+    with os.fdopen(os.dup(1), "w", buffering=1) as replies:
+        os.dup2(2, 1)  # what the function prints goes to the log
+        # After this time the kernel ends the process, whatever it is caught in.
+        signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
+        function = load_function(target)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for line in sys.stdin:
+            signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
+            reply = _answer(function, json.loads(line))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            replies.write(json.dumps(reply) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Rollouts: a batch of prompts in, scored groups of completions out."""

@@ -1,0 +1,58 @@
+"""Parse what the actor wrote into its fields; pure, decides nothing about rewards."""
+
+import json
+import re
+from typing import assert_never
+
+from raggrpo_api.spec.retrieval import ActorFormat, ActorOutput
+
+
+def parse_actor_output(text: str, spec: ActorOutput) -> dict[str, str] | None:
+    """Return the fields that `spec` names, stripped, or None when one is absent, blank or no text.
+
+    JSON: the first object in the text, in a code fence or amid prose; other keys are ignored.
+    Tags: the first <field>…</field> of each. None means Format 0 and no RAG call.
+    """
+    match spec.format:
+        case ActorFormat.JSON:
+            found = _first_object(text)
+        case ActorFormat.TAGS:
+            found = {name: _first_tag(text, name) for name in spec.fields}
+        case _:
+            assert_never(spec.format)
+    fields: dict[str, str] = {}
+    for name in spec.fields:
+        value = found.get(name)
+        if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
+            return None
+        fields[name] = value.strip()
+    return fields
+
+
+def _first_object(text: str) -> dict[str, object]:
+    decoder = json.JSONDecoder()
+    for brace in re.finditer(r"\{", text):
+        try:
+            found, _ = decoder.raw_decode(text, brace.start())
+        except RecursionError:  # of absurd depth; trying each of its levels would take seconds
+            return {}
+        except ValueError:  # no object starts here
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _first_tag(text: str, name: str) -> str | None:
+    tag = re.escape(name)
+    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return found.group(1) if found else None
+
+
+def _is_unicode(value: str) -> bool:
+    # JSON can spell half a surrogate pair ("\ud83d"), which no request body may carry.
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

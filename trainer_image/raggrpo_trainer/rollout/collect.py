@@ -1,0 +1,302 @@
+"""One step's rollouts: a coroutine per sample, retrieve ⇄ generate → reward, all overlapped.
+
+    prompts ─▶ retrieve ─▶ compose ─▶ generate ─▶ reward ─▶ advantages ─▶ groups
+                  (mode Search: generate ⇄ retrieve, several turns)
+
+A failed call concerns its sample only (A13): it is counted with its cause, leaves its group's
+baseline, and the step goes on. Requests of one step enter the engine together and in order, so
+that jitter of the retrieval service changes nothing in what is sampled.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.retrieval import EndpointRole, FailurePolicy, RetrievalMode
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.data.prompts import Composer, PromptTooLong, cut_to_tokens
+from raggrpo_trainer.data.sampler import sample_seed
+from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
+from raggrpo_trainer.sample_failures import FailureLedger, SampleFailed
+
+from .actor_output import parse_actor_output
+from .advantage import group_advantages
+from .samples import Batch, Rollouts, Sample, Sampling
+
+log = logging.getLogger(__name__)
+
+SEARCH = re.compile(r"<search>(.*?)</search>\s*$", re.DOTALL)
+SEARCH_END = "</search>"
+MAX_SEED_TURNS = 64
+
+
+class Collector:
+    """Samples completions for prompts and scores them."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        tokenizer: Any,
+        composer: Composer,
+        pool: EnginePool,
+        retrieval: RetrievalClient,
+        rewards: Rewards,
+    ) -> None:
+        self._config, self._tokenizer, self._pool = config, tokenizer, pool
+        self._composer, self._retrieval, self._rewards = composer, retrieval, rewards
+        self._eos = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
+
+    async def prepare(
+        self,
+        step: int,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        swap_passages: bool = False,
+    ) -> Batch:
+        """Retrieve for the prompts and compose them; may run while the step before trains.
+
+        `swap_passages` gives every prompt the passages of another one: a control that shows
+        whether the policy reads them.
+        """
+        ledger = FailureLedger()
+        found = await asyncio.gather(*(self._passages(prompt, ledger) for prompt in prompts))
+        if swap_passages:
+            half = len(found) // 2
+            found = found[half:] + found[:half]
+        composed = await asyncio.gather(
+            *(
+                self._composed(step, prompt, passages, sampling, ledger)
+                for prompt, passages in zip(prompts, found, strict=True)
+            )
+        )
+        samples = tuple(sample for group in composed for sample in group)
+        return Batch(step, samples, sampling, ledger)
+
+    async def collect(self, batch: Batch) -> Rollouts:
+        """Generate and score a prepared batch."""
+        began = time.monotonic()
+        alive = [s for s in batch.samples if not s.failure]
+        if self._config.retrieval.mode is RetrievalMode.SEARCH:
+            generated = [asyncio.ensure_future(self._search(batch, s)) for s in alive]
+        else:
+            futures = self._pool.submit([self._request(batch, s) for s in alive])
+            generated = [
+                asyncio.ensure_future(self._single(s, f))
+                for s, f in zip(alive, futures, strict=True)
+            ]
+        scored = [
+            asyncio.ensure_future(self._score(batch, s, g))
+            for s, g in zip(alive, generated, strict=True)
+        ]
+        try:
+            await asyncio.gather(*generated)
+            after_generation = time.monotonic()
+            await asyncio.gather(*scored)
+        finally:
+            for task in (*generated, *scored):
+                task.cancel()
+        seconds = {
+            "generate": after_generation - began,
+            "reward": time.monotonic() - after_generation,
+        }
+        return Rollouts(batch.samples, seconds, batch.ledger)
+
+    def groups(self, rollouts: Rollouts) -> list[Group]:
+        """Return the groups with advantages; failed samples are gone, or have reward 0."""
+        by_prompt: dict[int, list[Sample]] = {}
+        for sample in rollouts.samples:
+            by_prompt.setdefault(id(sample.prompt), []).append(sample)
+        zero = self._config.retrieval.on_failure is FailurePolicy.ZERO_REWARD
+        normalize = self._config.algorithm.normalize_by_std
+        found = []
+        for samples in by_prompt.values():
+            rewards = [0.0 if s.failure and zero and s.token_ids else s.reward for s in samples]
+            advantages = group_advantages(rewards, normalize_by_std=normalize)
+            kept = [(s, a) for s, a in zip(samples, advantages, strict=True) if a is not None]
+            if kept:
+                found.append(
+                    Group(
+                        prompt_ids=kept[0][0].prompt_ids,
+                        completions=tuple(s.completion() for s, _ in kept),
+                        advantages=tuple(a for _, a in kept),
+                    )
+                )
+        return found
+
+    def check_failures(self, rollouts: Rollouts) -> None:
+        """End the attempt when too many samples of a step failed (A13)."""
+        failed = sum(bool(s.failure) for s in rollouts.samples)
+        limit = self._config.retrieval.max_failure_ratio
+        if failed > limit * len(rollouts.samples):
+            raise TrainerError(
+                ExitCode.RETRIEVAL_UNAVAILABLE,
+                f"{failed} of {len(rollouts.samples)} samples failed in one step, more than "
+                f"maxFailureRatio {limit:g} allows: {rollouts.ledger.message()}",
+            )
+
+    async def _passages(
+        self, prompt: Prompt, ledger: FailureLedger
+    ) -> tuple[str, ...] | SampleFailed:
+        retrieval = self._config.retrieval
+        if retrieval.mode is not RetrievalMode.PROMPT:
+            return ()
+        texts: list[str] = []
+        for endpoint in retrieval.endpoints:
+            if endpoint.role is EndpointRole.RETRIEVER:
+                try:
+                    found = await self._retrieval.retrieve(
+                        endpoint.name, prompt.query, sample=str(prompt.index)
+                    )
+                except SampleFailed as error:
+                    return error
+                ledger.succeeded(prompt.index, f"endpoint {endpoint.name}")
+                texts += [p.text for p in found]
+        return tuple(texts)
+
+    async def _composed(
+        self,
+        step: int,
+        prompt: Prompt,
+        passages: tuple[str, ...] | SampleFailed,
+        sampling: Sampling,
+        ledger: FailureLedger,
+    ) -> list[Sample]:
+        samples = [Sample(prompt, i) for i in range(sampling.n)]
+        if isinstance(passages, SampleFailed):
+            return [_failed(s, passages, ledger) for s in samples]
+        seed = sample_seed(self._config.training.seed, step, prompt.index, 0)
+        try:
+            composed = await self._composer.compose(prompt, passages, seed)
+        except PromptTooLong as error:
+            raise TrainerError(ExitCode.DATA_ERROR, str(error)) from error
+        for sample in samples:
+            sample.prompt_ids = composed.token_ids
+            sample.passages = composed.passages
+        return samples
+
+    def _request(self, batch: Batch, sample: Sample, turn: int = 0) -> GenerationRequest:
+        config = self._config
+        key = sample.index * MAX_SEED_TURNS + turn
+        searching = config.retrieval.mode is RetrievalMode.SEARCH
+        return GenerationRequest(
+            prompt_ids=(*sample.prompt_ids, *sample.token_ids),
+            max_tokens=config.data.max_response_length - len(sample.token_ids),
+            temperature=batch.sampling.temperature,
+            top_p=batch.sampling.top_p,
+            seed=sample_seed(config.training.seed, batch.step, sample.prompt.index, key),
+            stop_token_ids=self._eos,
+            stop=(SEARCH_END,) if searching and turn < config.retrieval.max_turns else (),
+        )
+
+    async def _single(self, sample: Sample, future: "asyncio.Future[Generation]") -> None:
+        sample.take(await future)
+
+    async def _search(self, batch: Batch, sample: Sample) -> None:
+        """Generate, and as long as the policy asks, search and go on (at most maxTurns times)."""
+        retrieval = self._config.retrieval
+        endpoint = next(e for e in retrieval.endpoints if e.role is EndpointRole.RETRIEVER)
+        for turn in range(retrieval.max_turns + 1):
+            [future] = self._pool.submit([self._request(batch, sample, turn)])
+            generation = await future
+            sample.take(generation)
+            asked = SEARCH.search(self._decode(generation.token_ids))
+            room = self._config.data.max_response_length - len(sample.token_ids)
+            if asked is None or turn == retrieval.max_turns or room <= 1:
+                return
+            try:
+                found = await self._retrieval.retrieve(
+                    endpoint.name, asked.group(1).strip(), sample=sample.name
+                )
+            except SampleFailed as error:
+                _failed(sample, error, batch.ledger)
+                return
+            batch.ledger.succeeded(sample.name, f"endpoint {endpoint.name}")
+            sample.passages += tuple(p.text for p in found)
+            sample.insert(self._information([p.text for p in found])[: room - 1])
+
+    def _information(self, passages: Sequence[str]) -> list[int]:
+        """Return the tokens of a search's answer; every passage is cut by tokens (C8)."""
+        spec = self._config.retrieval
+        text = "".join(
+            spec.passage_template.format(
+                index=i, text=cut_to_tokens(passage, spec.max_passage_tokens, self._tokenizer)
+            )
+            for i, passage in enumerate(passages, 1)
+        )
+        wrapped = f"<information>{text}</information>"
+        tokens: list[int] = self._tokenizer(wrapped, add_special_tokens=False)["input_ids"]
+        return tokens
+
+    async def _score(self, batch: Batch, sample: Sample, generated: "asyncio.Future[None]") -> None:
+        await generated
+        if sample.failure:
+            return
+        own = [t for t, s in zip(sample.token_ids, sample.sampled, strict=True) if s]
+        sample.text = self._decode(own)
+        debug = self._config.monitoring.debug
+        if debug.model_output:
+            log.info("sample %s output %r", sample.name, sample.text)
+        spec = self._config.retrieval
+        fields = None
+        if spec.mode is RetrievalMode.REWARD:
+            fields = parse_actor_output(sample.text, spec.actor_output)
+        subject = RewardSample(
+            name=sample.name,
+            prompt=sample.prompt.text,
+            completion=sample.text,
+            answers=sample.prompt.answer,
+            context=sample.prompt.context,
+            passages=sample.passages,
+            fields=fields,
+        )
+        try:
+            if fields is not None:
+                subject = replace(subject, retrieved=await self._retrieve_for_reward(subject))
+            score = await self._rewards.score(subject)
+        except SampleFailed as error:
+            _failed(sample, error, batch.ledger)
+            return
+        sample.reward, sample.parts = score.total, dict(score.parts)
+        sample.exact_match = score.exact_match
+        if debug.scoring:
+            log.info("sample %s reward %.4f %s", sample.name, score.total, sample.parts)
+
+    async def _retrieve_for_reward(self, subject: RewardSample) -> dict[str, Any]:
+        """Call the actor's and the reference's endpoints with what the actor wrote."""
+        endpoints = [
+            e for e in self._config.retrieval.endpoints if e.role is not EndpointRole.RETRIEVER
+        ]
+        answers = await asyncio.gather(
+            *(
+                self._retrieval.retrieve(
+                    e.name,
+                    subject.context,
+                    subject.fields if e.role is EndpointRole.ACTOR else None,
+                    sample=subject.name,
+                )
+                for e in endpoints
+            )
+        )
+        return {str(e.role): answer for e, answer in zip(endpoints, answers, strict=True)}
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+
+def _failed(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sample:
+    ledger.failed(sample.name, error)
+    sample.failure = str(error)
+    return sample

@@ -1,0 +1,64 @@
+"""Measuring on held-out prompts: greedy, one completion each, exact match apart from the reward."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raggrpo_api.spec.retrieval import RetrievalMode
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.prompt_files import Prompt
+
+from .collect import Collector
+from .samples import Rollouts, Sampling
+
+GREEDY = Sampling(n=1, temperature=0.0, top_p=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """Means over the held-out prompts that could be scored."""
+
+    exact_match: float
+    reward_mean: float
+    num_samples: int
+    num_failed: int
+    control_exact_match: float | None = None
+    """Exact match with the passages of other prompts; near chance when retrieval is used."""
+
+
+class Validator:
+    """Runs validation with the rollout path that training uses."""
+
+    def __init__(
+        self, config: TrainerConfig, prompts: Sequence[Prompt], collector: Collector
+    ) -> None:
+        self._prompts = prompts[: config.validation.max_samples]
+        self._collector = collector
+        prompt_mode = config.retrieval.mode is RetrievalMode.PROMPT
+        self._with_control = config.validation.shuffled_control and prompt_mode
+
+    async def measure(self, step: int) -> ValidationResult:
+        """Sample and score every held-out prompt once, and once more for the control."""
+        rollouts = await self._rollouts(step, swap_passages=False)
+        control = None
+        if self._with_control:
+            control = _mean_exact_match(await self._rollouts(step, swap_passages=True))
+        scored = rollouts.scored
+        rewards = [sample.reward or 0.0 for sample in scored]
+        return ValidationResult(
+            exact_match=_mean_exact_match(rollouts),
+            reward_mean=sum(rewards) / max(1, len(rewards)),
+            num_samples=len(scored),
+            num_failed=len(rollouts.samples) - len(scored),
+            control_exact_match=control,
+        )
+
+    async def _rollouts(self, step: int, *, swap_passages: bool) -> Rollouts:
+        batch = await self._collector.prepare(
+            step, self._prompts, GREEDY, swap_passages=swap_passages
+        )
+        return await self._collector.collect(batch)
+
+
+def _mean_exact_match(rollouts: Rollouts) -> float:
+    scored = rollouts.scored
+    return sum(sample.exact_match for sample in scored) / max(1, len(scored))
