@@ -335,7 +335,7 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from report_builders import a_config, a_step
+from support.builders.reports import a_config, a_step
 from raggrpo_trainer.progress.reporter import Reporter
 
 seen = []

@@ -172,7 +172,7 @@ OWNER = """
 import sys
 from pathlib import Path
 from raggrpo_trainer.progress.wandb_run import WandbRun
-from report_builders import a_config
+from support.builders.reports import a_config
 
 run = WandbRun(a_config(Path(sys.argv[1]), {"monitoring.wandb.project": "sales"}))
 sys.stdin.read()

@@ -1,4 +1,4 @@
-"""A fake preflight that finds what FAKE_TRAINER says: `check`, `evidence`, `exit_code`, or `hang`."""
+"""A fake preflight that finds what FAKE_TRAINER says: `check`, `evidence`, `exit_code`, `hang`."""
 
 import json
 import os
