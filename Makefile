@@ -13,7 +13,7 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster fuzz test-fast verify fmt lint types generate golden drill bench lock wheel images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster fuzz test-fast verify fmt lint types generate picture golden drill bench lock wheel images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,7 @@ verify: setup ## format, lint, types, layers, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m raggrpo_api.crd --check
+	$(BIN)/python scripts/draw_packages.py --check
 
 fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -96,6 +97,9 @@ fmt: setup ## format and fix what can be fixed
 
 generate: setup ## write the CRD and the chart's copy from the models
 	$(BIN)/python -m raggrpo_api.crd
+
+picture: setup ## draw the packages and their imports into docs/packages.md
+	$(BIN)/python scripts/draw_packages.py
 
 golden: setup ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest tests/unit/operator/text/test_plan.py tests/unit/operator/manifests/test_manifests.py -q --update-golden

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pydantic.alias_generators import to_camel
 
-from raggrpo_api.spec.resume import RESUME_ENDPOINT_FIELDS, RESUME_FIELDS, RESUME_REWARD_FIELDS
+from raggrpo_api.resume import RESUME_ENDPOINT_FIELDS, RESUME_FIELDS, RESUME_REWARD_FIELDS
 
 from .rule import CelRule, given
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.spec.resume import resume_values
+from raggrpo_api.resume import resume_values
 from raggrpo_api.status import JobStatus, Phase
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve

@@ -1,5 +1,5 @@
 from raggrpo_api.job import JobSpec
-from raggrpo_api.spec.resume import resume_values
+from raggrpo_api.resume import resume_values
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.jobs import a_job
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.spec.resume import resume_values
+from raggrpo_api.resume import resume_values
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
