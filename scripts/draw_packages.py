@@ -76,8 +76,8 @@ def diagram(graph: grimp.ImportGraph, roots: tuple[str, ...]) -> str:
     text = ["```mermaid", "flowchart TD"]
     for root in roots:
         text.append(f'  subgraph {root}_group["{root}"]')
-        for box in sorted(each for each in edges if each.split(".")[0] == root):
-            text.append(f'    {_id(box)}["{box.removeprefix(f"{root}.")}"]')
+        boxes = sorted(box for box in edges if box.split(".")[0] == root)
+        text += [f'    {_id(box)}["{box.removeprefix(f"{root}.")}"]' for box in boxes]
         text.append("  end")
     text += [f"  {_id(a)} --> {_id(b)}" for a in sorted(edges) for b in sorted(edges[a])]
     return "\n".join([*text, "```"])
