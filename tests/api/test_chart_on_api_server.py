@@ -110,7 +110,7 @@ def test_jobs_and_their_kind_stay_when_the_release_is_removed(helm: Helm) -> Non
 
     assert helm.server.read("rgj", "kept", "-n", helm.namespace)["metadata"]["uid"]
     gone = helm.server.kubectl("get", "deployment", RELEASE, "-n", helm.namespace, check=False)
-    assert "NotThere" in gone.stderr
+    assert "NotFound" in gone.stderr
 
 
 MAY = [
