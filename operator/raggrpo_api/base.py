@@ -1,4 +1,4 @@
-"""`ApiModel`, the base of every contract type, and the field types that several blocks share."""
+"""`ApiModel`, the base of every contract type, and the field types shared by several blocks."""
 
 from typing import Annotated
 
@@ -9,8 +9,8 @@ from pydantic.alias_generators import to_camel
 class ApiModel(BaseModel):
     """Frozen, closed (unknown fields are errors) and camelCase on the wire.
 
-    `model_fields_set` tells what the user gave, which is how `core.resolve` knows every value's
-    origin; the CRD therefore carries no defaults.
+    `model_fields_set` records what the user set, from which `core.spec.resolve` derives every
+    value's origin. The CRD therefore carries no defaults: they would look set by the user.
     """
 
     model_config = ConfigDict(
@@ -24,13 +24,13 @@ class ApiModel(BaseModel):
 
 
 class PathMarker:
-    """Marks a field as a file-system path, so that `--mount` can translate it on one machine."""
+    """Marks a field as a file-system path, so that `--mount` can map it to a local folder."""
 
 
 AbsolutePath = Annotated[
     str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=1024), PathMarker()
 ]
-"""An absolute path inside the pods (or on this machine)."""
+"""An absolute path inside the pods, or on this machine for a local run."""
 
 OptionalPath = Annotated[
     str, StringConstraints(pattern=r"^(/[^\x00]*)?$", max_length=1024), PathMarker()
@@ -45,7 +45,7 @@ Name = Annotated[
 JobName = Annotated[
     str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=44)
 ]
-"""A DNS label that begins with a letter: KubeRay's rule, its limit less our suffixes (C14)."""
+"""A DNS label that begins with a letter, as KubeRay requires; its limit minus our suffixes."""
 
 Quantity = Annotated[
     str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?)?$", max_length=32)

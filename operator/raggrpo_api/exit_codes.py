@@ -1,10 +1,10 @@
-"""The trainer's exit codes: its only verdict about why it ended (design table of causes)."""
+"""The trainer's exit codes, its only verdict on why it ended."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit code of the driver; the operator maps each one to a cause."""
+    """The driver's exit code; the operator maps each one to a cause."""
 
     DONE = 0
     PROGRAM_ERROR = 1

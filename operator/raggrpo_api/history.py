@@ -1,7 +1,7 @@
 """The training history on disk, `<log dir>/metrics.e<epoch>.jsonl`; standard library only.
 
-Each attempt writes a file of its own. A line is a step (`step` and numbers) or an event (`event`
-and its fields); both carry `time`, `epoch` and `attempt`.
+Each attempt writes its own file. A line is a step (`step` and numbers) or an event (`event` and
+its fields); both carry `time`, `epoch` and `attempt`.
 """
 
 import json
@@ -15,18 +15,18 @@ _NAME = re.compile(r"metrics\.e(\d+)\.jsonl")
 
 
 def history_file(log_dir: Path, epoch: int) -> Path:
-    """Return the file that the attempt holding this fencing epoch writes."""
+    """Return the file written by the attempt that holds this fencing epoch."""
     return log_dir / f"metrics.e{epoch}.jsonl"
 
 
 def read_history(log_dir: Path) -> list[Record]:
-    """Return every step once, in order; a step done again counts as its newest epoch did it."""
+    """Return each step once, in order; the newest epoch's record of a repeated step wins."""
     steps = {r["step"]: r for r in _records(log_dir) if "event" not in r}
     return [steps[step] for step in sorted(steps)]
 
 
 def read_events(log_dir: Path) -> list[Record]:
-    """Return starts, stages, resumes, checkpoints, validations and ends of all attempts."""
+    """Return all attempts' events: starts, stages, resumes, checkpoints, validations, ends."""
     return [r for r in _records(log_dir) if "event" in r]
 
 
@@ -37,7 +37,7 @@ def _records(log_dir: Path) -> list[Record]:
 
 
 def _parsed(line: bytes) -> Record | None:
-    """Return a line's record; none for the torn end of a process that was killed."""
+    """Return a line's record, or None for a line cut short when its writer was killed."""
     try:
         record = json.loads(line)
     except ValueError:

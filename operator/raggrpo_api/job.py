@@ -1,4 +1,4 @@
-"""`RagGrpoJob`: the user's resource, exactly as it is written in YAML."""
+"""`RagGrpoJob`: the user's resource, exactly as written in YAML."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -25,7 +25,7 @@ from .status import JobStatus
 
 
 class Preset(StrEnum):
-    """Named sets of values (A24); every one of them can be overridden."""
+    """Named sets of values; any of them can be overridden."""
 
     FAST = "Fast"
     MAX_PERFORMANCE = "MaxPerformance"
@@ -81,7 +81,7 @@ class JobSpec(ApiModel):
 
 
 class Metadata(BaseModel):
-    """The part of Kubernetes metadata that we read; the rest is kept and ignored."""
+    """The part of Kubernetes metadata that we read; the rest is ignored."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
@@ -107,5 +107,5 @@ class RagGrpoJob(ApiModel):
     status: JobStatus = JobStatus()
 
     def manifest(self) -> dict[str, Any]:
-        """Return what the user wrote (unset fields stay absent), as a dict for YAML or JSON."""
+        """Return what the user wrote, unset fields left out, as a dict for YAML or JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)

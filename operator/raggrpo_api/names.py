@@ -1,4 +1,4 @@
-"""Names that operator, trainer and user share: labels, environment variables, ports, files."""
+"""Names shared by operator, trainer and user: labels, environment variables, ports, files."""
 
 import hashlib
 import re
@@ -14,31 +14,31 @@ LABEL_JOB: Final = "raggrpo.io/job-name"
 LABEL_ROLE: Final = "raggrpo.io/role"
 LABEL_ATTEMPT: Final = "raggrpo.io/attempt"
 LABEL_CLUSTER: Final = "raggrpo.io/cluster"
-"""Number of the Ray cluster that an object belongs to."""
+"""Number of the Ray cluster an object belongs to."""
 LABEL_RETRIEVER: Final = "raggrpo.io/retriever"
-"""Endpoint that a managed retriever serves."""
+"""Endpoint a managed retriever serves."""
 LABEL_SPEC_HASH: Final = "raggrpo.io/spec-hash"
-"""The spec that a preflight judges."""
+"""Hash of the spec that a preflight checks."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "raggrpo-operator"
 """Value of LABEL_MANAGED_BY and field manager of everything the operator writes."""
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
-"""Which installation key a RayCluster's token was made with."""
+"""Id of the installation key from which a RayCluster's token was derived."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
 ANNOTATION_MOUNTED: Final = "raggrpo.io/mounted"
-"""Set by a local run on its own copy of the job: folders of this machine stand in for volumes."""
+"""Set by a local run on its copy of the job: local folders stand in for the volumes."""
 
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
 """TrainerConfig as JSON, at most 64 KiB."""
 ENV_FAULT: Final = "RAGGRPO_FAULT"
-"""Faults for drills, such as kill-rank@step=7 (B29)."""
+"""Faults for drills, such as kill-rank@step=7."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
 ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
-"""Marks every process of one local run, so that a sweep ends exactly those."""
+"""Marks every process of one local run, so that a sweep kills exactly those."""
 
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
-"""File that receives the preflight's result; in a pod the termination message."""
+"""File the preflight writes its result to; in a pod, the termination message."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 RESERVED_ENV: Final = frozenset(
     {
@@ -53,7 +53,7 @@ RESERVED_ENV: Final = frozenset(
         "RAY_AUTH_TOKEN_PATH",
     }
 )
-"""Set by the operator for each process; a job must not give them."""
+"""Set by the operator for each process; a job must not set them."""
 
 HOME_DIR: Final = "/home/ray"
 REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
@@ -61,7 +61,7 @@ RESERVED_MOUNTS: Final = frozenset(
     {"/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/opt", "/proc", "/sys", "/tmp", "/usr"}
     | {HOME_DIR, REWARD_CODE_DIR}
 )
-"""Folders of the image and of the pods' own volumes; no volume of a job goes there."""
+"""Folders of the image and of the pods' own volumes, where a job must not mount anything."""
 
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
@@ -77,11 +77,11 @@ DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
 
 MAX_LABEL: Final = 63
-"""Longest name of a Service and longest value of a label."""
+"""Maximum length of a Service's name and of a label's value."""
 
 
 def secret_env(name: str, key: str) -> str:
-    """Return the environment variable that carries one key of a Secret into the trainer."""
+    """Return the environment variable that hands one key of a Secret to the trainer."""
     return SECRET_ENV_PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
 
 
@@ -91,7 +91,7 @@ def submission_id(job: str, attempt: int) -> str:
 
 
 def ray_driver_log(submission: str) -> str:
-    """Return the file below Ray's folder that receives a driver's output."""
+    """Return the file with a driver's output, relative to Ray's temporary folder."""
     return f"session_latest/logs/job-driver-{submission}.log"
 
 
@@ -106,7 +106,7 @@ def preflight_name(job: str) -> str:
 
 
 def config_map_name(job: str, attempt: int) -> str:
-    """Return the name of the record of one attempt's configuration."""
+    """Return the name of the ConfigMap that records one attempt's configuration."""
     return f"{job}-a{attempt}"
 
 
@@ -122,11 +122,11 @@ def retriever_name(job: str, endpoint: str) -> str:
 def token_secret_name(job: str, key_id: str, job_uid: str) -> str:
     """Return the name of the Secret with the job's token.
 
-    The uid tells a job from a deleted one of the same name, whose Secret may still exist.
+    The uid distinguishes it from that of a deleted job of the same name, which may still exist.
     """
     return f"{job}-token-{key_id}-{job_uid[:8]}"
 
 
 def ray_namespace(job_uid: str) -> str:
-    """Return the Ray namespace that holds the job's named actors, whatever the attempt."""
+    """Return the Ray namespace of the job's named actors, the same for all attempts."""
     return f"raggrpo-{job_uid}"

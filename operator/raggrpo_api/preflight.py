@@ -1,4 +1,4 @@
-"""`PreflightResult`: named checks and model facts, one JSON of at most 4 KiB."""
+"""`PreflightResult`: named checks and model facts as JSON of at most 4 KiB."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -9,7 +9,7 @@ from .base import ApiModel
 
 
 class CheckId(StrEnum):
-    """The launch check-list (A12); every one is a named result."""
+    """The launch check-list; every one is a named result."""
 
     PATHS = "Paths"
     MODEL_READABLE = "ModelReadable"
@@ -39,11 +39,11 @@ class Check(ApiModel):
     id: CheckId
     state: CheckState
     evidence: Annotated[str, Field(max_length=512)] = ""
-    """What was seen: file, column, endpoint, numbers."""
+    """What was found: file, column, endpoint, numbers."""
 
 
 class Facts(ApiModel):
-    """What sizing and the rules need to know about model and data."""
+    """What sizing and rules need to know about the model and the data."""
 
     parameters: int = 0
     layers: int = 0
@@ -56,13 +56,13 @@ class Facts(ApiModel):
     rows: int = 0
     """Rows of the training files after maxSamples."""
     corpus_bytes: int = 0
-    """Bytes of the managed retriever's corpus and vectors (C20)."""
+    """Bytes of the managed retriever's corpus and vectors."""
     ray_version: str = ""
     schema_digest: str = ""
 
 
 class PreflightResult(ApiModel):
-    """Facts first, so that a truncated message still sizes the job."""
+    """Facts come first, so that even a truncated message can size the job."""
 
     facts: Facts = Facts()
     checks: Annotated[list[Check], Field(max_length=32)] = []

@@ -9,7 +9,7 @@ from .base import ApiModel
 
 
 class Stage(StrEnum):
-    """Where an attempt is (A10)."""
+    """What an attempt is doing."""
 
     CONNECTING = "Connecting"
     LOADING_MODEL = "LoadingModel"
@@ -51,14 +51,14 @@ class Metric(ApiModel):
 
 
 class Failure(ApiModel):
-    """Why the attempt ends, in words a user can act on."""
+    """Why the attempt is ending, in terms a user can act on."""
 
     exit_code: int
     message: str
 
 
 class Progress(ApiModel):
-    """State of one attempt; a reader compares `attempt` before believing anything else.
+    """State of one attempt; readers must check `attempt` before trusting anything else.
 
     Unknown fields are ignored: the trainer of a running job may be newer than its reader.
     """
@@ -66,42 +66,41 @@ class Progress(ApiModel):
     model_config = ConfigDict(extra="ignore")
 
     attempt: int
-    """Which attempt this is about."""
+    """Number of the attempt being reported."""
     epoch: int = 0
     """Fencing epoch of the attempt."""
     stage: Stage
-    """What it is doing."""
     stage_seconds: float = 0.0
-    """How long it has been doing so."""
+    """Time spent in this stage so far."""
     step: int = 0
-    """Finished steps of the job."""
+    """Steps of the job completed so far."""
     total_steps: int = 0
-    """Target of the job."""
+    """The job's target step."""
     started_from_step: int | None = None
-    """Step of the checkpoint it resumed from, 0 for a fresh start; none before it is known."""
+    """Step of the checkpoint it resumed from, 0 for a fresh start, None until known."""
     seconds_per_step: float = 0.0
-    """Median of the recent steps."""
+    """Median over recent steps."""
     seconds_by_stage: dict[str, float] = {}
-    """Medians of the recent steps' parts: what each step waited for, and the rest as `other`."""
+    """What recent steps spent their time waiting for (medians); the rest is `other`."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
-    """Newest values such as reward_mean."""
+    """Latest values, such as reward_mean."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint."""
     best_step: int | None = None
-    """Step of the best kept checkpoint."""
+    """Step of the best checkpoint that is kept."""
     backup_step: int | None = None
-    """Step of the newest complete backup of this attempt (A27)."""
+    """Step of this attempt's newest complete backup."""
     backup_failure: str = ""
-    """Why the newest backup failed; empty when it did not."""
+    """Why the latest backup failed; empty if it succeeded."""
     skipped_checkpoints: Annotated[list[SkippedCheckpoint], Field(max_length=32)] = []
     """Checkpoints that could not be used, and why."""
     in_place: Annotated[list[str], Field(max_length=16)] = []
-    """What was replaced without ending the attempt, as `Cause: what happened`."""
+    """Replacements made without ending the attempt, each as `Cause: what happened`."""
     pinned: dict[str, str] = {}
     """What Auto chose in this attempt: precision, attention."""
     save_seconds: float = 0.0
-    """Duration of the last save; sizes the grace of the next cluster's pods."""
+    """Duration of the last save; determines the grace period of the next cluster's pods."""
     failure: Failure | None = None
-    """Set before the driver exits with a code other than 0."""
+    """Set before the driver exits with a non-zero code."""
     time: str = ""
     """When this was written (RFC 3339)."""

@@ -1,10 +1,10 @@
-"""What `raggrpo rag-test` measures: the trainer's process writes it, the command shows it (A15)."""
+"""Results of `raggrpo rag-test`, written by a trainer process and shown by the command."""
 
 from .base import ApiModel
 
 
 class Variant(ApiModel):
-    """One call whose body differs from the job's in one thing."""
+    """One call whose body differs from the job's in a single point."""
 
     name: str
     passages: int = 0
@@ -13,31 +13,31 @@ class Variant(ApiModel):
 
 
 class LoadLevel(ApiModel):
-    """A few seconds with so many calls in flight, without batches, retries and memory."""
+    """A few seconds at a fixed number of calls in flight, without batching, retries or caching."""
 
     in_flight: int
     answered: int
     per_second: float
-    """Answers."""
+    """Answered calls."""
     p50: float | None
-    """Seconds of the answered calls, as the other percentiles; None without an answer."""
+    """Latency of answered calls in seconds, like the other percentiles; None if there are none."""
     p95: float | None
     p99: float | None
     failures: dict[str, int]
-    """Number by cause."""
+    """Count by cause."""
 
 
 class StepTest(ApiModel):
-    """All that one training step asks, in the way in which training asks it."""
+    """All queries of one training step, issued the way training issues them."""
 
     questions: int
     seconds: float
     failures: dict[str, int]
-    """Number by cause."""
+    """Count by cause."""
 
 
 class EndpointTest(ApiModel):
-    """One endpoint; all but the first call is left out after a first call that failed."""
+    """One endpoint; if the first call fails, everything after it is skipped."""
 
     name: str
     url: str
@@ -47,11 +47,11 @@ class EndpointTest(ApiModel):
     variants: list[Variant] = []
     levels: list[LoadLevel] = []
     saturates_at: int = 0
-    """Calls in flight from which on more of them bring no more answers; 0: not reached."""
+    """Calls in flight beyond which throughput no longer grows; 0: not reached."""
     step: StepTest | None = None
 
 
 class RagTest(ApiModel):
-    """All endpoints that the operator does not run itself."""
+    """All endpoints the operator does not run itself."""
 
     endpoints: list[EndpointTest]

@@ -1,7 +1,7 @@
-"""`resume_values`: the settings that a checkpoint depends on (B20), by field path.
+"""`resume_values`: the settings a checkpoint depends on, by field path.
 
-Left out on purpose, since they change no result: targets, intervals, logging, recovery, memory
-mitigations, row layout, precision, endpoints' addresses and limits.
+Left out on purpose, because they do not change results: targets, intervals, logging, recovery,
+memory mitigations, row layout, precision, and the addresses and limits of endpoints.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ RESUME_REWARD_FIELDS: Final = "name weight python"
 
 
 def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
-    """Return every value that a checkpoint depends on, by its path: {"rollout.temperature": 1.0}.
+    """Return every value a checkpoint depends on, by path: {"rollout.temperature": 1.0}.
 
-    A checkpoint may be continued only with equal values.
+    Training may resume from a checkpoint only if all of them are equal.
     """
     values: dict[str, Any] = {}
     for block, fields in RESUME_FIELDS.items():

@@ -1,6 +1,6 @@
-"""From pydantic's JSON schema to the structural schema that Kubernetes takes. Writes no file.
+"""Turns pydantic's JSON schema into the structural schema Kubernetes requires. Writes no file.
 
-Refuses, naming the place, what a structural schema cannot say (oneOf, allOf, tuples, unions).
+Rejects, naming the field, what a structural schema cannot express (oneOf, allOf, tuples, unions).
 """
 
 import re
@@ -11,17 +11,17 @@ from pydantic import BaseModel
 
 Schema = dict[str, Any]
 _ROWS = re.compile(r" \([ABC]\d+(, [ABC]\d+)*\)|(, [ABC]\d+)+(?=\))")
-"""Numbers of requirements, which mean nothing to the reader of a description."""
+"""Requirement codes, which mean nothing to the reader of a description."""
 
 DescribeDefault = Callable[[str, Any], str]
-"""(place, default) → the sentence that tells it to the reader, empty for none."""
+"""(place, default) → a sentence that states the default, or empty to say nothing."""
 
 _REFUSED = ("oneOf", "allOf", "anyOf", "prefixItems", "not", "if")
 _DROPPED = ("title", "default", "discriminator", "examples", "propertyNames", "const")
 
 
 def structural(model: type[BaseModel], describe_default: DescribeDefault) -> Schema:
-    """Return a model's structural schema: everything inline, no defaults, no closed objects."""
+    """Return a model's structural schema: references inlined, no defaults, no closed objects."""
     schema = model.model_json_schema(by_alias=True, mode="validation")
     return _Rewriter(schema.get("$defs", {}), describe_default).rewrite(schema, "")
 
@@ -53,7 +53,7 @@ class _Rewriter:
         elif isinstance(result.get("additionalProperties"), dict):
             values = result["additionalProperties"]
             result["additionalProperties"] = self.rewrite(values, f"{place}.*", above)
-            # One value: where server-side apply merges a map, one that is emptied becomes null.
+            # Atomic, because server-side apply turns a granular map that was emptied into null.
             result["x-kubernetes-map-type"] = "atomic"
         if "items" in result:
             result["items"] = self.rewrite(result["items"], f"{place}[]", above)
@@ -62,9 +62,9 @@ class _Rewriter:
     def _inlined(
         self, schema: Schema, place: str, above: tuple[str, ...]
     ) -> tuple[Schema, tuple[str, ...]]:
-        """Replace `$ref` by what it names and `X | null` by X; what stands beside them wins.
+        """Replace `$ref` with its target and `X | null` with X; keys beside them take precedence.
 
-        `above` names the definitions around this place, returned with the one entered here.
+        `above` lists the enclosing definitions; it is returned with the one entered here, if any.
         """
         beside = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
         choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]

@@ -1,7 +1,7 @@
-"""`TrainerConfig`: the resolved configuration one attempt runs with (no Auto from presets left).
+"""`TrainerConfig`: the resolved configuration of one attempt.
 
-It is assembled from the same blocks as the spec, so that a knob is declared once. The digest of
-its JSON schema travels along: operator and image may have different versions.
+It is built from the same blocks as the spec, so that a setting is declared only once. It names the
+digest of its JSON schema, because operator and image may be of different versions.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from .trainer_schemas import known_schemas, within
 
 
 class AttemptIdentity(ApiModel):
-    """Who this attempt is."""
+    """Identifies an attempt."""
 
     job_name: str
     namespace: str = "default"
@@ -40,7 +40,7 @@ class AttemptIdentity(ApiModel):
 
 
 class World(ApiModel):
-    """How many processes of each kind."""
+    """How many processes of each kind there are, and what each may use."""
 
     num_ranks: int = 1
     num_engines: int = 1
@@ -49,13 +49,13 @@ class World(ApiModel):
     cpus_per_engine: float = 1.0
     gpus_per_engine: float = 0.0
     threads_per_rank: Annotated[int, Field(ge=1)] = 1
-    """OpenMP threads of a rank; equal in all attempts, or results differ in the last bits."""
+    """OpenMP threads; the same in all attempts, or results differ in the last bits."""
     threads_per_engine: Annotated[int, Field(ge=1)] = 1
-    """OpenMP threads of an engine."""
+    """OpenMP threads."""
 
 
 class TrainerConfig(ApiModel):
-    """Everything the driver needs; it reads nothing else of the job."""
+    """Everything the driver needs to know about the job."""
 
     schema_digest: str
     attempt: AttemptIdentity
@@ -72,20 +72,20 @@ class TrainerConfig(ApiModel):
     resources: ResourcesSpec
     world: World
     skipped_steps: list[int] = []
-    """Steps that train on the batch behind their own, whose loss was not finite twice."""
+    """Steps that train on the batch after their own, whose loss was non-finite twice."""
     rejected_checkpoints: list[str] = []
-    """Checkpoint folders that are not to be resumed from."""
+    """Checkpoint folders that must not be resumed from."""
 
     def to_json(self) -> str:
-        """Return the canonical JSON that travels with the attempt, in the schema it names."""
+        """Return the canonical JSON handed to the attempt, in the schema named by the digest."""
         values = self.model_dump(mode="json", by_alias=True)
         return json.dumps(within(values, known_schemas().get(self.schema_digest)), sort_keys=True)
 
 
 @cache
 def schema_digest() -> str:
-    """Return the digest of TrainerConfig's JSON schema, without its descriptions."""
-    schema = _without_words(TrainerConfig.model_json_schema(by_alias=True))
+    """Return the digest of TrainerConfig's JSON schema, descriptions excluded."""
+    schema = _without_descriptions(TrainerConfig.model_json_schema(by_alias=True))
     return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -95,14 +95,14 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _without_words(schema: Any) -> Any:
+def _without_descriptions(schema: Any) -> Any:
     if isinstance(schema, dict):
-        words = ("description", "title")
+        dropped = ("description", "title")
         return {
-            key: _without_words(value)
+            key: _without_descriptions(value)
             for key, value in schema.items()
-            if not (key in words and isinstance(value, str))
+            if not (key in dropped and isinstance(value, str))
         }
     if isinstance(schema, list):
-        return [_without_words(item) for item in schema]
+        return [_without_descriptions(item) for item in schema]
     return schema

@@ -1,8 +1,8 @@
-"""Which fields each release's TrainerConfig has, by the digest of its schema.
+"""The fields of every release's TrainerConfig, keyed by schema digest.
 
-An operator that was upgraded goes on with the images that its jobs began with, so it has to leave
-out what they do not know yet. `python -m raggrpo_api.crd` writes this release's entry; those of
-earlier releases stay for as long as jobs of theirs are to be continued.
+An upgraded operator keeps each job on the image it began with, so it must leave out the fields
+that image does not know. `python -m raggrpo_api.crd` writes this release's entry; keep those of
+earlier releases for as long as their jobs must be able to continue.
 """
 
 import json
@@ -14,17 +14,17 @@ from typing import Any
 FILE = Path(__file__).with_name("trainer_schemas.json")
 
 Fields = dict[str, Any]
-"""A field's name to the fields below it; None where any value may stand."""
+"""Field name → nested fields; None where any value is allowed."""
 
 
 @cache
 def known_schemas() -> Mapping[str, Fields]:
-    """Return the fields of every known schema by its digest."""
+    """Return the fields of every known schema, keyed by digest."""
     return {each["digest"]: each["fields"] for each in json.loads(FILE.read_text()).values()}
 
 
 def within(value: Any, fields: Fields | None) -> Any:
-    """Return a JSON value without what these fields do not have."""
+    """Return a JSON value without anything that is not in `fields`."""
     if isinstance(value, list):
         return [within(item, fields) for item in value]
     if not isinstance(value, dict) or fields is None:
@@ -33,7 +33,7 @@ def within(value: Any, fields: Fields | None) -> Any:
 
 
 def beyond(value: Any, fields: Fields | None, path: str) -> Iterator[str]:
-    """Yield the path of everything that `within` leaves out."""
+    """Yield the path of everything that `within` drops."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from beyond(item, fields, f"{path}[{index}]")
@@ -47,7 +47,7 @@ def beyond(value: Any, fields: Fields | None, path: str) -> Iterator[str]:
 
 
 def fields_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Fields | None:
-    """Return the fields that a JSON schema describes."""
+    """Return the fields described by a JSON schema."""
     if "$ref" in schema:
         return fields_of(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     for either in schema.get("anyOf", []):
@@ -61,7 +61,7 @@ def fields_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Fiel
 
 
 def with_release(text: str, version: str, digest: str, schema: Mapping[str, Any]) -> str:
-    """Return the file's text with this release's entry written anew."""
+    """Return the file's text with this release's entry added or replaced."""
     releases = json.loads(text)
     fields = fields_of(schema, schema.get("$defs", {}))
     releases[version] = {"digest": digest, "fields": fields}

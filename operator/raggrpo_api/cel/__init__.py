@@ -1,8 +1,8 @@
-"""Rules that the API server itself checks, also while the operator is down (B2).
+"""CEL rules, which the API server enforces even while the operator is down.
 
-Only comparisons of values that are given: presets are unknown here, so every optional field is
-guarded by has(). The operator's rules repeat and complete them; a test on a real API server shows
-that whatever is refused here is refused there too.
+They only compare values that the user set: presets are unknown here, so has() guards every
+optional field. The operator's rules repeat and complete them; a test on a real API server makes
+sure that the operator also refuses whatever is refused here.
 """
 
 from collections.abc import Mapping

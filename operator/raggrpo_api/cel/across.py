@@ -1,4 +1,4 @@
-"""Rules that compare fields of different blocks of `spec`."""
+"""CEL rules that compare fields of different blocks of `spec`."""
 
 from .rule import CelRule, either, given, if_given, is_one_of
 

@@ -1,4 +1,4 @@
-"""Rules that look at one block, or at one item of a list."""
+"""CEL rules about a single block, or a single item of a list."""
 
 from collections.abc import Mapping
 
@@ -60,7 +60,7 @@ _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
             "rollout.n: a group of one completion has no advantage, give 2 or more",
             ".n",
         ),
-        CelRule(  # the API server cuts the bound 0.05 to 0 when the value is written as an integer
+        CelRule(  # for a value written as an integer, the API server truncates the bound to 0
             if_given(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),
             "rollout.gpuMemoryUtilization must be at least 0.05; 0.6 is usual",
             ".gpuMemoryUtilization",

@@ -1,4 +1,4 @@
-"""What cannot change once an attempt was made: the values that a checkpoint depends on (B20)."""
+"""CEL rules that freeze the values a checkpoint depends on once there was an attempt."""
 
 from collections.abc import Iterator
 
@@ -16,13 +16,13 @@ _REMEDY = (
 
 
 def _same(path: str) -> str:
-    """Return that a value is absent before and after, or equal."""
+    """Return the condition that a value is unset before and after, or the same."""
     new, old = given(path), given(path, of="oldSelf")
     return f"(({new}) == ({old}) && (!({new}) || self.{path} == oldSelf.{path}))"
 
 
 def _same_items(path: str, fields: str) -> str:
-    """Return that two lists of objects agree in some of their fields, in order."""
+    """Return the condition that the items of a list agree in these fields, in order."""
     new, old = given(path), given(path, of="oldSelf")
     parts = [
         f"has(e.{name}) ? string(e.{name}) : ''" for name in map(to_camel, fields.split())
@@ -55,4 +55,4 @@ def _rules() -> Iterator[CelRule]:
 
 
 FROZEN: tuple[CelRule, ...] = tuple(_rules())
-"""Rules at the root, where the status can be read."""
+"""Rules at the root, the only place where CEL can read the status."""

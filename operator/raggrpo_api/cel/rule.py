@@ -1,4 +1,4 @@
-"""`CelRule` and the guards that rules are written with. Holds no rule."""
+"""`CelRule` and the expressions that rules are built from. Contains no rules."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class CelRule:
 
     rule: str
     message: str
-    """What is wrong and what to do: it is all that the user sees."""
+    """What is wrong and what to do; the user sees nothing else."""
     field_path: str = ""
 
     def manifest(self) -> dict[str, str]:
@@ -19,22 +19,22 @@ class CelRule:
 
 
 def given(*fields: str, of: str = "self") -> str:
-    """Return the guard that every field exists, its parents included."""
+    """Return a guard that every field is set, and so are its parents."""
     paths = [field.split(".") for field in fields]
     prefixes = [".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)]
     return " && ".join(f"has({of}.{prefix})" for prefix in dict.fromkeys(prefixes))
 
 
 def if_given(fields: tuple[str, ...], condition: str) -> str:
-    """Return a rule that holds unless every field is given and the condition is false."""
+    """Return a rule that applies the condition only if every field is set."""
     return f"!({given(*fields)}) || {condition}"
 
 
 def either(field: str, otherwise: str) -> str:
-    """Return the field's value, or `otherwise` where it is not given."""
+    """Return an expression for the field's value, or `otherwise` if it is not set."""
     return f"({given(field)} ? self.{field} : {otherwise})"
 
 
 def is_one_of(field: str, *values: str) -> str:
-    """Return whether the field is given and one of the values."""
+    """Return a condition that the field is set to one of the values."""
     return f"({given(field)} && self.{field} in [{', '.join(map(repr, values))}])"

@@ -23,7 +23,7 @@ class AlgorithmSpec(ApiModel):
     """GRPO's group size, clipping, KL and importance sampling."""
 
     group_size: Annotated[int, Field(ge=1, le=256)] = 3
-    """Completions per prompt that share one baseline; equals rollout.n (A1, C1)."""
+    """Completions per prompt that share one baseline; equals rollout.n."""
     clip_ratio_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     """Lower clip distance of the probability ratio."""
     clip_ratio_high: Annotated[float, Field(ge=0.0, le=10.0)] = 0.28

@@ -8,7 +8,7 @@ from raggrpo_api.base import AbsolutePath, ApiModel
 
 
 class BackupSpec(ApiModel):
-    """Copies of checkpoints elsewhere (A27)."""
+    """Copies of checkpoints elsewhere."""
 
     url: Annotated[
         str, StringConstraints(pattern=r"^((s3|gs|file)://[^@\s]+)?$", max_length=1024)
@@ -24,9 +24,9 @@ class CheckpointSpec(ApiModel):
     path: AbsolutePath
     """Folder on a mounted volume; belongs to this job alone."""
     every_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 100
-    """Save every so many steps; 0: only at the end (needs maxRestarts 0, C9)."""
+    """Save every so many steps; 0: only at the end (needs maxRestarts 0)."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Newest complete checkpoints kept; at least 2 (C10)."""
+    """Newest complete checkpoints kept; at least 2."""
     keep_best: bool = True
     """Keep the one with the best reward besides."""
     backup: BackupSpec = BackupSpec()

@@ -30,20 +30,20 @@ class DataSpec(ApiModel):
     validation_files: Annotated[list[AbsolutePath], Field(max_length=64)] = []
     """Held-out files; used when validation is switched on."""
     train_batch_size: Annotated[int, Field(ge=1, le=65536)] = 128
-    """Prompts per step (A2); each is answered rollout.n times."""
+    """Prompts per step; each is answered rollout.n times."""
     max_prompt_length: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
-    """Tokens of the whole prompt, retrieved passages included (C8)."""
+    """Tokens of the whole prompt, retrieved passages included."""
     max_response_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Tokens of one completion, inserted search results included."""
     num_workers: Annotated[int, Field(ge=1, le=64)] = 16
-    """Threads that read and tokenise prompts, capped at min(cpu, 16) (A18)."""
+    """Threads that read and tokenise prompts, capped at min(cpu, 16)."""
     prefetch_factor: Annotated[int, Field(ge=1, le=16)] = 2
-    """Batches prepared ahead of the step that needs them (A18)."""
+    """Batches prepared ahead of the step that needs them."""
     stage_to_local_disk: bool = False
-    """Copy the data files to the pod's fast disk before training (A6)."""
+    """Copy the data files to the pod's fast disk before training."""
     max_samples: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
-    """Use only the first rows of the data set; 0: all (A7)."""
+    """Use only the first rows of the data set; 0: all."""
     allow_truncation: bool = False
-    """Drop passages, then cut the question, when a prompt is too long, instead of refusing (C8)."""
+    """Drop passages, then cut the question, when a prompt is too long, instead of refusing."""
     columns: Columns = Columns()
     """Names of the columns."""

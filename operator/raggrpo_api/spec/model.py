@@ -6,7 +6,7 @@ from raggrpo_api.base import AbsolutePath, ApiModel
 
 
 class Attention(StrEnum):
-    """How attention is computed; `Auto` takes the best that is installed (A32)."""
+    """How attention is computed; `Auto` takes the best that is installed."""
 
     AUTO = "Auto"
     SDPA = "Sdpa"

@@ -11,7 +11,7 @@ Every = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class MonitoringMode(StrEnum):
-    """How much is measured (A23)."""
+    """How much is measured."""
 
     FULL = "Full"
     LIGHT = "Light"
@@ -19,7 +19,7 @@ class MonitoringMode(StrEnum):
 
 
 class DebugSwitches(ApiModel):
-    """Three independent switches; log lines carry sample ids (A11)."""
+    """Three independent switches; log lines carry sample ids."""
 
     model_output: bool = False
     """Log completions."""
@@ -37,7 +37,7 @@ class WandbSpec(ApiModel):
 
 
 class MonitoringSpec(ApiModel):
-    """Metrics are computed when due and written by a background thread (A23)."""
+    """Metrics are computed when due and written by a background thread."""
 
     mode: MonitoringMode = MonitoringMode.LIGHT
     """Full: everything every step. Light: at the intervals below. Off: progress only."""
@@ -52,7 +52,7 @@ class MonitoringSpec(ApiModel):
     tensorboard_flush_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     """Seconds between flushes of event files."""
     log_dir: OptionalPath = ""
-    """Folder of logs, event files and attempts' records; empty: <checkpoint.path>/logs (A34)."""
+    """Folder of logs, event files and attempts' records; empty: <checkpoint.path>/logs."""
     wandb: WandbSpec = WandbSpec()
     """Weights & Biases."""
     debug: DebugSwitches = DebugSwitches()

@@ -9,7 +9,7 @@ from raggrpo_api.base import ApiModel, Seconds
 
 
 class OnOutOfMemory(StrEnum):
-    """What follows a device out-of-memory failure (A31)."""
+    """What follows a device out-of-memory failure."""
 
     MITIGATE = "Mitigate"
     RESTART = "Restart"
@@ -17,7 +17,7 @@ class OnOutOfMemory(StrEnum):
 
 
 class Deadlines(ApiModel):
-    """How long each stage may last before it counts as stalled (A10)."""
+    """How long each stage may last before it counts as stalled."""
 
     preflight_seconds: Seconds = 900
     """Checks before any GPU is taken."""
@@ -45,7 +45,7 @@ class RecoverySpec(ApiModel):
     """Restarts from the latest verified checkpoint."""
 
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 10
-    """Failures since the last new checkpoint; progress resets the count (B11)."""
+    """Failures since the last new checkpoint; progress resets the count."""
     backoff_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
     """Delay before the second restart in a row without progress; doubles from there."""
     max_backoff_seconds: Annotated[int, Field(ge=0, le=86_400)] = 360
@@ -53,8 +53,8 @@ class RecoverySpec(ApiModel):
     on_out_of_memory: OnOutOfMemory = OnOutOfMemory.MITIGATE
     """Mitigate lowers the memory need in recorded steps before restarting."""
     restart_when_degraded: bool = False
-    """Save and restart once steps slow down or memory will not last; costs no budget (A25)."""
+    """Save and restart once steps slow down or memory will not last; costs no budget."""
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
-    """A node that failed this often under the job gets no Ray pod of it again; 0: never (B24)."""
+    """A node that failed this often under the job gets no Ray pod of it again; 0: never."""
     deadlines: Deadlines = Deadlines()
     """Limits of the stages."""

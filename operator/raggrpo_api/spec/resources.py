@@ -56,7 +56,7 @@ class ResourcesSpec(ApiModel):
     memory: Quantity = ""
     """Memory per pod; empty: sized."""
     shm_size: Quantity = ""
-    """Size of /dev/shm; empty: sized (A5)."""
+    """Size of /dev/shm; empty: sized."""
 
 
 class Volume(ApiModel):
@@ -73,7 +73,7 @@ class Volume(ApiModel):
 
 
 class EnvVar(ApiModel):
-    """An environment variable of the trainer; secrets only by reference (C15)."""
+    """An environment variable of the trainer; secrets only by reference."""
 
     name: EnvName
     """Name of the variable."""
@@ -104,7 +104,7 @@ class SchedulingSpec(ApiModel):
     """Where the pods may run and in which queue they wait."""
 
     queue_name: LabelValue = ""
-    """Queue for Kueue, Volcano, YuniKorn or KAI; goes on the RayCluster (B22)."""
+    """Queue for Kueue, Volcano, YuniKorn or KAI; goes on the RayCluster."""
     priority_class_name: LabelValue = ""
     """PriorityClass of the pods."""
     node_selector: Annotated[dict[str, LabelValue], Field(max_length=32)] = {}

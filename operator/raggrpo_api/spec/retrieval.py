@@ -1,4 +1,4 @@
-"""`spec.retrieval`: where passages come from and when they are asked for."""
+"""`spec.retrieval`: where passages come from and when they are fetched."""
 
 from enum import StrEnum
 from typing import Annotated, Final
@@ -34,7 +34,7 @@ class RetrievalMode(StrEnum):
 
 
 class EndpointRole(StrEnum):
-    """What an endpoint is asked for."""
+    """What an endpoint is used for."""
 
     RETRIEVER = "Retriever"
     """Passages for a query (modes Prompt and Search)."""
@@ -72,7 +72,7 @@ class ActorFormat(StrEnum):
 
 
 class FailurePolicy(StrEnum):
-    """What a failed retrieval or reward call does to its sample (A13)."""
+    """What a failed retrieval or reward call does to its sample."""
 
     DROP_SAMPLE = "DropSample"
     """The sample is left out of its group's baseline and of the loss."""
@@ -94,7 +94,7 @@ class ActorOutput(ApiModel):
 
 
 class Header(ApiModel):
-    """An HTTP header; credentials only by reference (C15)."""
+    """An HTTP header; credentials only by reference."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]
     """Header name."""
@@ -105,7 +105,7 @@ class Header(ApiModel):
 
 
 class ManagedRetriever(ApiModel):
-    """A retriever that the operator runs beside the job (B21)."""
+    """A retriever that the operator runs beside the job."""
 
     corpus: AbsolutePath
     """JSONL or parquet file with `id` and `contents` (or `text`) per passage."""
@@ -114,7 +114,7 @@ class ManagedRetriever(ApiModel):
     vectors: OptionalPath = ""
     """`.npy` of float32 [passages, dimension], needed by Dense."""
     memory: Quantity = ""
-    """Memory of the retriever; empty: sized from the corpus (C20)."""
+    """Memory of the retriever; empty: sized from the corpus."""
 
 
 class RetrievalEndpoint(ApiModel):
@@ -147,7 +147,7 @@ class RetrievalEndpoint(ApiModel):
 
     @property
     def shown_url(self) -> str:
-        """The URL for messages, without its query: some services want their key there."""
+        """The URL for messages, without the query, in which some services expect their key."""
         return self.url.partition("?")[0]
 
 
@@ -165,19 +165,19 @@ class RetrievalSpec(ApiModel):
     shuffle_passages: bool = False
     """Mode Prompt: order passages at random (seeded), so that rank is no shortcut."""
     max_passage_tokens: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Tokens kept of one passage; less when not given and the lengths are short (C8)."""
+    """Tokens kept of one passage; less when not given and the lengths are short."""
     max_turns: Annotated[int, Field(ge=1, le=32)] = 2
     """Mode Search: searches per completion."""
     actor_output: ActorOutput = ActorOutput()
     """Mode Reward: what the actor writes."""
     on_failure: FailurePolicy = FailurePolicy.DROP_SAMPLE
-    """What a failed call does to its sample (A13)."""
+    """What a failed call does to its sample."""
     max_failure_ratio: Ratio = 0.2
-    """Share of failed samples in a step above which the attempt ends with the reason (A13)."""
+    """Share of failed samples in a step above which the attempt ends with the reason."""
     warm_up_timeout_seconds: Seconds = 60
-    """How long warming waits for an endpoint before step 1 (A4)."""
+    """How long warming waits for an endpoint before step 1."""
 
     @property
     def external(self) -> list[RetrievalEndpoint]:
-        """The endpoints that exist without the job; the others are started with it."""
+        """Endpoints that exist independently of the job; the others are started with it."""
         return [endpoint for endpoint in self.endpoints if endpoint.managed is None]

@@ -9,19 +9,19 @@ from raggrpo_api.base import ApiModel
 
 
 class Precision(StrEnum):
-    """Arithmetic of the trainer and the engine: one field, so that they cannot conflict (A21)."""
+    """Arithmetic of trainer and engine: a single field, so that they cannot conflict."""
 
     AUTO = "Auto"
-    """On GPU bf16; on CPU whichever a short measurement at start-up finds faster."""
+    """bf16 on GPU; on CPU whichever a short measurement at start-up finds faster."""
     BF16 = "BF16"
     FP32 = "FP32"
 
 
 class RowLayout(StrEnum):
-    """How prompts and completions become rows of the training forward."""
+    """How prompts and completions are laid out as rows of the training forward pass."""
 
     SHARED_PREFIX = "SharedPrefix"
-    """One row per prompt with all its completions: the prompt is computed once (exact)."""
+    """One row per prompt with all its completions: computes the prompt once, with exact results."""
     PADDED = "Padded"
     """One row per completion."""
 
@@ -44,16 +44,16 @@ class TrainingSpec(ApiModel):
     max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     """Gradients are clipped to this global norm."""
     mini_batch_prompts: Annotated[int, Field(ge=0, le=65536)] = 0
-    """Prompts per optimiser step; divides trainBatchSize (C3). 0: the whole batch, one update."""
+    """Prompts per optimiser step; divides trainBatchSize. 0: the whole batch, one update."""
     precision: Precision = Precision.BF16
-    """Arithmetic of trainer and engine (A20, A21)."""
+    """Arithmetic of trainer and engine."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, slower (A20, A31)."""
+    """Recompute activations in the backward pass: less memory, slower."""
     compile: bool = False
-    """torch.compile the layers, with dynamic shapes (A20, C18)."""
+    """torch.compile the layers, with dynamic shapes."""
     row_layout: RowLayout = RowLayout.SHARED_PREFIX
     """Rows of the training forward."""
     tokens_per_micro_batch: Annotated[int, Field(ge=1, le=100_000_000)] = 16384
     """Token budget of one forward and backward pass on one rank."""
     off_policy_steps: Annotated[int, Field(ge=0, le=1)] = 0
-    """1: the next rollouts start before the step ends; needs Disaggregated placement (C16)."""
+    """1: the next rollouts start before the step ends; needs Disaggregated placement."""

@@ -1,4 +1,4 @@
-"""Rules about the group, the batch and how it divides (C1, C2, C3)."""
+"""Rules about the group, the batch and how it divides."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from .rule_input import RuleInput, warning
 
 
 def group_size_equals_n(given: RuleInput) -> Iterator[Violation]:
-    """Ask for one group of all completions of a prompt (C1, A1)."""
+    """Ask for one group of all completions of a prompt."""
     n, group = given.spec.rollout.n, given.spec.algorithm.group_size
     if n != group:
         yield Violation(
@@ -22,7 +22,7 @@ def group_size_equals_n(given: RuleInput) -> Iterator[Violation]:
 
 
 def group_has_a_baseline(given: RuleInput) -> Iterator[Violation]:
-    """Refuse a group of one: it has no advantage (C1)."""
+    """Refuse a group of one: it has no advantage."""
     if given.spec.rollout.n < 2:
         yield Violation(
             "spec.rollout.n",
@@ -33,7 +33,7 @@ def group_has_a_baseline(given: RuleInput) -> Iterator[Violation]:
 
 
 def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
-    """Give every rank a row; rows are packed by tokens and need not divide evenly (C2)."""
+    """Give every rank a row; rows are packed by tokens and need not divide evenly."""
     ranks, training = num_ranks(given.spec.resources), given.spec.training
     rows = training.mini_batch_prompts
     unit = "prompts"
@@ -56,7 +56,7 @@ def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
 
 
 def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
-    """Divide the batch by mini-batches, counted in prompts (C3)."""
+    """Divide the batch by mini-batches, counted in prompts."""
     batch, mini = given.spec.data.train_batch_size, given.spec.training.mini_batch_prompts
     if batch % mini:
         divisors = [size for size in range(1, batch + 1) if batch % size == 0]
@@ -70,7 +70,7 @@ def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
 
 
 def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
-    """Hold at least one completion in the token budget, better one group (C3)."""
+    """Hold at least one completion in the token budget, better one group."""
     data, budget = given.spec.data, given.spec.training.tokens_per_micro_batch
     single = data.max_prompt_length + data.max_response_length
     group = data.max_prompt_length + given.spec.rollout.n * data.max_response_length

@@ -1,4 +1,4 @@
-"""Rules about where metrics go (A23)."""
+"""Rules about where metrics go."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ ENOUGH = {"WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"}
 
 
 def wandb_has_a_key(given: RuleInput) -> Iterator[Violation]:
-    """Advise where W&B would refuse the run; training goes on without it (A23)."""
+    """Advise where W&B would refuse the run; training goes on without it."""
     given_names = {variable.name for variable in given.spec.env}
     if given.spec.monitoring.wandb.project and not given_names & ENOUGH:
         yield warning(
@@ -24,7 +24,7 @@ def wandb_has_a_key(given: RuleInput) -> Iterator[Violation]:
 
 
 def wandb_is_used(given: RuleInput) -> Iterator[Violation]:
-    """Advise where no metrics exist that W&B could show (A23)."""
+    """Advise where no metrics exist that W&B could show."""
     monitoring = given.spec.monitoring
     if monitoring.wandb.project and monitoring.mode is MonitoringMode.OFF:
         yield warning(

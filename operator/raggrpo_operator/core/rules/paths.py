@@ -1,4 +1,4 @@
-"""Rules about paths and the volumes they lie on (C11). Looks at no file system."""
+"""Rules about paths and the volumes they lie on. Looks at no file system."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
@@ -13,7 +13,7 @@ CHECKPOINT = "spec.checkpoint.path"
 
 
 def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
-    """Keep checkpoints off the pod's own disk, which vanishes with it (C11)."""
+    """Keep checkpoints off the pod's own disk, which vanishes with it."""
     volumes, path = given.spec.volumes, given.spec.checkpoint.path
     if not volumes:
         yield warning(
@@ -41,7 +41,7 @@ def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
 
 
 def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
-    """Point at other paths off the volumes, which only an image can hold (C11)."""
+    """Point at other paths off the volumes, which only an image can hold."""
     volumes = given.spec.volumes
     for place, path in path_fields(given.job.spec):
         is_other = place != CHECKPOINT and not place.startswith("spec.volumes")
@@ -55,7 +55,7 @@ def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
 
 
 def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
-    """Remind of shared claims where pods can land on several nodes (C11)."""
+    """Remind of shared claims where pods can land on several nodes."""
     resources, volumes = given.spec.resources, given.spec.volumes
     many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
     if many and volumes:

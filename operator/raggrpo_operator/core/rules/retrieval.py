@@ -1,4 +1,4 @@
-"""Rules about retrieval: endpoints, roles, protocols and templates (A4, A14, B21, C8)."""
+"""Rules about retrieval: endpoints, roles, protocols and templates."""
 
 from collections.abc import Iterator
 from string import Formatter
@@ -17,11 +17,11 @@ from .rule_input import RuleInput, warning
 
 MODE = "spec.retrieval.mode"
 RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
-"""Fields that a RagChat request must hold besides the context (A14)."""
+"""Fields that a RagChat request must hold besides the context."""
 
 
 def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
-    """Ask for a service elsewhere or for one that the operator runs (B21)."""
+    """Ask for a service elsewhere or for one that the operator runs."""
     for path, endpoint in _endpoints(given):
         if bool(endpoint.url) == (endpoint.managed is not None):
             state = "both url and managed" if endpoint.url else "neither url nor managed"
@@ -34,7 +34,7 @@ def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
 
 
 def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
-    """Ask for the vectors that dense search works on (B21)."""
+    """Ask for the vectors that dense search works on."""
     for path, endpoint in _endpoints(given):
         managed = endpoint.managed
         if managed and managed.index is IndexKind.DENSE and not managed.vectors:
@@ -47,7 +47,7 @@ def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
 
 
 def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
-    """Match roles: retrievers speak SearchR1, Actor and Reference speak RagChat (A14)."""
+    """Match roles: retrievers speak SearchR1, Actor and Reference speak RagChat."""
     for path, endpoint in _endpoints(given):
         is_retriever = endpoint.role is EndpointRole.RETRIEVER
         wanted = EndpointProtocol.SEARCH_R1 if is_retriever else EndpointProtocol.RAG_CHAT
@@ -61,7 +61,7 @@ def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
 
 
 def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
-    """Ask for one retriever in modes Prompt and Search (A4)."""
+    """Ask for one retriever in modes Prompt and Search."""
     mode = given.spec.retrieval.mode
     if mode not in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
         return
@@ -76,7 +76,7 @@ def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
 
 
 def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
-    """Ask for both endpoints whose results RagScore compares (A4, A14)."""
+    """Ask for both endpoints whose results RagScore compares."""
     if not _uses_rag_score(given):
         return
     if given.spec.retrieval.mode is not RetrievalMode.REWARD:
@@ -99,7 +99,7 @@ def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
 
 
 def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
-    """Refuse a RagChat request without one of its fields, as the service would (A14)."""
+    """Refuse a RagChat request without one of its fields, as the service would."""
     fields = given.spec.retrieval.actor_output.fields
     missing = [name for name in RAG_FIELDS if name not in fields]
     if _uses_rag_score(given) and missing:
@@ -112,7 +112,7 @@ def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
 
 
 def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
-    """Point at endpoints that nobody calls, probably for a forgotten mode (A4)."""
+    """Point at endpoints that nobody calls, probably for a forgotten mode."""
     mode = given.spec.retrieval.mode
     used: set[EndpointRole] = set()
     if mode in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
@@ -130,7 +130,7 @@ def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
 
 
 def templates_have_their_placeholders(given: RuleInput) -> Iterator[Violation]:
-    """Refuse templates through which passages never reach the model (C8)."""
+    """Refuse templates through which passages never reach the model."""
     retrieval = given.spec.retrieval
     checks: list[tuple[str, str, set[str], set[str]]] = []
     if retrieval.mode is RetrievalMode.PROMPT:

@@ -130,7 +130,7 @@ def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
 
 
 def retriever_bytes(facts: Facts) -> int:
-    """Return the memory of a managed retriever: texts, their tokens and the index (C20)."""
+    """Return the memory of a managed retriever: texts, their tokens and the index."""
     return 512 * MIB + 4 * facts.corpus_bytes
 
 

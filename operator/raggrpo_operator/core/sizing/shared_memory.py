@@ -1,4 +1,4 @@
-"""What lies in /dev/shm of each kind of pod, and the size of Ray's object store (A5, B5).
+"""What lies in /dev/shm of each kind of pod, and the size of Ray's object store.
 
 A too small /dev/shm ends in SIGBUS minutes after the start, so nothing of it is left to defaults.
 """

@@ -1,4 +1,4 @@
-"""From a resolved specification to GPUs, CPUs, memory and /dev/shm, as named terms (A5, B5).
+"""From a resolved specification to GPUs, CPUs, memory and /dev/shm, as named terms.
 
 Formulas of operator facts 10. What the user gives wins and is shown beside the estimate; what
 depends on the model is 0 until preflight has read it.

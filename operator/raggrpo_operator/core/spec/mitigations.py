@@ -1,4 +1,4 @@
-"""What is lowered after running out of memory, and in which order (A31). Restarts nothing."""
+"""What is lowered after running out of memory, and in which order. Restarts nothing."""
 
 from collections.abc import Sequence
 from enum import StrEnum

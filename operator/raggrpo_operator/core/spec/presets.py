@@ -1,4 +1,4 @@
-"""The four presets (A24) as one table, each cell with the row it comes from. Resolves nothing.
+"""The four presets as one table, each cell with the row it comes from. Resolves nothing.
 
 docs/presets.md shows the same table; a test compares the two.
 """
@@ -93,7 +93,7 @@ TABLE: tuple[PresetRow, ...] = (
 
 
 def preset_values(preset: Preset, placement: Placement) -> Mapping[str, object]:
-    """Return path → value; off-policy steps only where the placement allows them (C16)."""
+    """Return path → value; off-policy steps only where the placement allows them."""
     cells = {row.path: row.cell(preset) for row in TABLE}
     values = {path: cell.value for path, cell in cells.items() if cell is not None}
     if placement is not Placement.DISAGGREGATED:

@@ -16,7 +16,7 @@ COLOCATED_ENGINE_SHARE = 0.4
 
 
 def num_ranks(resources: ResourcesSpec) -> int:
-    """Return the number of trainer ranks: one per GPU, or `ranks` per node on CPU (C12)."""
+    """Return the number of trainer ranks: one per GPU, or `ranks` per node on CPU."""
     if resources.device is Device.CPU:
         return resources.nodes * resources.ranks
     return resources.nodes * resources.gpus_per_node

@@ -1,4 +1,4 @@
-"""Where the configurations of two attempts differ (A16). Pure."""
+"""Where the configurations of two attempts differ. Pure."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The text of `raggrpo plan` (B4): every value with its origin, sizing terms, findings.
+"""The text of `raggrpo plan`: every value with its origin, sizing terms, findings.
 
 Renders what was resolved, sized and found elsewhere; decides nothing.
 """
@@ -65,7 +65,7 @@ def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[s
 
 
 def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:
-    """Return the places of literal secrets, which are refused and not repeated here (C15)."""
+    """Return the places of literal secrets, which are refused and not repeated here."""
     found = (v.path for v in violations if v.reason is Reason.SECRET_IN_PLAIN_TEXT)
     return tuple(path.removeprefix("spec.") for path in found)
 
