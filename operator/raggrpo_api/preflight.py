@@ -39,11 +39,11 @@ class Check(ApiModel):
     id: CheckId
     state: CheckState
     evidence: Annotated[str, Field(max_length=512)] = ""
-    """What was found: file, column, endpoint, numbers."""
+    """What was seen: file, column, endpoint, numbers."""
 
 
 class Facts(ApiModel):
-    """What sizing and rules need to know about the model and the data."""
+    """What sizing and the rules need to know about model and data."""
 
     parameters: int = 0
     layers: int = 0

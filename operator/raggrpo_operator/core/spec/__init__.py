@@ -1,1 +1,1 @@
-"""From what the user wrote to a complete specification: parse, presets, resolve."""
+"""Turns what the user wrote into a complete specification: parse, presets, resolve."""

@@ -1,4 +1,4 @@
-"""What is lowered after running out of memory, and in which order. Restarts nothing."""
+"""Which settings are lowered after running out of memory, in which order. Restarts nothing."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,11 +12,11 @@ from raggrpo_api.status import Cause
 MIN_UTILIZATION = 0.3
 UTILIZATION_STEP = 0.1
 MAX_MITIGATIONS = 16
-"""As many as status can hold."""
+"""The most that the status can hold."""
 
 
 class Mitigation(StrEnum):
-    """A recorded change of the configuration that needs less memory and changes no result."""
+    """A recorded configuration change that saves memory without changing results."""
 
     MICRO_BATCH_HALVED = "MicroBatchHalved"
     GRADIENT_CHECKPOINTING = "GradientCheckpointing"
@@ -32,10 +32,10 @@ _AFTER_DEVICE_OOM = (
 
 
 def next_mitigation(cause: Cause, applied: Sequence[str], spec: JobSpec) -> Mitigation | None:
-    """Return the next change to try after `cause`, or None when nothing is left.
+    """Return the next change to try after `cause`, or None if nothing is left to try.
 
-    `spec` is the resolved one without mitigations. Each change is tried once, in order; then the
-    micro-batch is halved further, down to the longest single completion.
+    `spec` is the resolved specification without mitigations. Each change is tried once, in order;
+    after that the micro-batch is halved further, down to one completion of maximum length.
     """
     if spec.recovery.on_out_of_memory is not OnOutOfMemory.MITIGATE:
         return None
@@ -54,7 +54,7 @@ def next_mitigation(cause: Cause, applied: Sequence[str], spec: JobSpec) -> Miti
 
 
 def mitigated(spec: JobSpec, applied: Sequence[str]) -> JobSpec:
-    """Return the specification with the recorded changes; raises ValueError for unknown names."""
+    """Return the specification with the changes applied; raises ValueError for unknown names."""
     for name in applied:
         spec = _apply(Mitigation(name), spec)
     return spec

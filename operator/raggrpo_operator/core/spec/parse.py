@@ -1,6 +1,6 @@
-"""From a parsed YAML or JSON object to a `RagGrpoJob`, or to every mistake in it at once.
+"""Turns a parsed YAML or JSON object into a `RagGrpoJob`, or into all mistakes in it at once.
 
-Never raises for a user's mistake and judges only the form; combinations are judged by `rules`.
+Never raises for a user's mistake. Checks only the form; `rules` checks combinations of values.
 """
 
 import difflib
@@ -21,7 +21,7 @@ Location = tuple[int | str, ...]
 
 
 def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
-    """Return the job, or all its mistakes of form with their places and remedies."""
+    """Return the job, or all mistakes in its form with their places and remedies."""
     if not isinstance(raw, Mapping):
         return (
             Violation(
@@ -46,20 +46,20 @@ def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
 
 
 def dotted(location: Sequence[int | str]) -> str:
-    """Return a location as users write it, such as `spec.data.trainFiles[0]`."""
+    """Return a location the way users write it, such as `spec.data.trainFiles[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return text.removeprefix(".")
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON knows it; null means not given, as for the API server."""
+    """Return the value as plain JSON, dropping nulls: like the API server, treat them as unset."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return str(value)  # dates: YAML reads 2026-01-01 as one, JSON as text
+    return str(value)  # a date: YAML parses 2026-01-01 as one, JSON as text
 
 
 def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
@@ -181,7 +181,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _fields_at(location: Location) -> Mapping[str, Any]:
-    """Return name → field of the model at a location, empty where there is none."""
+    """Return name → field of the model at a location; empty if there is none."""
     fields = _fields(RagGrpoJob)
     for part in location:
         if isinstance(part, int):
@@ -196,7 +196,7 @@ def _fields(model: type[BaseModel]) -> Mapping[str, Any]:
 
 
 def _field_paths() -> Iterator[tuple[str, str]]:
-    """Yield (name, path) of every field of the specification, the shallowest last."""
+    """Yield (name, path) of every specification field, the shallowest last so that it wins."""
     pending: list[Location] = [("spec",)]
     found: list[tuple[str, str]] = []
     while pending:

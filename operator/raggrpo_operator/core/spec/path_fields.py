@@ -1,4 +1,4 @@
-"""Every file-system path of a specification with its place. Looks at no file system."""
+"""Finds every file-system path in a specification. Does not touch the file system."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -8,7 +8,7 @@ from raggrpo_api.base import ApiModel, PathMarker
 
 
 def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, str]]:
-    """Yield (place, path) for every field that is marked as a path and not empty."""
+    """Yield (place, path) for every non-empty field that is marked as a path."""
     for name, alias, marked in _fields(type(model)):
         place = f"{prefix}.{alias}"
         value = getattr(model, name)
@@ -26,7 +26,7 @@ def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, st
 
 @cache
 def _fields(kind: type[ApiModel]) -> tuple[tuple[str, str, bool], ...]:
-    """Return (name, alias, whether it holds paths) of every field of a model."""
+    """Return (name, alias, whether it holds paths) for every field of a model."""
     return tuple(
         (name, str(field.alias), is_path(field.annotation, field.metadata))
         for name, field in kind.model_fields.items()
@@ -34,7 +34,7 @@ def _fields(kind: type[ApiModel]) -> tuple[tuple[str, str, bool], ...]:
 
 
 def is_path(annotation: Any, metadata: list[Any]) -> bool:
-    """Tell whether a field holds a path, or a list of them."""
+    """Return whether a field holds a path or a list of paths."""
     return any(map(_is_marked, (annotation, *metadata)))
 
 

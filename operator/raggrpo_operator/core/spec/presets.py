@@ -1,4 +1,4 @@
-"""The four presets as one table, each cell with the row it comes from. Resolves nothing.
+"""The four presets as one table. Resolves nothing.
 
 docs/presets.md shows the same table; a test compares the two.
 """
@@ -11,30 +11,20 @@ from raggrpo_api.spec.monitoring import MonitoringMode
 from raggrpo_api.spec.resources import Placement
 from raggrpo_api.spec.training import Precision
 
-OURS = "ours"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A preset's value for one field and the row of requirements it comes from."""
-
-    value: object
-    source: str = OURS
-
 
 @dataclass(frozen=True)
 class PresetRow:
-    """One field; None where the preset leaves it to the model's default."""
+    """One field's value in each preset; None leaves it to the model's default."""
 
     path: str
     """Place below `spec`."""
-    fast: Cell | None = None
-    max_performance: Cell | None = None
-    memory_limited: Cell | None = None
-    debug: Cell | None = None
+    fast: object = None
+    max_performance: object = None
+    memory_limited: object = None
+    debug: object = None
 
-    def cell(self, preset: Preset) -> Cell | None:
-        """Return the cell of one preset."""
+    def value(self, preset: Preset) -> object:
+        """Return the value in one preset."""
         return {
             Preset.FAST: self.fast,
             Preset.MAX_PERFORMANCE: self.max_performance,
@@ -44,58 +34,35 @@ class PresetRow:
 
 
 TABLE: tuple[PresetRow, ...] = (
-    PresetRow("rollout.n", Cell(3, "A1"), Cell(3, "A1"), Cell(3, "A1"), Cell(2)),
-    PresetRow(
-        "rollout.temperature", Cell(0.6, "A2"), Cell(0.6, "A2"), Cell(0.6, "A2"), Cell(0.6, "A2")
-    ),
-    PresetRow(
-        "rollout.gpuMemoryUtilization", Cell(0.6, "A2"), Cell(0.7, "C4"), Cell(0.4), Cell(0.4)
-    ),
-    PresetRow(
-        "rollout.enforceEager",
-        Cell(False, "C7"),
-        Cell(False, "C7"),
-        Cell(True, "C7"),
-        Cell(True, "C7"),
-    ),
-    PresetRow("data.trainBatchSize", Cell(128, "A2"), Cell(256), Cell(64), Cell(10, "A7")),
-    PresetRow("data.numWorkers", Cell(16, "A2"), Cell(16, "A18"), Cell(4, "A24"), Cell(2, "A24")),
-    PresetRow("data.maxPromptLength", None, None, Cell(500, "A24"), Cell(100, "A24")),
-    PresetRow("data.maxResponseLength", None, None, Cell(500, "A24"), Cell(100, "A24")),
-    PresetRow("data.maxSamples", None, None, None, Cell(10, "A7")),
-    PresetRow(
-        "training.precision",
-        Cell(Precision.BF16, "A20"),
-        Cell(Precision.BF16, "A20"),
-        Cell(Precision.BF16, "A20"),
-        Cell(Precision.FP32, "A24"),
-    ),
-    PresetRow("training.compile", Cell(False), Cell(True, "A24"), Cell(False), Cell(False)),
-    PresetRow(
-        "training.gradientCheckpointing",
-        Cell(False, "A20"),
-        Cell(False, "A20"),
-        Cell(True, "A31"),
-        Cell(False, "A20"),
-    ),
-    PresetRow("training.offPolicySteps", Cell(0), Cell(1, "B31"), Cell(0), Cell(0)),
+    PresetRow("rollout.n", 3, 3, 3, 2),
+    PresetRow("rollout.temperature", 0.6, 0.6, 0.6, 0.6),
+    PresetRow("rollout.gpuMemoryUtilization", 0.6, 0.7, 0.4, 0.4),
+    PresetRow("rollout.enforceEager", False, False, True, True),
+    PresetRow("data.trainBatchSize", 128, 256, 64, 10),
+    PresetRow("data.numWorkers", 16, 16, 4, 2),
+    PresetRow("data.maxPromptLength", None, None, 500, 100),
+    PresetRow("data.maxResponseLength", None, None, 500, 100),
+    PresetRow("data.maxSamples", debug=10),
+    PresetRow("training.precision", Precision.BF16, Precision.BF16, Precision.BF16, Precision.FP32),
+    PresetRow("training.compile", False, True, False, False),
+    PresetRow("training.gradientCheckpointing", False, False, True, False),
+    PresetRow("training.offPolicySteps", 0, 1, 0, 0),
     PresetRow(
         "monitoring.mode",
-        Cell(MonitoringMode.LIGHT, "A23"),
-        Cell(MonitoringMode.OFF, "A24"),
-        Cell(MonitoringMode.LIGHT, "A23"),
-        Cell(MonitoringMode.FULL, "A7"),
+        MonitoringMode.LIGHT,
+        MonitoringMode.OFF,
+        MonitoringMode.LIGHT,
+        MonitoringMode.FULL,
     ),
-    PresetRow("monitoring.debug.modelOutput", debug=Cell(True, "A11")),
-    PresetRow("monitoring.debug.ragCalls", debug=Cell(True, "A11")),
-    PresetRow("monitoring.debug.scoring", debug=Cell(True, "A11")),
+    PresetRow("monitoring.debug.modelOutput", debug=True),
+    PresetRow("monitoring.debug.ragCalls", debug=True),
+    PresetRow("monitoring.debug.scoring", debug=True),
 )
 
 
 def preset_values(preset: Preset, placement: Placement) -> Mapping[str, object]:
-    """Return path → value; off-policy steps only where the placement allows them."""
-    cells = {row.path: row.cell(preset) for row in TABLE}
-    values = {path: cell.value for path, cell in cells.items() if cell is not None}
+    """Return path → value; off-policy steps need engines with GPUs of their own."""
+    values = {row.path: row.value(preset) for row in TABLE if row.value(preset) is not None}
     if placement is not Placement.DISAGGREGATED:
         values["training.offPolicySteps"] = 0
     return values

@@ -1,4 +1,4 @@
-"""Kubernetes quantities: text to numbers and back. Knows no resource names."""
+"""Converts Kubernetes quantities between text and numbers. Knows no resource names."""
 
 import math
 import re
@@ -31,7 +31,7 @@ def format_bytes(amount: float, unit: int = MIB) -> str:
 
 
 def readable(amount: float) -> str:
-    """Return bytes for people, such as `1.5 GiB`."""
+    """Return bytes in human-readable form, such as `1.5 GiB`."""
     for size, suffix in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if amount >= size:
             return f"{amount / size:.1f} {suffix}"

@@ -1,7 +1,7 @@
-"""From what the user gave to a complete specification, each value with its origin.
+"""Completes what the user gave to a full specification and records each value's origin.
 
-The only reader of presets and of values that mean "decide for me"; performs no checks.
-Order: user > coupled > preset > default; then the values that are sized.
+The only place that reads presets and interprets values that mean "decide for me". Checks nothing.
+Precedence: user > coupled > preset > default; values that depend on others are sized last.
 """
 
 import json
@@ -25,10 +25,10 @@ from .presets import preset_values
 from .world import cpus_per_pod, total_steps, world
 
 MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 2048}
-"""Below this vLLM's prefill starves; a CPU is busy with less."""
+"""Below this, vLLM's prefill is starved on a GPU; a CPU is kept busy by less."""
 MAX_WORKERS = 16
 PASSAGE_SHARE = 0.75
-"""Share of a length that passages may take when their own length was not given."""
+"""Share of the length that passages may fill when the user did not limit them."""
 
 _COUPLED = (("rollout.n", "algorithm.groupSize"), ("algorithm.groupSize", "rollout.n"))
 
@@ -53,7 +53,7 @@ class Resolved:
 
 
 def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
-    """Fill in every value. `facts` turn epochs into steps; without them totalSteps stays 0."""
+    """Fill in every value. Without `facts`, epochs cannot become steps and totalSteps stays 0."""
     origins = {path: Origin.USER if given else Origin.DEFAULT for path, given in _leaves(job.spec)}
     values = job.spec.model_dump(by_alias=True)
 
@@ -90,9 +90,9 @@ def trainer_config(
 ) -> TrainerConfig:
     """Render the configuration of attempt `number`.
 
-    `pinned` replaces what Auto decided in an earlier attempt (precision, attention).
-    `schema` is the digest of the one that the image knows; empty: this release's.
-    `config_hash` covers everything but the identity; `resume_hash` what a checkpoint depends on.
+    `pinned` holds what Auto chose in an earlier attempt (precision, attention) and replaces Auto.
+    `schema` is the digest of the schema the image knows; empty: this release's.
+    `config_hash` covers everything but the identity, `resume_hash` what a checkpoint depends on.
     """
     spec = mitigated(_with_pins(resolved.spec, pinned or {}), mitigations)
     steps = total_steps(spec, facts.rows if facts else 0)
@@ -141,7 +141,7 @@ def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[t
 
 
 def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) -> dict[str, Any]:
-    """Return the values that follow from other values, where the user left them open."""
+    """Return the values derived from other values, where the user left them open."""
     data, retrieval = spec.data, spec.retrieval
     longest = data.max_prompt_length + data.max_response_length
     cpu_limit = max(1, int(cpus_per_pod(spec.resources)))
@@ -173,7 +173,7 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
 
 
 def _passage_room(spec: JobSpec) -> int:
-    """Return the tokens one passage may take so that all of them leave room to the rest."""
+    """Return the tokens one passage may take so that all passages leave room for the rest."""
     retrieval = spec.retrieval
     passages = max((endpoint.top_k for endpoint in retrieval.endpoints), default=1)
     match retrieval.mode:

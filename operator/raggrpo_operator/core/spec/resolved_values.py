@@ -1,4 +1,4 @@
-"""The values of a resolved specification by path, such as `rollout.n`; changes none of them."""
+"""Looks up the values of a resolved specification by path, such as `rollout.n`."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from .resolve import Resolved
 
 
 def values_by_path(resolved: Resolved) -> dict[str, Any]:
-    """Return every leaf that has an origin, as plain JSON values, in the order of the model."""
+    """Return every leaf that has an origin, as a plain JSON value, in model order."""
     spec = resolved.spec.model_dump(mode="json", by_alias=True)
     return {path: _value_at(spec, path) for path in resolved.origins}
 

@@ -1,4 +1,4 @@
-"""How many processes of each kind a job has, from its resources alone. Sizes no memory."""
+"""How many processes of each kind a job has, given its resources. Does not size memory."""
 
 import math
 
@@ -9,10 +9,10 @@ from raggrpo_api.trainer_config import World
 from .quantity import parse_quantity
 
 CPUS_PER_GPU = 8
-"""Enough to feed one GPU and its data threads (operator facts: 8 to 12)."""
+"""Enough to feed one GPU and its data threads; 8 to 12 are usual."""
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
-"""Shares of one GPU that Ray accounts to a rank and to an engine that take turns on it."""
+"""Shares of a GPU that Ray reserves for a rank and an engine that take turns on it."""
 
 
 def num_ranks(resources: ResourcesSpec) -> int:
@@ -23,7 +23,7 @@ def num_ranks(resources: ResourcesSpec) -> int:
 
 
 def num_engines(spec: JobSpec) -> int:
-    """Return the number of rollout engines; on CPU there is one."""
+    """Return the number of rollout engines; always one on CPU."""
     resources = spec.resources
     if resources.device is Device.CPU:
         return 1
@@ -33,7 +33,7 @@ def num_engines(spec: JobSpec) -> int:
 
 
 def world(spec: JobSpec) -> World:
-    """Return process counts and what Ray accounts to each process."""
+    """Return process counts and what Ray reserves for each process."""
     resources = spec.resources
     ranks, engines = num_ranks(resources), num_engines(spec)
     if resources.device is Device.CPU:
@@ -55,7 +55,7 @@ def world(spec: JobSpec) -> World:
 
 
 def cpus_per_pod(resources: ResourcesSpec) -> float:
-    """Return the CPUs of one trainer pod: as given, else by its GPUs or ranks."""
+    """Return the CPUs of one trainer pod: as given, else derived from its GPUs or ranks."""
     if resources.cpu:
         return parse_quantity(resources.cpu)
     if resources.device is Device.CPU:
@@ -64,15 +64,16 @@ def cpus_per_pod(resources: ResourcesSpec) -> float:
 
 
 def threads_per_rank(resources: ResourcesSpec) -> int:
-    """Return the OpenMP threads of a CPU rank: the pod's CPUs, shared by its ranks only.
+    """Return the OpenMP threads of a CPU rank: its share of the pod's CPUs.
 
-    The engine needs none of its own: it waits while the ranks train, and they while it generates.
+    The engine needs no CPUs of its own: it idles while the ranks train, and they idle while it
+    generates.
     """
     return max(1, int(cpus_per_pod(resources)) // resources.ranks)
 
 
 def total_steps(spec: JobSpec, rows: int) -> int:
-    """Return the target step: as given, else from epochs when the number of rows is known."""
+    """Return the target step: as given, else from epochs once the number of rows is known."""
     training = spec.training
     if training.total_steps or not (training.epochs and rows):
         return training.total_steps

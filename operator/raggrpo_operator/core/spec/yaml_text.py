@@ -1,4 +1,4 @@
-"""From YAML text to one object, read as kubectl reads it. Judges nothing but the text."""
+"""Reads YAML text the way kubectl does. Checks only that the text is YAML."""
 
 import re
 from typing import Any
@@ -9,10 +9,10 @@ from .violation import Reason, Violation
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with `1e-6` as a number, and with a key given twice as a mistake."""
+    """Reads `1e-6` as a number and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse duplicates, which YAML forbids and PyYAML lets pass."""
+        """Reject duplicate keys, which YAML forbids but PyYAML accepts."""
         seen: set[str] = set()
         for key in (pair[0] for pair in node.value):
             if isinstance(key, yaml.ScalarNode):
@@ -29,7 +29,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str) -> object | Violation:
-    """Return the single document of `text`, or why it cannot be read, with line and column."""
+    """Return the only document in `text`, or why it cannot be read, with line and column."""
     try:
         document: object = yaml.load(text, _Loader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:

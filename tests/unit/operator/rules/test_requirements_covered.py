@@ -1,6 +1,5 @@
 """Every row A and C of the requirements has a job field, a rule, or a stated reason."""
 
-import inspect
 import re
 from dataclasses import dataclass
 from typing import get_args
@@ -101,9 +100,86 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
 }  # fmt: skip
 
 
-ROWS_OF_REASON = {
-    Reason(value): rows.split(", ")
-    for value, rows in re.findall(r'= "(\w+)"  # (.+)', inspect.getsource(Reason))
+ROWS_OF_REASON: dict[Reason, str] = {
+    Reason.INVALID_YAML: "A12",
+    Reason.NOT_A_MAPPING: "A12",
+    Reason.WRONG_KIND: "A12",
+    Reason.UNKNOWN_FIELD: "A12",
+    Reason.MISSING_FIELD: "A12",
+    Reason.WRONG_TYPE: "A12",
+    Reason.OUT_OF_RANGE: "C19",
+    Reason.NOT_A_CHOICE: "A24",
+    Reason.INVALID_FORMAT: "A12",
+    Reason.RELATIVE_PATH: "C11, A12",
+    Reason.INVALID_NAME: "C14",
+    Reason.CREDENTIALS_IN_URL: "C15",
+    Reason.GROUP_SIZE_MISMATCH: "C1, A1",
+    Reason.GROUP_TOO_SMALL: "C1",
+    Reason.BATCH_SMALLER_THAN_WORLD: "C2",
+    Reason.BATCH_UNEVEN_OVER_RANKS: "C2",
+    Reason.MINI_BATCH_NOT_DIVISOR: "C3",
+    Reason.MICRO_BATCH_TOO_SMALL: "C3",
+    Reason.GROUP_EXCEEDS_MICRO_BATCH: "C3",
+    Reason.NO_TARGET: "C17",
+    Reason.TWO_TARGETS: "C17",
+    Reason.BATCH_LARGER_THAN_DATA: "C17",
+    Reason.DATA_REPEATS: "C17",
+    Reason.BATCHED_TOKENS_TOO_FEW: "C6",
+    Reason.CONTEXT_TOO_SHORT: "C6, A19",
+    Reason.PASSAGES_DO_NOT_FIT: "C8",
+    Reason.SEARCHES_DO_NOT_FIT: "C8",
+    Reason.UTILIZATION_TOO_HIGH: "C4",
+    Reason.UTILIZATION_TOO_LOW: "C4",
+    Reason.TRAINING_STATE_DOES_NOT_FIT: "C4",
+    Reason.ACTIVATIONS_MAY_NOT_FIT: "C4",
+    Reason.WEIGHTS_DO_NOT_FIT: "C5",
+    Reason.TENSOR_PARALLEL_NOT_DIVISOR: "C5",
+    Reason.HEADS_NOT_DIVISIBLE: "C5",
+    Reason.EAGER_IS_SLOW: "C7",
+    Reason.NO_GPUS: "C12",
+    Reason.ROLLOUT_GPUS_MISMATCH: "C12",
+    Reason.WORKERS_EXCEED_CPUS: "C12, A18",
+    Reason.SHM_EXCEEDS_MEMORY: "C12, A5",
+    Reason.MEMORY_BELOW_ESTIMATE: "C12",
+    Reason.RAY_VERSION_MISMATCH: "C13",
+    Reason.RETRIEVER_MEMORY_TOO_SMALL: "C20",
+    Reason.ASYNC_NEEDS_DISAGGREGATION: "C16",
+    Reason.ROLLOUT_OPTIMISATION_OFF: "A3",
+    Reason.ENDPOINT_SOURCE: "B21",
+    Reason.RETRIEVER_NEEDED: "A4",
+    Reason.RAG_ENDPOINTS_NEEDED: "A4, A14",
+    Reason.ENDPOINT_UNUSED: "A4",
+    Reason.PROTOCOL_MISMATCH: "A14",
+    Reason.RAG_FIELD_MISSING: "A14",
+    Reason.VECTORS_NEEDED: "B21",
+    Reason.TEMPLATE_PLACEHOLDER: "C8",
+    Reason.COLUMN_NEEDED: "A14",
+    Reason.REWARD_INCOMPLETE: "A14",
+    Reason.REWARD_FIELD_UNUSED: "A14",
+    Reason.NO_REWARD: "C19",
+    Reason.RESTARTS_NEED_CHECKPOINTS: "C9",
+    Reason.CHECKPOINTS_TOO_RARE: "C9",
+    Reason.KEEP_LAST_TOO_SMALL: "C10, A28",
+    Reason.BACKUP_NOT_A_MULTIPLE: "A27",
+    Reason.NO_VOLUME: "C11",
+    Reason.CHECKPOINT_NOT_ON_VOLUME: "C11",
+    Reason.CHECKPOINT_READ_ONLY: "C11",
+    Reason.PATH_NOT_ON_VOLUME: "C11",
+    Reason.NEEDS_READ_WRITE_MANY: "C11",
+    Reason.VALIDATION_NEEDS_FILES: "A8",
+    Reason.WANDB_WITHOUT_KEY: "A23",
+    Reason.WANDB_UNUSED: "A23",
+    Reason.NAME_NOT_UNIQUE: "C14",
+    Reason.SECRET_IN_PLAIN_TEXT: "C15",
+    Reason.ONE_SOURCE_OF_VALUE: "C15",
+    Reason.RESERVED_NAME: "C14",
+    Reason.TEMPERATURE_ZERO: "C19",
+    Reason.LEARNING_RATE_UNUSUAL: "C19",
+    Reason.CLIP_RANGE: "C19",
+    Reason.TOP_P_BELOW_ONE: "C19",
+    Reason.WARMUP_EXCEEDS_RUN: "C19",
+    Reason.ATTENTION_UNAVAILABLE: "C18, A32",
+    Reason.BACKOFF_RANGE: "B6",
 }
 
 
@@ -137,7 +213,7 @@ def test_what_covers_a_row_exists(row: str) -> None:
     for evidence in COVERED[row]:
         match evidence:
             case Reason():
-                assert row in ROWS_OF_REASON[evidence], evidence
+                assert row in ROWS_OF_REASON[evidence].split(", "), evidence
             case Elsewhere(reason):
                 assert len(reason.split()) > 2
             case path:
@@ -146,7 +222,8 @@ def test_what_covers_a_row_exists(row: str) -> None:
 
 def test_every_reason_names_its_rows() -> None:
     assert set(ROWS_OF_REASON) == set(Reason)
-    assert all(re.fullmatch("[ABC][0-9]+", row) for rows in ROWS_OF_REASON.values() for row in rows)
+    for rows in ROWS_OF_REASON.values():
+        assert all(re.fullmatch("[ABC][0-9]+", row) for row in rows.split(", "))
 
 
 def test_a_field_that_does_not_exist_is_noticed() -> None:

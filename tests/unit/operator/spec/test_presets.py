@@ -6,7 +6,7 @@ import pytest
 from raggrpo_api.crd import PRESET_FIELDS
 from raggrpo_api.job import Preset
 from raggrpo_api.spec.resources import Placement
-from raggrpo_operator.core.spec.presets import TABLE, Cell, preset_values
+from raggrpo_operator.core.spec.presets import TABLE, preset_values
 from raggrpo_operator.core.spec.resolve import Origin, resolve
 from support.builders.jobs import a_job
 
@@ -38,9 +38,8 @@ DESIGN: dict[str, tuple[object, object, object, object]] = {
 def test_presets_hold_the_values_that_were_promised(column: int) -> None:
     preset = list(Preset)[column]
 
-    cells = {row.path: row.cell(preset) for row in TABLE}
+    values = {row.path: row.value(preset) for row in TABLE}
 
-    values = {path: cell.value if cell else None for path, cell in cells.items()}
     assert values == {path: row[column] for path, row in DESIGN.items()}
 
 
@@ -76,14 +75,15 @@ def test_the_crd_says_from_preset_exactly_where_a_preset_decides() -> None:
     assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
 
 
-def test_the_document_shows_the_table_with_every_source() -> None:
-    def shown(cell: Cell | None) -> str:
-        if cell is None:
+def test_the_document_shows_the_table() -> None:
+    def shown(value: object) -> str:
+        if value is None:
             return "–"
-        value = str(cell.value).lower() if isinstance(cell.value, bool) else str(cell.value)
-        return f"{value} ({cell.source})"
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
-    expected = [[f"`{row.path}`", *(shown(row.cell(preset)) for preset in Preset)] for row in TABLE]
+    expected = [
+        [f"`{row.path}`", *(shown(row.value(preset)) for preset in Preset)] for row in TABLE
+    ]
 
     lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
 
