@@ -1,4 +1,4 @@
-"""Rules about the group, the batch and how it divides."""
+"""Rules about groups, batches and how batches divide."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from .rule_input import RuleInput, warning
 
 
 def group_size_equals_n(given: RuleInput) -> Iterator[Violation]:
-    """Ask for one group of all completions of a prompt."""
+    """Require all completions of a prompt to form one group."""
     n, group = given.spec.rollout.n, given.spec.algorithm.group_size
     if n != group:
         yield Violation(
@@ -22,7 +22,7 @@ def group_size_equals_n(given: RuleInput) -> Iterator[Violation]:
 
 
 def group_has_a_baseline(given: RuleInput) -> Iterator[Violation]:
-    """Refuse a group of one: it has no advantage."""
+    """Reject a group of one, which has no advantage."""
     if given.spec.rollout.n < 2:
         yield Violation(
             "spec.rollout.n",
@@ -33,7 +33,7 @@ def group_has_a_baseline(given: RuleInput) -> Iterator[Violation]:
 
 
 def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
-    """Give every rank a row; rows are packed by tokens and need not divide evenly."""
+    """Require a row for every rank; rows are packed by tokens, so uneven division only warns."""
     ranks, training = num_ranks(given.spec.resources), given.spec.training
     rows = training.mini_batch_prompts
     unit = "prompts"
@@ -56,7 +56,7 @@ def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
 
 
 def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
-    """Divide the batch by mini-batches, counted in prompts."""
+    """Require a whole number of mini-batches per batch, both counted in prompts."""
     batch, mini = given.spec.data.train_batch_size, given.spec.training.mini_batch_prompts
     if batch % mini:
         divisors = [size for size in range(1, batch + 1) if batch % size == 0]
@@ -70,7 +70,7 @@ def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
 
 
 def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
-    """Hold at least one completion in the token budget, better one group."""
+    """Require a token budget for at least one completion, preferably for a whole group."""
     data, budget = given.spec.data, given.spec.training.tokens_per_micro_batch
     single = data.max_prompt_length + data.max_response_length
     group = data.max_prompt_length + given.spec.rollout.n * data.max_response_length

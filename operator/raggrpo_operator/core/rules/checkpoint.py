@@ -8,7 +8,7 @@ from .rule_input import RuleInput, warning
 
 
 def restarts_need_checkpoints(given: RuleInput) -> Iterator[Violation]:
-    """Refuse restarts without checkpoints: they begin from nothing."""
+    """Reject restarts without checkpoints, which would begin from scratch."""
     restarts = given.spec.recovery.max_restarts
     if not given.spec.checkpoint.every_steps and restarts:
         yield Violation(
@@ -20,7 +20,7 @@ def restarts_need_checkpoints(given: RuleInput) -> Iterator[Violation]:
 
 
 def checkpoints_come_in_time(given: RuleInput) -> Iterator[Violation]:
-    """Advise against an interval as long as the run; best is √(2 · save · MTTF)."""
+    """Warn of an interval as long as the run; the best one is √(2 · save time · MTTF)."""
     every, steps = given.spec.checkpoint.every_steps, given.spec.training.total_steps
     if every and steps and every >= steps and given.spec.recovery.max_restarts:
         yield warning(
@@ -33,7 +33,7 @@ def checkpoints_come_in_time(given: RuleInput) -> Iterator[Violation]:
 
 
 def two_checkpoints_are_kept(given: RuleInput) -> Iterator[Violation]:
-    """Keep one to fall back to when the newest is damaged."""
+    """Require a checkpoint to fall back to when the newest is damaged."""
     if given.spec.checkpoint.keep_last < 2:
         yield Violation(
             "spec.checkpoint.keepLast",
@@ -44,7 +44,7 @@ def two_checkpoints_are_kept(given: RuleInput) -> Iterator[Violation]:
 
 
 def backups_meet_checkpoints(given: RuleInput) -> Iterator[Violation]:
-    """Meet checkpoints with backups, which copy them."""
+    """Warn of backups due when there is no checkpoint to copy."""
     checkpoint = given.spec.checkpoint
     every, backup = checkpoint.every_steps, checkpoint.backup
     if backup.url and every and backup.every_steps % every:
@@ -57,7 +57,7 @@ def backups_meet_checkpoints(given: RuleInput) -> Iterator[Violation]:
 
 
 def validation_has_files(given: RuleInput) -> Iterator[Violation]:
-    """Ask for the held-out prompts that are to be measured."""
+    """Require held-out prompts for validation."""
     validation = given.spec.validation
     wanted = {
         "beforeTraining": validation.before_training,

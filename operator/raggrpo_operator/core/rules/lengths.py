@@ -11,7 +11,7 @@ from .rule_input import RuleInput, warning
 
 
 def run_has_one_target(given: RuleInput) -> Iterator[Violation]:
-    """Ask for exactly one target, since success means reaching it."""
+    """Require exactly one target, since success means reaching it."""
     training = given.job.spec.training
     if not training.total_steps and not training.epochs:
         yield Violation(
@@ -30,7 +30,7 @@ def run_has_one_target(given: RuleInput) -> Iterator[Violation]:
 
 
 def batch_fits_data(given: RuleInput) -> Iterator[Violation]:
-    """Refuse a prompt twice in a batch: it would be sampled with the same seeds."""
+    """Reject a batch that repeats a prompt: both would be sampled with the same seeds."""
     data = given.spec.data
     rows = given.facts.rows or data.max_samples
     if rows and rows < data.train_batch_size:
@@ -44,7 +44,7 @@ def batch_fits_data(given: RuleInput) -> Iterator[Violation]:
 
 
 def data_may_repeat(given: RuleInput) -> Iterator[Violation]:
-    """Say so when the steps need more prompts than there are."""
+    """Warn when the steps need more prompts than the data has."""
     steps, rows = given.job.spec.training.total_steps, given.facts.rows
     prompts = steps * given.spec.data.train_batch_size
     if rows and prompts > rows:
@@ -58,7 +58,7 @@ def data_may_repeat(given: RuleInput) -> Iterator[Violation]:
 
 
 def engine_step_holds_a_sequence(given: RuleInput) -> Iterator[Violation]:
-    """Refuse fewer tokens per engine step than a sequence has: prefill would starve."""
+    """Require engine steps of at least one sequence's tokens, or prefill would starve."""
     longest, tokens = _longest(given), given.spec.rollout.max_num_batched_tokens
     if tokens < longest:
         yield Violation(
@@ -70,7 +70,7 @@ def engine_step_holds_a_sequence(given: RuleInput) -> Iterator[Violation]:
 
 
 def sequence_fits_context(given: RuleInput) -> Iterator[Violation]:
-    """Stay within the model's context."""
+    """Require the longest sequence to fit into the model's context."""
     longest, context = _longest(given), given.facts.context_length
     if context and longest > context:
         yield Violation(
@@ -82,7 +82,7 @@ def sequence_fits_context(given: RuleInput) -> Iterator[Violation]:
 
 
 def passages_leave_room(given: RuleInput) -> Iterator[Violation]:
-    """Leave room to the question beside whole passages."""
+    """Require room for the question beside untruncated passages."""
     spec = given.spec
     if spec.retrieval.mode is not RetrievalMode.PROMPT:
         return
@@ -100,7 +100,7 @@ def passages_leave_room(given: RuleInput) -> Iterator[Violation]:
 
 
 def searches_leave_room(given: RuleInput) -> Iterator[Violation]:
-    """Leave room to the answer beside search results, part of the completion."""
+    """Require room for the answer beside search results, which are part of the completion."""
     spec = given.spec
     if spec.retrieval.mode is not RetrievalMode.SEARCH:
         return
@@ -122,7 +122,7 @@ def _longest(given: RuleInput) -> int:
 
 
 def _with_room(passages: int) -> int:
-    """Return the length of which passages take the share that sizing would give them."""
+    """Return the length in which this many passage tokens take the share sizing gives them."""
     return math.ceil(passages / PASSAGE_SHARE)
 
 

@@ -18,7 +18,7 @@ HIGHEST_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
 
 
 def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
-    """Give trainer and engine their parts of a GPU that they share."""
+    """Require enough memory for both trainer and engine on a GPU that they share."""
     if given.spec.resources.device is not Device.GPU:
         return
     share, placement = given.spec.rollout.gpu_memory_utilization, given.spec.resources.placement
@@ -40,7 +40,7 @@ def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
 
 
 def training_state_fits(given: RuleInput) -> Iterator[Violation]:
-    """Fit parameters, gradients and moments into what the engine leaves."""
+    """Require parameters, gradients and moments to fit into what the engine leaves."""
     if not _knows_gpu(given):
         return
     state, room = (
@@ -58,7 +58,7 @@ def training_state_fits(given: RuleInput) -> Iterator[Violation]:
 
 
 def activations_fit(given: RuleInput) -> Iterator[Violation]:
-    """Estimate activations and say which budget would fit."""
+    """Warn when activations probably do not fit, and name a token budget that would."""
     if not _knows_gpu(given):
         return
     spec, facts = given.spec, given.facts
@@ -79,7 +79,7 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
 
 
 def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
-    """Fit weights and the KV cache of at least one sequence into the engine's share."""
+    """Require the engine's share to hold its weights and the KV cache of one sequence."""
     if not _knows_gpu(given):
         return
     spec, facts = given.spec, given.facts
@@ -97,7 +97,7 @@ def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
 
 
 def eager_only_where_memory_is_short(given: RuleInput) -> Iterator[Violation]:
-    """Advise against eager mode where speed counts."""
+    """Warn of eager mode in presets that are about speed."""
     spec = given.spec
     fits = spec.preset in (Preset.MEMORY_LIMITED, Preset.DEBUG)
     if spec.rollout.enforce_eager and spec.resources.device is Device.GPU and not fits:
@@ -110,7 +110,7 @@ def eager_only_where_memory_is_short(given: RuleInput) -> Iterator[Violation]:
 
 
 def shm_within_memory(given: RuleInput) -> Iterator[Violation]:
-    """Keep /dev/shm below the pod's memory, to which it is charged."""
+    """Require /dev/shm to be smaller than the pod's memory, to which it is charged."""
     shm, memory = parse_quantity(given.sizing.shm), parse_quantity(given.sizing.memory)
     if shm >= memory:
         yield Violation(
@@ -122,7 +122,7 @@ def shm_within_memory(given: RuleInput) -> Iterator[Violation]:
 
 
 def memory_covers_estimate(given: RuleInput) -> Iterator[Violation]:
-    """Announce an expected OOM kill; the user's word still wins."""
+    """Warn of a likely OOM kill; what the user gave still wins over the estimate."""
     given_amounts = {"memory": given.spec.resources.memory, "shm": given.spec.resources.shm_size}
     for resource, text in given_amounts.items():
         needed = estimate(given.sizing, resource)
@@ -137,7 +137,7 @@ def memory_covers_estimate(given: RuleInput) -> Iterator[Violation]:
 
 
 def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
-    """Fit a managed retriever's texts and index into its memory."""
+    """Require a managed retriever's memory to hold its texts and index."""
     if not given.facts.corpus_bytes:
         return
     needed = retriever_bytes(given.facts)

@@ -1,4 +1,4 @@
-"""Rules about where metrics go."""
+"""Rules about where metrics are sent."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from .rule_input import RuleInput, warning
 
 ENOUGH = {"WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"}
-"""One of them is enough: a key, a mode without a server, a token in the key's place."""
+"""Any one of them will do: a key, a mode without a server, or a token in place of the key."""
 
 
 def wandb_has_a_key(given: RuleInput) -> Iterator[Violation]:
-    """Advise where W&B would refuse the run; training goes on without it."""
+    """Warn when W&B would refuse the run; training goes on without it."""
     given_names = {variable.name for variable in given.spec.env}
     if given.spec.monitoring.wandb.project and not given_names & ENOUGH:
         yield warning(
@@ -24,7 +24,7 @@ def wandb_has_a_key(given: RuleInput) -> Iterator[Violation]:
 
 
 def wandb_is_used(given: RuleInput) -> Iterator[Violation]:
-    """Advise where no metrics exist that W&B could show."""
+    """Warn when there are no metrics for W&B to show."""
     monitoring = given.spec.monitoring
     if monitoring.wandb.project and monitoring.mode is MonitoringMode.OFF:
         yield warning(

@@ -1,4 +1,4 @@
-"""Rules about names that must differ and values that must not be written down."""
+"""Rules about names that must be unique and secrets that must not be written into the job."""
 
 import posixpath
 from collections import Counter
@@ -12,11 +12,11 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from .rule_input import RuleInput
 
 Literal = tuple[str, str, str]
-"""(place, name, value) of something written into the file in plain text."""
+"""(place, name, value) of a value written into the job in plain text."""
 
 
 def names_are_unique(given: RuleInput) -> Iterator[Violation]:
-    """Let a name stand for one thing."""
+    """Require names that are unique within their list."""
     spec = given.spec
     lists = {
         "spec.retrieval.endpoints": [endpoint.name for endpoint in spec.retrieval.endpoints],
@@ -37,7 +37,7 @@ def names_are_unique(given: RuleInput) -> Iterator[Violation]:
 
 
 def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
-    """Refuse variables that the operator sets itself."""
+    """Reject variables that the operator sets itself."""
     for index, variable in enumerate(given.spec.env):
         if variable.name in names.RESERVED_ENV or variable.name.startswith(names.SECRET_ENV_PREFIX):
             yield Violation(
@@ -49,7 +49,7 @@ def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
 
 
 def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
-    """Keep volumes off the folders that every pod needs itself; this machine has no pods."""
+    """Reject volumes that hide a folder every pod needs; a local run has no pods."""
     if names.ANNOTATION_MOUNTED in given.job.metadata.annotations:
         return
     for index, volume in enumerate(given.spec.volumes):
@@ -63,7 +63,7 @@ def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
 
 
 def values_have_one_source(given: RuleInput) -> Iterator[Violation]:
-    """Take a value as written or by reference, not both."""
+    """Reject a value that is both written out and a reference; a header needs one of the two."""
     for index, variable in enumerate(given.spec.env):
         if variable.value and variable.secret_key_ref:
             yield _one_source(f"spec.env[{index}]", f"{variable.name} has both")
@@ -76,7 +76,7 @@ def values_have_one_source(given: RuleInput) -> Iterator[Violation]:
 
 
 def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
-    """Refuse literal secrets: whoever can read the job could read them."""
+    """Reject secrets in plain text: whoever can read the job could read them."""
     for place, name, value in _literals(given):
         if value and looks_secret(name):
             yield Violation(

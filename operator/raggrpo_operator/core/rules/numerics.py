@@ -1,4 +1,4 @@
-"""Rules about the numbers of the objective and of recovery."""
+"""Rules about the numbers of the objective, the optimiser and recovery."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ LEARNING_RATES = (1e-8, 1e-3)
 
 
 def temperature_is_positive(given: RuleInput) -> Iterator[Violation]:
-    """Refuse greedy sampling: equal completions carry no advantage."""
+    """Reject greedy sampling: equal completions carry no advantage."""
     if given.spec.rollout.temperature == 0:
         yield Violation(
             "spec.rollout.temperature",
@@ -24,7 +24,7 @@ def temperature_is_positive(given: RuleInput) -> Iterator[Violation]:
 
 
 def top_p_keeps_logprobs_exact(given: RuleInput) -> Iterator[Violation]:
-    """Advise against a cut-off that the trainer's softmax does not know."""
+    """Warn of a cut-off that the trainer's softmax does not apply."""
     if given.spec.rollout.top_p < 1:
         yield warning(
             "spec.rollout.topP",
@@ -35,7 +35,7 @@ def top_p_keeps_logprobs_exact(given: RuleInput) -> Iterator[Violation]:
 
 
 def learning_rate_is_usual(given: RuleInput) -> Iterator[Violation]:
-    """Point at rates that are mostly a slip of the exponent."""
+    """Warn of rates that usually come from a typo in the exponent."""
     rate, (lowest, highest) = given.spec.training.learning_rate, LEARNING_RATES
     if not lowest <= rate <= highest:
         yield warning(
@@ -47,7 +47,7 @@ def learning_rate_is_usual(given: RuleInput) -> Iterator[Violation]:
 
 
 def clip_range_is_sane(given: RuleInput) -> Iterator[Violation]:
-    """Refuse a range without width or with the larger side below."""
+    """Require a positive upper clip distance that is not below the lower one."""
     low, high = given.spec.algorithm.clip_ratio_low, given.spec.algorithm.clip_ratio_high
     if high < low or high == 0:
         yield Violation(
@@ -59,7 +59,7 @@ def clip_range_is_sane(given: RuleInput) -> Iterator[Violation]:
 
 
 def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
-    """Reach the peak learning rate within the run."""
+    """Warn when the learning rate would not reach its peak within the run."""
     warmup, steps = given.spec.training.warmup_steps, given.spec.training.total_steps
     if steps and warmup >= steps:
         yield warning(
@@ -71,7 +71,7 @@ def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
 
 
 def attention_is_available(given: RuleInput) -> Iterator[Violation]:
-    """Ask FlashAttention for a GPU and 16-bit numbers, both others for padded rows."""
+    """Require a GPU and 16-bit numbers for Flash, and padded rows for both Flash and Eager."""
     spec, attention = given.spec, given.spec.model.attention
     if attention not in (Attention.FLASH, Attention.EAGER):
         return
@@ -92,7 +92,7 @@ def attention_is_available(given: RuleInput) -> Iterator[Violation]:
 
 
 def backoff_grows(given: RuleInput) -> Iterator[Violation]:
-    """Refuse a largest delay below the first."""
+    """Reject a maximum delay below the first one."""
     recovery = given.spec.recovery
     if recovery.max_backoff_seconds < recovery.backoff_seconds:
         yield Violation(

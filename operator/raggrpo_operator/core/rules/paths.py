@@ -1,4 +1,4 @@
-"""Rules about paths and the volumes they lie on. Looks at no file system."""
+"""Rules about paths and the volumes they are on. Does not touch the file system."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
@@ -41,7 +41,7 @@ def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
 
 
 def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
-    """Point at other paths off the volumes, which only an image can hold."""
+    """Warn of other paths on no volume: they exist only if they are part of the image."""
     volumes = given.spec.volumes
     for place, path in path_fields(given.job.spec):
         is_other = place != CHECKPOINT and not place.startswith("spec.volumes")
@@ -55,7 +55,7 @@ def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
 
 
 def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
-    """Remind of shared claims where pods can land on several nodes."""
+    """Ask for claims that can be shared if pods may run on several nodes."""
     resources, volumes = given.spec.resources, given.spec.volumes
     many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
     if many and volumes:
@@ -68,7 +68,7 @@ def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
 
 
 def _volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
-    """Return the volume that holds `path`: the one with the longest mount path above it."""
+    """Return the volume that `path` is on: the one with the longest mount path above it."""
     holding = [v for v in volumes if PurePosixPath(path).is_relative_to(v.mount_path)]
     return max(holding, key=lambda volume: len(volume.mount_path), default=None)
 

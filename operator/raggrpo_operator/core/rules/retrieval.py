@@ -17,11 +17,11 @@ from .rule_input import RuleInput, warning
 
 MODE = "spec.retrieval.mode"
 RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
-"""Fields that a RagChat request must hold besides the context."""
+"""Fields required in a RagChat request besides the context."""
 
 
 def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
-    """Ask for a service elsewhere or for one that the operator runs."""
+    """Require either the URL of a service or a retriever that the operator runs."""
     for path, endpoint in _endpoints(given):
         if bool(endpoint.url) == (endpoint.managed is not None):
             state = "both url and managed" if endpoint.url else "neither url nor managed"
@@ -34,7 +34,7 @@ def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
 
 
 def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
-    """Ask for the vectors that dense search works on."""
+    """Require vectors for dense search."""
     for path, endpoint in _endpoints(given):
         managed = endpoint.managed
         if managed and managed.index is IndexKind.DENSE and not managed.vectors:
@@ -47,7 +47,7 @@ def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
 
 
 def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
-    """Match roles: retrievers speak SearchR1, Actor and Reference speak RagChat."""
+    """Require SearchR1 of retrievers, and RagChat of Actor and Reference."""
     for path, endpoint in _endpoints(given):
         is_retriever = endpoint.role is EndpointRole.RETRIEVER
         wanted = EndpointProtocol.SEARCH_R1 if is_retriever else EndpointProtocol.RAG_CHAT
@@ -61,7 +61,7 @@ def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
 
 
 def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
-    """Ask for one retriever in modes Prompt and Search."""
+    """Require exactly one retriever in modes Prompt and Search."""
     mode = given.spec.retrieval.mode
     if mode not in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
         return
@@ -76,7 +76,7 @@ def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
 
 
 def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
-    """Ask for both endpoints whose results RagScore compares."""
+    """Require both endpoints whose results RagScore compares."""
     if not _uses_rag_score(given):
         return
     if given.spec.retrieval.mode is not RetrievalMode.REWARD:
@@ -99,7 +99,7 @@ def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
 
 
 def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
-    """Refuse a RagChat request without one of its fields, as the service would."""
+    """Require every field of a RagChat request; the service refuses incomplete ones."""
     fields = given.spec.retrieval.actor_output.fields
     missing = [name for name in RAG_FIELDS if name not in fields]
     if _uses_rag_score(given) and missing:
@@ -112,7 +112,7 @@ def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
 
 
 def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
-    """Point at endpoints that nobody calls, probably for a forgotten mode."""
+    """Warn of endpoints that are never called: the mode was probably forgotten."""
     mode = given.spec.retrieval.mode
     used: set[EndpointRole] = set()
     if mode in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
@@ -130,7 +130,7 @@ def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
 
 
 def templates_have_their_placeholders(given: RuleInput) -> Iterator[Violation]:
-    """Refuse templates through which passages never reach the model."""
+    """Reject templates that would keep passages from reaching the model."""
     retrieval = given.spec.retrieval
     checks: list[tuple[str, str, set[str], set[str]]] = []
     if retrieval.mode is RetrievalMode.PROMPT:

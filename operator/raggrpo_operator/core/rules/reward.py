@@ -11,7 +11,7 @@ NEED_ANSWER = (RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS)
 
 
 def reward_is_complete(given: RuleInput) -> Iterator[Violation]:
-    """Ask a Python reward for its function, an HTTP judge for its address."""
+    """Require the function of a Python reward and the URL of an HTTP judge."""
     for path, term in _terms(given):
         if term.name is RewardKind.PYTHON and not term.python:
             yield Violation(
@@ -30,7 +30,7 @@ def reward_is_complete(given: RuleInput) -> Iterator[Violation]:
 
 
 def reward_fields_are_used(given: RuleInput) -> Iterator[Violation]:
-    """Point at fields that this kind of reward ignores."""
+    """Warn of fields that this kind of reward ignores."""
     for path, term in _terms(given):
         if term.python and term.name is not RewardKind.PYTHON:
             yield warning(
@@ -49,7 +49,7 @@ def reward_fields_are_used(given: RuleInput) -> Iterator[Violation]:
 
 
 def some_reward_counts(given: RuleInput) -> Iterator[Violation]:
-    """Refuse rewards that are all zero: they teach nothing."""
+    """Reject rewards that are always zero, since they teach nothing."""
     if not any(term.weight for _, term in _terms(given)):
         yield Violation(
             "spec.reward.functions",
@@ -60,7 +60,7 @@ def some_reward_counts(given: RuleInput) -> Iterator[Violation]:
 
 
 def columns_are_named(given: RuleInput) -> Iterator[Violation]:
-    """Ask for a column for everything that is read from the data."""
+    """Require a column for everything that is read from the data."""
     columns, kinds = given.spec.data.columns, [term.name for _, term in _terms(given)]
     readers = {
         "prompt": (columns.prompt, "every sample"),

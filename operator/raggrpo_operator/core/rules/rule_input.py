@@ -1,4 +1,4 @@
-"""What a rule looks at. Everything is resolved beforehand, so that rules only compare."""
+"""What a rule sees. Everything is resolved beforehand, so that rules only compare values."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 
 @dataclass(frozen=True)
 class RuleInput:
-    """One job, seen whole."""
+    """Everything about one job."""
 
     job: RagGrpoJob
-    """What the user gave."""
+    """The job as the user wrote it."""
     spec: JobSpec
     """The resolved specification."""
     origins: Mapping[str, Origin]
     facts: Facts
-    """Zero and empty where preflight has not looked yet; such rules then stay silent."""
+    """Zeros and empty strings until preflight has run; rules on facts then yield nothing."""
     sizing: Sizing
 
 
@@ -28,5 +28,5 @@ Rule = Callable[[RuleInput], Iterator[Violation]]
 
 
 def warning(path: str, reason: Reason, message: str, remedy: str) -> Violation:
-    """Return advice that does not stop the job."""
+    """Return a violation that does not stop the job."""
     return Violation(path, reason, message, remedy, Severity.WARNING)
