@@ -1,1 +1,1 @@
-"""How much memory, CPU and /dev/shm each pod of a job needs, as named terms."""
+"""How much memory, CPU and /dev/shm each of a job's pods needs, as named terms."""

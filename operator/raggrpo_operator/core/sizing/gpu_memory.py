@@ -1,8 +1,7 @@
-"""What must fit into one GPU: training state, activations, weights and KV cache.
+"""Estimates what must fit into one GPU: training state, activations, weights and KV cache.
 
-Estimates with their formulas (operator facts 10.3), for rules C4 and C5 and for the plan.
 Everything is in bytes; N is the number of parameters, S the number of ranks, TP the
-tensor-parallel size. Decides nothing.
+tensor-parallel size. Decides nothing: the rules do.
 """
 
 from raggrpo_api.job import JobSpec
@@ -16,22 +15,22 @@ STATE_BYTES_PER_PARAMETER = 16
 """FSDP2 with AdamW: fp32 parameters, gradients and two moments, 4 bytes each."""
 REFERENCE_BYTES_PER_PARAMETER = 4
 ACTIVATION_BYTES_PER_ELEMENT = 34
-"""Kept per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term)."""
+"""Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term)."""
 LOGIT_CHUNK = 2**25
-"""Log-probabilities are computed from so many logits at a time."""
+"""Number of logits from which log-probabilities are computed at a time."""
 ENGINE_OVERHEAD = 2 * GIB
 """vLLM's CUDA graphs and activations."""
 USABLE_SHARE = 0.92
-"""Of a GPU's memory; the rest goes to the CUDA context and fragmentation."""
+"""Share of a GPU's memory; the rest goes to the CUDA context and fragmentation."""
 
 
 def element_bytes(spec: JobSpec) -> int:
-    """Return bytes per number in forward passes; Auto counts as the larger."""
+    """Return the bytes per number in forward passes; Auto counts as FP32."""
     return 2 if spec.training.precision is Precision.BF16 else 4
 
 
 def training_state(spec: JobSpec, facts: Facts) -> int:
-    """Return what one rank keeps all the time: 16·N/S, with a reference model 20·N/S."""
+    """Return what one rank holds permanently: 16·N/S, or 20·N/S with a reference model."""
     per_parameter = STATE_BYTES_PER_PARAMETER
     if spec.algorithm.kl_coefficient > 0:
         per_parameter += REFERENCE_BYTES_PER_PARAMETER
@@ -39,7 +38,7 @@ def training_state(spec: JobSpec, facts: Facts) -> int:
 
 
 def activation_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
-    """Return activations per token: 34·h·L, or 2·h·L + 34·h when they are recomputed."""
+    """Return the activations per token: 34·h·L, or 2·h·L + 34·h if they are recomputed."""
     scale = element_bytes(spec) / 2
     layers = facts.layers
     kept = ACTIVATION_BYTES_PER_ELEMENT * layers
@@ -49,7 +48,7 @@ def activation_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
 
 
 def activations(spec: JobSpec, facts: Facts) -> int:
-    """Return activations of one micro-batch and of one chunk of logits."""
+    """Return the activations of one micro-batch plus one chunk of logits."""
     return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(spec, facts)
 
 
@@ -59,7 +58,7 @@ def tokens_that_fit(room: int, spec: JobSpec, facts: Facts) -> int:
 
 
 def micro_batch_tokens(spec: JobSpec) -> int:
-    """Return the tokens of the largest micro-batch: the budget, or what a step has at most."""
+    """Return the tokens of the largest micro-batch: the budget, or all that an update has."""
     data, rollout = spec.data, spec.rollout
     rows = spec.training.mini_batch_prompts or data.train_batch_size
     tokens_per_prompt = rollout.n * (data.max_prompt_length + data.max_response_length)
@@ -69,7 +68,7 @@ def micro_batch_tokens(spec: JobSpec) -> int:
 
 
 def engine_weights(spec: JobSpec, facts: Facts) -> int:
-    """Return the engine's weights on one GPU: 2·N/TP, 4·N/TP in FP32."""
+    """Return the engine's weights on one GPU: 2·N/TP, or 4·N/TP in FP32."""
     return element_bytes(spec) * facts.parameters // spec.rollout.tensor_parallel_size
 
 
@@ -80,7 +79,7 @@ def kv_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
 
 
 def cpu_kv_cache(spec: JobSpec, facts: Facts) -> int:
-    """Return the CPU engine's cache for all concurrent sequences: 64 MiB to 2 GiB."""
+    """Return the CPU engine's KV cache for all concurrent sequences: 64 MiB to 2 GiB."""
     data, rollout = spec.data, spec.rollout
     sequences = min(rollout.max_num_seqs, data.train_batch_size * rollout.n)
     tokens = sequences * (data.max_prompt_length + data.max_response_length)
@@ -88,7 +87,7 @@ def cpu_kv_cache(spec: JobSpec, facts: Facts) -> int:
 
 
 def kv_cache(spec: JobSpec, facts: Facts) -> int:
-    """Return what an engine has left for its KV cache; negative when weights do not fit."""
+    """Return what is left for an engine's KV cache; negative if its weights do not fit."""
     return engine_share(spec) - engine_weights(spec, facts) - ENGINE_OVERHEAD
 
 
@@ -98,14 +97,14 @@ def engine_share(spec: JobSpec) -> int:
 
 
 def usable_memory(spec: JobSpec) -> int:
-    """Return the bytes of one GPU that may be planned with."""
+    """Return the bytes of one GPU that are available for use."""
     return int(spec.resources.gpu_memory_gib * GIB * USABLE_SHARE)
 
 
 def training_room(spec: JobSpec) -> int:
-    """Return what a rank may keep all the time: colocated, the engine's share is taken off.
+    """Return what a rank may hold permanently, which excludes the share of a colocated engine.
 
-    While the rank trains, a colocated engine sleeps, so that activations may use its share.
+    A colocated engine sleeps while the rank trains, so activations may use its share.
     """
     if spec.resources.placement is Placement.DISAGGREGATED:
         return usable_memory(spec)
@@ -113,5 +112,5 @@ def training_room(spec: JobSpec) -> int:
 
 
 def _logits(spec: JobSpec, facts: Facts) -> int:
-    """Return two fp32 copies of one chunk of logits."""
+    """Return the size of two fp32 copies of one chunk of logits."""
     return 2 * 4 * min(LOGIT_CHUNK, micro_batch_tokens(spec) * facts.vocabulary)

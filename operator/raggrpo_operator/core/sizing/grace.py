@@ -1,4 +1,4 @@
-"""How long pods that end leave the driver for its last save. Pure; used when pods are created."""
+"""How long terminating pods give the driver for its last save. Pure; set when pods are created."""
 
 import math
 
@@ -10,16 +10,16 @@ from .size import CHECKPOINT_BYTES_PER_PARAMETER
 LEAST_SECONDS = 30
 MARGIN_SECONDS = 15
 SAVES = 3
-"""A volume on which many save at once, as when a node is drained, is slower than usual."""
+"""Allows for a slow volume: when a node is drained, many jobs save at once."""
 SAVE_BYTES_PER_SECOND = 500e6
-"""Of one node to a shared volume, until a save was measured."""
+"""From one node to a shared volume; assumed until a save has been measured."""
 
 
 def grace_seconds(spec: JobSpec, status: JobStatus) -> int:
-    """Return the seconds between SIGTERM and SIGKILL for a driver of the next Ray cluster.
+    """Return the seconds from SIGTERM to SIGKILL for a driver in the next Ray cluster.
 
-    A training step under way is finished first. Never longer than a checkpoint may take: what
-    takes longer hangs. It is what stopping a hung driver costs, so it is not simply generous.
+    It covers the step under way and a save. Beyond the checkpoint deadline a save counts as hung,
+    so that is the maximum; a hung driver always takes this long to stop, so keep it short.
     """
     slowest = status.restart_state.slowest_save_seconds
     size = CHECKPOINT_BYTES_PER_PARAMETER * status.preflight.facts.parameters

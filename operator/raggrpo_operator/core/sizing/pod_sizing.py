@@ -1,6 +1,6 @@
-"""CPU, memory and /dev/shm of the pods beside the trainer's: head, engines, preflight, retrievers.
+"""CPU, memory and /dev/shm of every pod but the trainers: head, engines, preflight, retrievers.
 
-A pod's memory is request and limit alike, so its terms are what the cluster really sets aside.
+A pod's memory is both request and limit, so the cluster really reserves what the terms add up to.
 """
 
 from collections.abc import Mapping
@@ -25,29 +25,29 @@ from .shared_memory import (
 from .terms import term, total, with_given
 
 HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
-"""The driver tokenizes, scores and packs; without GPUs everything shares few CPUs."""
+"""The driver tokenizes, scores and packs; without GPUs, all pods share a few CPUs."""
 SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
-"""Preflight and retrievers. What the user gives to trainers bounds them and the head."""
+"""For preflight and retrievers. Like the head, they get no more than `resources.cpu`."""
 HEAD_RAY = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT = {Device.GPU: 4 * GIB, Device.CPU: GIB}
 PROCESSES_PER_GPU = 4 * GIB
-"""Host memory of the CUDA processes of one GPU."""
+"""Host memory of one GPU's CUDA processes."""
 OBJECTS_PER_BYTE = 6
-"""A token id, its mask and its log-probability as Python objects, over their 12 packed bytes."""
+"""Python objects for a token id, mask and log-probability, relative to their 12 packed bytes."""
 TEXT_BYTES_PER_TOKEN = 8
-"""A prompt's text and its token ids."""
+"""A prompt's text plus its token ids."""
 
 Sized = tuple[PodSizing, list[SizingTerm]]
 
 
 def memory_unit(spec: JobSpec) -> int:
-    """Return what amounts are rounded up to, in bytes."""
+    """Return the unit, in bytes, to which amounts are rounded up."""
     return 64 * MIB if spec.resources.device is Device.CPU else GIB
 
 
 def head(spec: JobSpec, facts: Facts) -> Sized:
-    """Return the head: Ray's own processes, the driver, the progress server; no GPU."""
+    """Return the head, which runs Ray's own processes, the driver and the progress server."""
     device, unit = spec.resources.device, memory_unit(spec)
     shm = head_shm_terms(spec)
     shm_size = format_bytes(total(shm), unit)
@@ -71,7 +71,7 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
 
 
 def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
-    """Return the pods of disaggregated engines, one engine each; None where they are colocated."""
+    """Return the pods of disaggregated engines, one engine each; None if colocated."""
     if spec.resources.placement is not Placement.DISAGGREGATED:
         return None
     resources, unit = spec.resources, memory_unit(spec)
@@ -97,7 +97,7 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
 
 
 def preflight(spec: JobSpec, facts: Facts) -> Sized:
-    """Return the pod that checks before any GPU is taken; it reads all prompts."""
+    """Return the pod that checks the job before it takes any GPU; it reads all prompts."""
     device = spec.resources.device
     memory = [
         term("preflightMemory", "checks", PREFLIGHT[device], "tokenizer and reward code"),
@@ -109,7 +109,7 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
 
 
 def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
-    """Return the managed retrievers, each by its endpoint's name."""
+    """Return the managed retrievers, named after their endpoints."""
     needed = retriever_bytes(facts)
     reason = f"0.5 GiB + 4 × corpus of {readable(facts.corpus_bytes)}"
     if not facts.corpus_bytes:
@@ -135,7 +135,7 @@ def retriever_bytes(facts: Facts) -> int:
 
 
 def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
-    """Return the memory of a CPU engine: vLLM itself, its weights and KV cache."""
+    """Return the memory of a CPU engine: vLLM itself, weights and KV cache."""
     if not facts.parameters:
         return GIB
     weights = facts.parameters * gpu_memory.element_bytes(spec)
@@ -143,7 +143,7 @@ def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
 
 
 def _within_given(spec: JobSpec, usual: Mapping[Device, str]) -> str:
-    """Return the usual CPUs of a pod, or resources.cpu where the user has fewer to give."""
+    """Return the usual CPUs of a pod, or resources.cpu if that is less."""
     amounts = [usual[spec.resources.device], spec.resources.cpu]
     return min(filter(None, amounts), key=parse_quantity)
 

@@ -1,6 +1,6 @@
-"""What lies in /dev/shm of each kind of pod, and the size of Ray's object store.
+"""What each kind of pod keeps in /dev/shm, and the size of Ray's object store.
 
-A too small /dev/shm ends in SIGBUS minutes after the start, so nothing of it is left to defaults.
+Too small a /dev/shm ends in SIGBUS minutes after the start, so none of this is left to defaults.
 """
 
 from raggrpo_api.job import JobSpec
@@ -14,45 +14,45 @@ from . import gpu_memory
 from .terms import term, total
 
 SAMPLE_BYTES_PER_TOKEN = 12
-"""Token id, mask and log-probability of one token on its way through Ray."""
+"""Token id, mask and log-probability of one token as passed through Ray."""
 WEIGHT_FILES = 3
-"""Weights in /dev/shm: the newest two stay readable while the next is written."""
+"""Copies of the weights: the newest two stay readable while the next one is written."""
 STORE_SHARE_OF_SHM = 0.95
 """Ray uses at most this share of /dev/shm."""
 CPU_OBJECT_STORE = 128 * MIB
 GPU_OBJECT_STORE = 2 * GIB
-"""Least object stores; Ray itself refuses less than 75 MiB."""
+"""Minimum sizes of an object store; Ray itself refuses less than 75 MiB."""
 MARGIN = 0.2
 
 
 def object_store_bytes(spec: JobSpec, facts: Facts | None = None) -> int:
-    """Return the size of a trainer pod's object store, always given to Ray explicitly.
+    """Return the size of a trainer pod's object store, which Ray is always told explicitly.
 
-    It carries samples, and the weights too where engines and rank 0 can lie in different pods.
+    It holds samples, and weights too if engines and rank 0 may be in different pods.
     """
     return head_store_bytes(spec) + (_weights(spec, facts or Facts()) if _many_pods(spec) else 0)
 
 
 def head_store_bytes(spec: JobSpec) -> int:
-    """Return the size of the head's object store: the driver puts each step's samples there."""
+    """Return the size of the head's object store, where the driver puts each step's samples."""
     least = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
     return max(least, 2 * rollout_batch_bytes(spec))
 
 
 def store_within(shm_size: str, store: int) -> int:
-    """Return the store, or what fits into a /dev/shm that the user gave."""
+    """Return the store's size, limited to what fits into /dev/shm."""
     return min(store, int(STORE_SHARE_OF_SHM * parse_quantity(shm_size)))
 
 
 def rollout_batch_bytes(spec: JobSpec) -> int:
-    """Return the samples of one step as they travel through Ray."""
+    """Return the size of one step's samples as passed through Ray."""
     data = spec.data
     longest = data.max_prompt_length + data.max_response_length
     return data.train_batch_size * spec.rollout.n * longest * SAMPLE_BYTES_PER_TOKEN
 
 
 def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return the terms of a pod with ranks, colocated engines included."""
+    """Return the terms of a pod with ranks and, if colocated, engines."""
     data = spec.data
     batch = data.train_batch_size * data.max_prompt_length * 8
     engines = max(1, num_engines(spec) // spec.resources.nodes)
@@ -78,13 +78,13 @@ def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 
 def head_shm_terms(spec: JobSpec) -> list[SizingTerm]:
-    """Return the terms of the head, which holds nothing but its store."""
+    """Return the terms of the head, which holds only its object store."""
     terms = [_store_term("headShm", head_store_bytes(spec))]
     return [*terms, _margin("headShm", terms)]
 
 
 def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return the terms of a pod with one engine of its own."""
+    """Return the terms of a pod with a single engine and no ranks."""
     terms = [
         _store_term("rolloutShm", object_store_bytes(spec, facts)),
         term(
@@ -100,7 +100,7 @@ def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 
 def of_model(reason: str, facts: Facts) -> str:
-    """Return the reason, with a word on when it will be known."""
+    """Return the reason, with a note while the model is unknown."""
     return reason if facts.parameters else f"{reason}; known after preflight"
 
 

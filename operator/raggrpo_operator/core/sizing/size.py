@@ -1,7 +1,7 @@
-"""From a resolved specification to GPUs, CPUs, memory and /dev/shm, as named terms.
+"""Derives GPUs, CPUs, memory and /dev/shm from a resolved specification, as named terms.
 
-Formulas of operator facts 10. What the user gives wins and is shown beside the estimate; what
-depends on the model is 0 until preflight has read it.
+What the user gives wins and is shown beside the estimate. Terms that depend on the model are 0
+until preflight has read it.
 """
 
 from raggrpo_api.job import JobSpec
@@ -21,9 +21,9 @@ CHECKPOINT_BYTES_PER_PARAMETER = 12
 
 
 def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
-    """Return amounts per trainer pod (GPUs: of the whole job) and of every other kind of pod.
+    """Return the amounts per trainer pod (GPUs: for the whole job) and per other kind of pod.
 
-    The pods' requests are these amounts; the terms say what they consist of.
+    These amounts are what the pods request; the terms say what they are made up of.
     """
     known = facts or Facts()
     trainer, terms = _trainer(spec, known)
@@ -45,12 +45,12 @@ def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
 
 
 def estimate(sizing: Sizing, resource: str) -> int:
-    """Return the sum of a resource's terms, the user's own value left out."""
+    """Return the sum of a resource's terms, without the value that the user gave."""
     return total(each for each in sizing.terms if each.resource == resource)
 
 
 def pod(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
-    """Return the amounts of one kind of pod; `name` tells retrievers apart."""
+    """Return the amounts of one kind of pod; `name` distinguishes retrievers."""
     [found] = [each for each in sizing.pods if each.role is role and each.name == name]
     return found
 
@@ -124,7 +124,7 @@ def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[Sizi
 
 
 def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return the shares of one GPU; nothing on CPU or while the model is unknown."""
+    """Return what one GPU holds; nothing on CPU or while the model is unknown."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return []
     state = gpu_memory.training_state(spec, facts)

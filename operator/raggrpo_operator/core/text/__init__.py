@@ -1,1 +1,1 @@
-"""Text for people: plan, sizing, status, figures, differences. Decides nothing."""
+"""Text for users: plan, sizing, status, figures, differences. Decides nothing."""

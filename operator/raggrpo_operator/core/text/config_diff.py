@@ -1,4 +1,4 @@
-"""Where the configurations of two attempts differ. Pure."""
+"""Finds where the configurations of two attempts differ. Pure."""
 
 import json
 import re
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 IDENTITY = frozenset({"attempt", "schemaDigest"})
-"""What differs between any two attempts, and says nothing of what they train."""
+"""Differs between any two attempts without saying anything about the training."""
 ABSENT = "–"
 
 
 class AttemptName(NamedTuple):
-    """An attempt of a job, which `JOB@3` names; `JOB` is its newest."""
+    """An attempt of a job, written `JOB@3`; plain `JOB` is its newest one."""
 
     job: str
     number: int = 0
@@ -21,7 +21,7 @@ class AttemptName(NamedTuple):
 
 
 def attempt_name(text: str) -> AttemptName:
-    """Return what a text names; the folder of a job may hold other @ signs."""
+    """Return the attempt that a text names; a job's folder may contain other @ signs."""
     found = re.fullmatch(r"(.+)@(\d+)", text)
     return AttemptName(found[1], int(found[2])) if found else AttemptName(text)
 
@@ -29,9 +29,9 @@ def attempt_name(text: str) -> AttemptName:
 def pair(
     first: AttemptName, second: AttemptName | None, newest: Mapping[str, int]
 ) -> tuple[AttemptName, AttemptName]:
-    """Return which attempts are compared: without a second, the first one and that before it.
+    """Return the attempts to compare; without a second one, the first and its predecessor.
 
-    `newest` holds the newest attempt of either job. Raises ValueError for one that never was.
+    `newest` holds each job's newest attempt. Raises ValueError for an attempt that does not exist.
     """
     later = _numbered(second or first, newest)
     earlier = _numbered(first, newest) if second else AttemptName(first.job, later.number - 1)
@@ -60,7 +60,7 @@ def _without_identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every leaf by its path, as JSON; an empty list or object is one, too."""
+    """Yield (path, JSON) of every leaf; an empty list or object counts as a leaf."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
             yield from _leaves(each, f"{path}.{key}" if path else key)

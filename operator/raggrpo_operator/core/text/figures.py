@@ -1,6 +1,6 @@
-"""The figures of a run, from its history (raggrpo_api.history): for report, comparison, summary.
+"""Key figures of a run from its history (raggrpo_api.history), for report and comparison.
 
-Values in, values out; reads no file.
+Pure; reads no file.
 """
 
 from collections import defaultdict
@@ -12,15 +12,15 @@ from typing import Any
 Record = Mapping[str, Any]
 
 END_STEPS = 10
-"""Steps at either end whose mean reward is compared."""
+"""Steps at each end of the run whose mean rewards are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A measurement on held-out prompts; the newest of its kind counts."""
+    """One validation on held-out prompts."""
 
     when: str
-    """before, during or after the training."""
+    """before, during or after training."""
     step: int
     exact_match: float
     reward_mean: float
@@ -32,7 +32,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """None where the history has no such number."""
+    """A run's key figures; None where the history has no such number."""
 
     steps: int
     reward_first: float | None
@@ -43,17 +43,17 @@ class Figures:
     step_seconds: float | None
     """Median."""
     samples_per_second: float | None
-    """Samples over the time of all steps; checkpoints and start-up left out."""
+    """Samples over the time of all steps, without checkpoints and start-up."""
     tokens_per_second: float | None
     stage_seconds: dict[str, float]
-    """Sums over the steps that count, checkpoints included."""
+    """Totals over all steps, each counted once, plus checkpoints."""
     start_up_seconds: dict[int, dict[str, float]]
-    """By attempt: seconds in each stage before its first step was finished."""
+    """By attempt: seconds in each stage until its first step was done."""
     validations: tuple[Validation, ...]
 
 
 def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
-    """Return the figures of steps (each once, in order) and events (in order)."""
+    """Return the figures for steps (each once, in order) and events (in order)."""
     seconds = sum(r["step_seconds"] for r in history)
     return Figures(
         steps=len(history),
@@ -72,12 +72,12 @@ def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
 
 
 def checkpoint_seconds(events: Iterable[Record]) -> dict[int, float]:
-    """Return what saving took, by step; a step saved again counts as the newest attempt did it."""
+    """Return how long saving took, by step; the newest save of a step counts."""
     return {r["step"]: r["seconds"] for r in events if r["event"] == "checkpoint"}
 
 
 def mean_of(records: Iterable[Record], name: str) -> float | None:
-    """Return the mean of a number over the records that have it."""
+    """Return the mean over the records that have this number."""
     values = [r[name] for r in records if r.get(name) is not None]
     return mean(values) if values else None
 
@@ -92,7 +92,7 @@ def _stage_seconds(history: Sequence[Record], events: Sequence[Record]) -> dict[
 
 
 def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:
-    """Add up what each attempt spent in a stage until it had left FirstStep."""
+    """Return the seconds each attempt spent in each stage up to the end of FirstStep."""
     spent: dict[int, dict[str, float]] = {}
     running: set[int] = set()
     for event in events:
@@ -107,7 +107,7 @@ def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:
 
 
 def _validations(events: Sequence[Record]) -> tuple[Validation, ...]:
-    """Keep the newest measurement of a step; a resumed attempt may have repeated it."""
+    """Return the newest validation of each step, since a resumed attempt may repeat one."""
     newest = {(e["step"], e["when"]): e for e in events if e["event"] == "validation"}
     return tuple(
         Validation(**{name: event[name] for name in Validation.__slots__})

@@ -1,7 +1,4 @@
-"""The text of `raggrpo plan`: every value with its origin, sizing terms, findings.
-
-Renders what was resolved, sized and found elsewhere; decides nothing.
-"""
+"""Renders `raggrpo plan`: each value with its origin, sizing terms, violations. Decides nothing."""
 
 import json
 import textwrap
@@ -29,7 +26,7 @@ def render_plan(
     facts: Facts | None = None,
     width: int = 100,
 ) -> str:
-    """Return the plan as text whose lines are at most `width` characters."""
+    """Return the plan as text with lines of at most `width` characters."""
     sections = [
         _heading(job, resolved, facts),
         [
@@ -65,7 +62,7 @@ def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[s
 
 
 def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:
-    """Return the places of literal secrets, which are refused and not repeated here."""
+    """Return the places of plain-text secrets, which must not be repeated in the output."""
     found = (v.path for v in violations if v.reason is Reason.SECRET_IN_PLAIN_TEXT)
     return tuple(path.removeprefix("spec.") for path in found)
 

@@ -1,4 +1,4 @@
-"""The text of a sizing: amounts, pods and the terms that they consist of. Decides nothing."""
+"""Renders a sizing: amounts, pods and the terms they are made up of. Decides nothing."""
 
 import textwrap
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The text of a status, of a job on this machine or in a cluster. Decides nothing."""
+"""Renders a job's status, for a local run or a cluster. Decides nothing."""
 
 import textwrap
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ REWARD = "reward_mean"
 
 
 def render_status(status: JobStatus, width: int = 100) -> str:
-    """Return phase, progress, attempts, conditions and sizing, at most `width` characters wide."""
+    """Return phase, progress, attempts, conditions and sizing in lines of at most `width`."""
     return "\n".join(_lines(status, width)) + "\n"
 
 
 def reward(status: JobStatus) -> str:
-    """Return the newest mean reward, empty before the first step."""
+    """Return the latest mean reward, empty before the first step."""
     values = {metric.name: metric.value for metric in status.progress.metrics}
     return values.get(REWARD, "")
 
 
 def labelled(label: str, text: str, width: int) -> Iterator[str]:
-    """Yield a text beside its label; every line of it that is too long goes on below."""
+    """Yield a text beside its label, with long lines wrapped and indented."""
     margin = f"{label:<{LABEL_WIDTH}}"
     for line in text.splitlines():
         yield from textwrap.wrap(
