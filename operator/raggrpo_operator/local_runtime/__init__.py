@@ -1,1 +1,1 @@
-"""The same decisions driving Ray processes on this machine; state is kept as files."""
+"""Runs the same decisions with Ray processes on this machine; keeps state in files."""

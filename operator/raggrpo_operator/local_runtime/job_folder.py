@@ -1,4 +1,4 @@
-"""The job folder: one local job's state as files, each written whole or not at all.
+"""The job folder: one local job's state as files, each of them written atomically.
 
 job.yaml  state.json (uid, generation, status)  preflight.json  lock  logs/  summary.json
 """
@@ -27,18 +27,18 @@ REPORT = "report.html"
 
 @dataclass(slots=True)
 class State:
-    """What is remembered between two runs of one job."""
+    """What one run of a job leaves to the next."""
 
     uid: str = ""
     generation: int = 0
     retry: int = 0
-    """How often a failed job was begun again; becomes the annotation raggrpo.io/retry."""
+    """How often a failed job was restarted; becomes the annotation raggrpo.io/retry."""
     spec: dict[str, Any] = field(default_factory=dict)
-    """The specification of the last run, as resolved for this machine."""
+    """The last run's specification, as resolved for this machine."""
     mark: str = ""
-    """Mark of the processes of the last run."""
+    """Mark of the last run's processes."""
     temp_dir: str = ""
-    """Ray's folder of the last run."""
+    """Ray's temporary folder in the last run."""
     status: JobStatus = field(default_factory=JobStatus)
 
 
@@ -51,7 +51,7 @@ class JobFolder:
         self._lock: int | None = None
 
     def acquire(self) -> None:
-        """Create the folder and make sure that no other run works in it."""
+        """Create the folder and lock it against other runs."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -72,13 +72,13 @@ class JobFolder:
         os.write(self._lock, str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Let other runs in."""
+        """Unlock the folder for other runs."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def load(self) -> State:
-        """Return the state; a new one where there is none."""
+        """Return the saved state, or a new one."""
         path = self.path / STATE
         if not path.exists():
             return State(uid=uuid.uuid4().hex)
@@ -102,13 +102,13 @@ class JobFolder:
         write_whole(self.path / STATE, json.dumps(raw, indent=1))
 
     def save_job(self, job: RagGrpoJob) -> None:
-        """Keep the job as it runs here."""
+        """Write the job as it runs on this machine."""
         text = yaml.safe_dump(job.manifest(), sort_keys=False, allow_unicode=True)
         write_whole(self.path / JOB, text)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file by rename, so that nobody ever reads half of it; raises OperatorError."""
+    """Replace a file atomically, so that nobody reads half of it; raises OperatorError."""
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

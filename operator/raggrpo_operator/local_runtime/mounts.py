@@ -1,4 +1,4 @@
-"""A cluster's job on this machine: folders stand in for volumes. Touches no file itself."""
+"""Makes a cluster's job fit this machine: folders stand in for volumes. Touches no files."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,10 @@ Model = TypeVar("Model", bound=ApiModel)
 def mounted(
     job: RagGrpoJob, mounts: Mapping[str, str], exists: Callable[[str], bool]
 ) -> RagGrpoJob:
-    """Return the job with every path below a volume moved to the folder that stands in for it.
+    """Return the job with every path on a volume moved to the folder that stands in for it.
 
-    `mounts` maps claims to absolute folders. A volume that is not mounted may stay where it is
-    if its path exists here. Raises BadOptions with the exact flags to use.
+    `mounts` maps claims to absolute folders. A volume may go without one if its path exists on
+    this machine. Raises BadOptions with the exact flags to use.
     """
     volumes = job.spec.volumes
     claims = {volume.claim_name: volume for volume in volumes}
@@ -55,7 +55,7 @@ def mounted(
 
 
 def unfit_for_one_machine(spec: JobSpec, num_gpus: int) -> list[str]:
-    """Return what the resolved spec asks for that this machine does not have, with the flags."""
+    """Return what the resolved spec needs and this machine lacks, with the flags to use."""
     problems = []
     if spec.resources.nodes > 1:
         problems.append(
@@ -79,7 +79,7 @@ def unfit_for_one_machine(spec: JobSpec, num_gpus: int) -> list[str]:
 
 
 def read_mounts(options: Sequence[str], absolute: Callable[[str], str]) -> dict[str, str]:
-    """Return claim → absolute folder of `--mount CLAIM=DIR` options; raises BadOptions."""
+    """Return claim → absolute folder from `--mount CLAIM=DIR` options; raises BadOptions."""
     mounts: dict[str, str] = {}
 
     def add(text: str) -> str:
@@ -114,14 +114,14 @@ def _job_paths(job: RagGrpoJob) -> list[tuple[str, str]]:
 
 
 def _volume_of(path: str, volumes: Sequence[Volume]) -> str | None:
-    """Return the name of the innermost volume that holds the path."""
+    """Return the name of the innermost volume that the path is on."""
     holding = [v for v in volumes if PurePosixPath(path).is_relative_to(v.mount_path)]
     innermost = max(holding, key=lambda v: len(PurePosixPath(v.mount_path).parts), default=None)
     return innermost.name if innermost is not None else None
 
 
 def _moved(model: Model, places: Mapping[str, str]) -> Model:
-    """Return the model with the paths in it moved; what was not given stays not given."""
+    """Return the model with its paths moved; unset fields stay unset."""
     changes: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)

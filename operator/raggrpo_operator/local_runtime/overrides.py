@@ -1,4 +1,4 @@
-"""`--set PATH=VALUE` and `--endpoint NAME=URL`: changes of a job as YAML gives it. Pure."""
+"""Applies `--set PATH=VALUE` and `--endpoint NAME=URL` to a job as read from YAML. Pure."""
 
 import difflib
 import re
@@ -10,7 +10,7 @@ from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 
 class BadOptions(Exception):
-    """Options that cannot be followed; `problems` has one line for each, with what to type."""
+    """Options that cannot be applied; `problems` has a line for each, with what to type."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -18,10 +18,10 @@ class BadOptions(Exception):
 
 
 def changed(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> Any:
-    """Return the job as YAML gives it with `--set PATH=VALUE` and `--endpoint NAME=URL` applied.
+    """Return the job as read from YAML, with the options applied; raises BadOptions.
 
-    Values are read as YAML. Whether the result is a valid job is for the parser to say, which
-    also names the nearest field. Raises BadOptions.
+    Values are read as YAML. The parser decides later whether the result is a valid job, and
+    suggests the nearest field for one that does not exist.
     """
     if not isinstance(raw, Mapping):
         return raw
@@ -34,7 +34,7 @@ def changed(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> Any:
 
 
 def each(options: Sequence[str], follow: Callable[[str], str]) -> list[str]:
-    """Return what is wrong with each option; `follow` returns nothing where all is well."""
+    """Return the problems of the options; `follow` applies one and returns "" if it could."""
     return [problem for text in options if (problem := follow(text))]
 
 
@@ -45,7 +45,7 @@ def _copied(value: Any) -> Any:
 
 
 def _set(raw: dict[str, Any], text: str) -> str:
-    """Follow one `--set`; return what is wrong with it, or nothing."""
+    """Apply one `--set`; return what is wrong with it, or nothing."""
     path, given, value_text = text.partition("=")
     keys = _keys(path.strip())
     if not given or not keys:
@@ -74,7 +74,7 @@ def _set(raw: dict[str, Any], text: str) -> str:
 
 
 def _keys(path: str) -> list[str | int]:
-    """Return the steps of a path; `spec.` may be left out."""
+    """Return the keys of a path, in which `spec.` may be omitted; empty for a malformed one."""
     if not re.fullmatch(r"[A-Za-z_][\w/-]*(\[\d+\])*(\.[A-Za-z_][\w/-]*(\[\d+\])*)*", path):
         return []
     keys: list[str | int] = [

@@ -1,4 +1,4 @@
-"""The preflight of a local run as a child process. Judges nothing."""
+"""A local run's preflight as a child process. Does not judge its result."""
 
 import sys
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ COMMAND = (sys.executable, "-m", "raggrpo_trainer.preflight")
 
 
 class PreflightRun:
-    """One running or finished preflight; its result is a file of the job folder."""
+    """A running or finished preflight; its result is a file in the job folder."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class PreflightRun:
         self._child = processes.start("preflight", COMMAND, given, log_file)
 
     def wait(self) -> None:
-        """Wait for its end."""
+        """Wait until the preflight has ended."""
         self._child.process.wait()
 
     def observe(self) -> PreflightObserved:
-        """Return its result once there is one, or why there will be none."""
+        """Return the result once there is one, or why there will be none."""
         code = self._child.exit_code()
         if code is None:
             return PreflightObserved(self._spec_hash)
@@ -59,5 +59,5 @@ class PreflightRun:
         return PreflightObserved(self._spec_hash, result)
 
     def end(self) -> None:
-        """End its process."""
+        """End the process."""
         self._processes.end(self._child)

@@ -1,6 +1,6 @@
-"""The child processes of one run: started with its mark, guarded by a warden, ended by it.
+"""One run's child processes: they carry its mark, and a warden ends them if the run dies.
 
-Ends processes only by process id; knows nothing of Ray, jobs or retrievers.
+Ends processes by process id only; knows nothing of Ray, jobs or retrievers.
 """
 
 import logging
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 WARDEN = (sys.executable, "-I", "-S", warden.__file__)
 END_SECONDS = 10.0
 PORTS = range(20_000, 32_000)
-"""Outside Ray's default worker ports and below the ports of outgoing connections."""
+"""Outside Ray's default range for workers and below the ephemeral ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A started process; `process` is its keeper, which ends with the command's exit code."""
+    """A started command; `process` is its keeper, which exits with the command's exit code."""
 
     name: str
     mark: str
@@ -39,19 +39,19 @@ class Child:
     process: subprocess.Popen[bytes]
 
     def exit_code(self) -> int | None:
-        """Return the command's exit code (128 + n: ended by signal n), None while it runs."""
+        """Return the command's exit code (128 + n: killed by signal n), None while it runs."""
         code = self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def last_words(self, lines: int = 5) -> str:
-        """Return the end of its output, for messages."""
+        """Return the last lines of its output, for messages."""
         return tail(self.log_file, lines)
 
 
 class Processes:
     """All processes that belong to one run.
 
-    Start children from the main thread: the kernel ends them with the thread that started them.
+    Start children from the main thread: the kernel kills them when the starting thread ends.
     """
 
     def __init__(self, mark: str = "") -> None:
@@ -62,9 +62,9 @@ class Processes:
     def start(
         self, name: str, command: Sequence[str], env: Mapping[str, str], log_file: Path
     ) -> Child:
-        """Start a command in a session of its own; its output is appended to the log file.
+        """Start a command in its own session, with its output appended to the log file.
 
-        Raises OperatorError when it cannot be started.
+        Raises OperatorError if it cannot be started.
         """
         self.guard()
         mark = f"{self.mark}.{name}"
@@ -87,19 +87,19 @@ class Processes:
         return child
 
     def end(self, child: Child) -> None:
-        """End a child with everything it started."""
+        """End a child and everything it started."""
         child.process.terminate()
         try:
             child.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
-        sweep(child.mark)  # what a killed keeper left behind
+        sweep(child.mark)  # whatever a killed keeper left behind
         if child in self._children:
             self._children.remove(child)
 
     def guard(self) -> None:
-        """See to it that a warden is alive, which outlives this process for long enough."""
+        """Make sure there is a living warden, to end the children if this process dies."""
         if self._warden is not None and self._warden.poll() is None:
             return
         if self._warden is not None:
@@ -134,13 +134,13 @@ class Processes:
 
 
 def sweep(mark: str) -> None:
-    """End every process with this mark; raises OperatorError when one withstands."""
+    """Kill every process with this mark; raises OperatorError if one survives."""
     if withstood := warden.sweep(mark):
         raise PermanentError(f"processes {withstood} cannot be ended")
 
 
 def free_ports(number: int) -> list[int]:
-    """Return different TCP ports of the loopback interface that nobody listens on."""
+    """Return distinct free TCP ports of the loopback interface."""
     found = list(islice(filter(is_free, random.sample(PORTS, 100)), number))
     if len(found) < number:
         raise TransientError(f"no free port between {PORTS.start} and {PORTS.stop}")
@@ -148,7 +148,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Return whether nobody listens on this port of the loopback interface."""
+    """Return whether nothing listens on this port of the loopback interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -159,7 +159,7 @@ def is_free(port: int) -> bool:
 
 
 def tail(file: Path, lines: int) -> str:
-    """Return the last lines of a text file, empty when it does not exist."""
+    """Return the last lines of a text file, or empty if it does not exist."""
     if not file.exists():
         return ""
     with file.open("rb") as stream:
@@ -169,7 +169,7 @@ def tail(file: Path, lines: int) -> str:
 
 
 def signal_name(code: int) -> str:
-    """Return what an exit code says: `exit code 3`, or `signal 9 (SIGKILL)`."""
+    """Return an exit code as text: `exit code 3`, or `signal 9 (SIGKILL)` for 137."""
     if code <= 128 or code - 128 not in set(signal.Signals):
         return f"exit code {code}"
     return f"signal {code - 128} ({signal.Signals(code - 128).name})"

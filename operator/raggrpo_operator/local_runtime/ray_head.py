@@ -1,6 +1,6 @@
-"""One Ray head on this machine as a child process: its command line, ports and files.
+"""A Ray head on this machine as a child process: its command line, ports and files.
 
-Everything listens on the loopback interface. What runs on the head is none of its business.
+Everything listens on the loopback interface. Knows nothing of what runs on the head.
 """
 
 import re
@@ -19,21 +19,21 @@ from raggrpo_operator.ray_jobs import RayJobs
 from .processes import Child, Processes, free_ports, signal_name
 
 SPARE_CPUS = 2
-"""Logical CPUs beside ranks and engines: the driver's tasks must never wait for a place."""
+"""Logical CPUs beyond those of ranks and engines, so that the driver's tasks never wait."""
 PREFIX = "raggrpo-"
 STOP_SECONDS = 30
-"""From SIGTERM to SIGKILL of a driver: it saves the last finished step first."""
+"""From a driver's SIGTERM to its SIGKILL: it saves the last finished step in between."""
 LONGEST_TEMP_DIR = 40
-"""Ray puts Unix sockets about 60 characters below it; the kernel allows 107."""
+"""Ray appends about 60 characters for its Unix sockets; the kernel allows 107 in all."""
 GCS_RECONNECT_SECONDS = 5
-"""A local head never comes back at the same address: its agents need not wait for it."""
+"""A local head never comes back at the same address, so its agents need not wait for it."""
 SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
-"""Else Ray's workers overwrite their environment, and with it the mark, in /proc."""
+"""Without it, Ray's workers overwrite their environment in /proc, including the run's mark."""
 
 
 @dataclass(slots=True)
 class RayHead:
-    """A started head and the clients that speak to it."""
+    """A started head and the clients that talk to it."""
 
     number: int
     child: Child
@@ -48,7 +48,7 @@ class RayHead:
         self.progress = ProgressClient(f"http://127.0.0.1:{self.progress_port}")
 
     def death(self) -> str:
-        """Return how the head ended, empty while it lives."""
+        """Return how the head ended, or empty while it is running."""
         code = self.child.exit_code()
         if code is None:
             return ""
@@ -59,7 +59,7 @@ class RayHead:
         return f"the Ray head ended with {signal_name(code)}{reasons}"
 
     async def close(self, processes: Processes) -> None:
-        """End the head with everything on it and remove its files."""
+        """End the head and everything on it, and remove its files."""
         processes.end(self.child)
         await self.jobs.close()
         await self.progress.close()
@@ -76,8 +76,8 @@ def start_ray_head(
     log_file: Path,
     temp_dir: Path,
 ) -> RayHead:
-    """Start a head with room for the whole world, however many CPUs the machine has."""
-    # All at once: two components of a head with one port end it.
+    """Start a head with room for all ranks and engines, however many CPUs the machine has."""
+    # All at once, so that they differ: a head does not survive two components on the same port.
     dashboard_port, progress_port, gcs_port, client_port, agent_port = free_ports(5)
     command = ray_start(
         cpus=logical_cpus(world),
@@ -93,7 +93,7 @@ def start_ray_head(
 
 
 def driver_log(temp_dir: Path, submission_id: str) -> Path:
-    """Return the file that receives a driver's output; readable without the head."""
+    """Return the file with a driver's output, which can be read without the head."""
     return temp_dir / names.ray_driver_log(submission_id)
 
 
@@ -114,7 +114,7 @@ def ray_start(
         *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard_port)),
         "--include-dashboard=true",
         *("--ray-client-server-port", str(client_port)),
-        # Its default is one fixed port: a second head on this machine would accept no jobs.
+        # The default is a fixed port: a second head on this machine would accept no jobs.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--num-cpus", str(cpus), "--object-store-memory", str(object_store_bytes)),
@@ -129,35 +129,35 @@ def head_env(env: Mapping[str, str]) -> dict[str, str]:
     return {
         "RAY_DEDUP_LOGS": "0",
         "RAY_enable_metrics_collection": "0",
-        # Read by the process that stops a driver; given with the submission it has no effect, and
-        # the driver is killed after 3 s, in the middle of its last save.
+        # Read by the process that stops a driver. Set in the submission it would have no effect,
+        # and the driver would be killed after 3 s, in the middle of its last save.
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
-        # Ranks and engines have environments of their own: workers in advance are for nobody.
+        # Ranks and engines have their own environments and could not use prestarted workers.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
-        "RAY_worker_niceness": "0",  # the default of 15 lets any other process starve ranks
+        "RAY_worker_niceness": "0",  # at the default of 15, any other process starves the ranks
         **inherited,
         **SURVIVES_SETPROCTITLE,
-        "RAY_AUTH_MODE": "disabled",  # 2.60 turns it on by itself when a token file exists
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # elsewhere the default: stay on loopback
+        "RAY_AUTH_MODE": "disabled",  # Ray 2.60 enables it by itself if a token file exists
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on loopback, the default elsewhere
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(GCS_RECONNECT_SECONDS),
         "PYTHONUNBUFFERED": "1",
     }
 
 
 _FOREIGN = frozenset({"RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_NAMESPACE"})
-"""Settings about another cluster of the user's."""
+"""Settings for some other cluster of the user's."""
 
 
 def logical_cpus(world: World) -> int:
-    """Return the CPUs Ray accounts: enough for all ranks and engines (pure)."""
+    """Return the CPUs to declare to Ray: enough for all ranks and engines."""
     ranks = world.num_ranks * world.cpus_per_rank
     engines = world.num_engines * world.cpus_per_engine
     return int(-(-(ranks + engines) // 1)) + SPARE_CPUS
 
 
 def make_temp_dir() -> Path:
-    """Create Ray's folder where paths are short enough for sockets."""
+    """Create Ray's temporary folder, with a path short enough for its sockets."""
     usual = tempfile.gettempdir()
     parent = usual if len(usual) <= LONGEST_TEMP_DIR - len(f"/{PREFIX}12345678") else "/tmp"
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -166,7 +166,7 @@ def make_temp_dir() -> Path:
 def remove_temp_dir(temp_dir: Path) -> None:
     """Remove what `make_temp_dir` made, and nothing else."""
     if temp_dir.name.startswith(PREFIX):
-        shutil.rmtree(temp_dir, ignore_errors=True)  # what is left of it harms nobody
+        shutil.rmtree(temp_dir, ignore_errors=True)  # leftovers do no harm
 
 
 def _how(code: int) -> str:

@@ -1,4 +1,4 @@
-"""The managed retrievers of a local run as child processes. Decides nothing about restarts."""
+"""A local run's managed retrievers as child processes. Does not decide about restarts."""
 
 import os
 import sys
@@ -33,12 +33,12 @@ class Retrievers:
         self._running: dict[str, _Retriever] = {}
 
     def start(self, name: str, endpoints: Iterable[RetrievalEndpoint]) -> None:
-        """Start the retriever of this endpoint, unless it runs."""
+        """Start this endpoint's retriever unless it is running."""
         old = self._running.get(name)
         if old is not None and old.child.exit_code() is None:
             return
         [managed] = [e.managed for e in endpoints if e.name == name and e.managed is not None]
-        # A running trainer knows the port.
+        # Keep the port of a restarted one: a running trainer already knows it.
         port = old.port if old is not None else free_ports(1)[0]
         log_file = self._logs / f"retriever-{name}.log"
         child = self._processes.start(
@@ -47,17 +47,17 @@ class Retrievers:
         self._running[name] = _Retriever(child, port)
 
     async def observe(self) -> tuple[RetrieverObserved, ...]:
-        """Return the state of each."""
+        """Return the state of each retriever."""
         return tuple([await _observed(name, found) for name, found in self._running.items()])
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all retrievers."""
         for retriever in self._running.values():
             self._processes.end(retriever.child)
         self._running.clear()
 
     def filled_in(self, config: TrainerConfig) -> TrainerConfig:
-        """Return the configuration with the addresses where managed retrievers listen."""
+        """Return the configuration with the URLs of the managed retrievers filled in."""
 
         def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
             retriever = self._running.get(endpoint.name)
@@ -72,7 +72,7 @@ class Retrievers:
 
 
 def command(managed: ManagedRetriever, port: int) -> list[str]:
-    """Return the command line of a retriever."""
+    """Return a retriever's command line."""
     words = [sys.executable, "-m", "raggrpo_retriever", "--corpus", managed.corpus]
     words += ["--index", str(managed.index), "--host", "127.0.0.1", "--port", str(port)]
     return [*words, "--vectors", managed.vectors] if managed.vectors else words

@@ -1,4 +1,4 @@
-"""Environment of a local run's processes: `spec.env`, with variables standing in for Secrets."""
+"""The environment of a local run's processes: `spec.env`, with variables in place of Secrets."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +8,7 @@ from raggrpo_api.names import secret_env
 
 
 def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
-    """Return a line for each Secret that nothing stands in for, with what to type."""
+    """Return a line for each Secret whose variable is not set, with what to type."""
     return [
         f"{place} refers to key {ref.key} of Secret {ref.name}: "
         f"export {secret_env(ref.name, ref.key)}=..."
@@ -18,7 +18,7 @@ def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
 
 
 def trainer_env(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that drivers, ranks and preflight inherit."""
+    """Return the environment inherited by drivers, ranks and preflight."""
     given = {
         variable.name: environment[
             secret_env(variable.secret_key_ref.name, variable.secret_key_ref.key)

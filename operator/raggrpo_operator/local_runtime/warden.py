@@ -1,9 +1,9 @@
-"""Two tiny services that end processes when their owner is gone; they decide nothing.
+"""Two tiny services that kill processes once their owner is gone; they decide nothing.
 
-Run as a script (`python -I -S warden.py …`) with the standard library alone, so that one of them
-takes 20 ms and 9 MB. `watch MARK` waits until standard input closes and then ends every process
-that carries the mark. `keep MARK PARENT COMMAND…` starts a command, ends it when PARENT dies, and
-takes all of its descendants along, however the command ends.
+Run as a script (`python -I -S warden.py …`) with only the standard library, each takes 20 ms to
+start and 9 MB. `watch MARK` waits until standard input closes, then kills every process that
+carries the mark. `keep MARK PARENT COMMAND…` starts a command and kills it when PARENT dies;
+however the command ends, its descendants end with it.
 """
 
 import ctypes
@@ -13,19 +13,19 @@ import sys
 import time
 
 MARK_VARIABLE = "RAGGRPO_RUN_MARK"
-"""Equal to names.ENV_RUN_MARK, which this script cannot import (a test compares them)."""
+"""Same as names.ENV_RUN_MARK, which this script cannot import; a test compares them."""
 PATIENCE_SECONDS = 20.0
 GRACE_SECONDS = 3.0
-"""What the warden leaves to the keepers, which also reach descendants without the mark."""
+"""Time the warden gives the keepers first, since they also reach descendants without the mark."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP)
 
 
 def carriers(mark: str) -> list[int]:
-    """Return the process ids that inherited this mark, or a mark below it (`mark.…`).
+    """Return the ids of processes that inherited this mark or one below it (`mark.…`).
 
-    Zombies have no environment and are not counted; neither is the caller.
+    Excludes zombies, which have no environment, and the caller.
     """
     wanted = f"\0{MARK_VARIABLE}={mark}".encode()
     found = []
@@ -35,7 +35,7 @@ def carriers(mark: str) -> list[int]:
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
                 environment = b"\0" + file.read() + b"\0"
-        except OSError:  # ended meanwhile, or another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if wanted + b"\0" in environment or wanted + b"." in environment:
             found.append(int(entry))
@@ -43,9 +43,9 @@ def carriers(mark: str) -> list[int]:
 
 
 def sweep(mark: str, patience_seconds: float = PATIENCE_SECONDS) -> list[int]:
-    """SIGKILL every process with this mark until none is left; return those that withstood.
+    """SIGKILL every process with this mark until none is left; return the survivors.
 
-    None is left when two looks find none: the environment of a process in its exec reads as empty.
+    Two searches in a row must find none: during exec a process's environment reads as empty.
     """
     deadline = time.monotonic() + patience_seconds
     missed = 0
@@ -64,7 +64,7 @@ def sweep(mark: str, patience_seconds: float = PATIENCE_SECONDS) -> list[int]:
 
 
 def watch(mark: str) -> int:
-    """Wait for the end of the run, which holds the other end of standard input."""
+    """Wait for the end of the run, which holds the other end of standard input, then sweep."""
     for number in (*_TERMINAL_SIGNALS, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
@@ -76,9 +76,9 @@ def watch(mark: str) -> int:
 
 
 def keep(mark: str, parent: int, command: list[str]) -> int:
-    """Run the command and return its exit code, 128 + n when signal n ended it.
+    """Run the command and return its exit code, 128 + n if signal n killed it.
 
-    As the subreaper of its descendants the keeper also collects those that lose their parent.
+    As a subreaper, the keeper also adopts descendants that lose their parent.
     """
     for number in _TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -86,7 +86,7 @@ def keep(mark: str, parent: int, command: list[str]) -> int:
     child = _start(command)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked to be told
+    if os.getppid() != parent:  # it died before we asked for the signal
         os.kill(child, signal.SIGKILL)
     ended, status = os.wait()
     while ended != child:
@@ -115,11 +115,11 @@ def _start(command: list[str]) -> int:
 
 
 def _end_descendants() -> None:
-    """End and collect what is left below the keeper, marked or not."""
+    """Kill and reap the keeper's remaining descendants, marked or not."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         for pid in _children():
-            os.kill(pid, signal.SIGKILL)  # still ours: only we can collect it
+            os.kill(pid, signal.SIGKILL)  # the id cannot have been reused: only we can reap it
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
