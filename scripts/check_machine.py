@@ -1,4 +1,4 @@
-"""Names what this machine lacks for `make setup`; standard library only: it runs before all."""
+"""Lists what this machine lacks for `make setup`. Standard library only: it runs before setup."""
 
 import platform
 import shutil
@@ -8,7 +8,7 @@ GIB = 1024**3
 
 
 def problems() -> list[str]:
-    """Return every missing thing with its remedy."""
+    """Return everything that is missing, with its remedy."""
     found = []
     if sys.version_info < (3, 11) or sys.version_info >= (3, 13):
         found.append(

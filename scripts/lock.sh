@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Resolves the locks in requirements/ from pyproject.toml. Usage: scripts/lock.sh UV
+# Regenerates the lock files in requirements/ from pyproject.toml. Usage: scripts/lock.sh UV
 set -euo pipefail
 uv=$1
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ compile dev.txt pyproject.toml --extra operator --extra trainer-cpu --extra quic
 compile operator.txt pyproject.toml --extra operator "${everywhere[@]}" "${as_tested[@]}"
 compile trainer-cpu.txt pyproject.toml --extra trainer-cpu --extra quickstart "${everywhere[@]}" \
   "${as_tested[@]}"
-# CUDA wheels exist for Linux only, and vLLM pins other versions with them than without.
+# CUDA wheels exist for Linux only, and vLLM pins different versions with CUDA than without.
 compile trainer-cuda.txt pyproject.toml --extra trainer-cuda --extra quickstart \
   --python-platform x86_64-manylinux_2_28
 compile checkov.txt --group checkov --universal

@@ -1,4 +1,4 @@
-"""Reads GET /progress of an attempt, limited in time and size. An unreadable one is None."""
+"""Reads an attempt's GET /progress, with limits on time and size."""
 
 import logging
 
@@ -34,9 +34,9 @@ class ProgressClient:
         await self._http.aclose()
 
     async def read(self) -> Progress | None:
-        """Return the newest progress; None when there is none to read, with the reason logged.
+        """Return the latest progress, or None if it cannot be read.
 
-        Raises AccessRefused for a token that is not accepted: the attempt is not to blame.
+        Raises AccessRefused if the token is rejected, which is not the attempt's fault.
         """
         try:
             async with self._http.stream("GET", "/progress") as answer:
@@ -60,7 +60,7 @@ class ProgressClient:
             return None
 
     async def dump_stacks(self) -> None:
-        """Ask for the stacks of all processes in the log folder; best effort before a stop."""
+        """Have all processes dump their stacks to the log folder: best effort, before a stop."""
         try:
             await self._http.post("/stacks")
         except httpx.HTTPError as error:

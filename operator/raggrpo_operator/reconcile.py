@@ -1,4 +1,4 @@
-"""`reconcile`: observe, decide, one status write, perform. Both runtimes run exactly this."""
+"""`reconcile`: observe, decide, write the status once, perform. Both runtimes run exactly this."""
 
 from datetime import datetime
 from typing import Protocol
@@ -12,14 +12,14 @@ from raggrpo_operator.core.lifecycle.round import Decision
 
 
 class Runtime(Protocol):
-    """What a runtime can do; the only place with effects."""
+    """What a runtime can do; all side effects happen here."""
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Return a snapshot of everything that exists for this job."""
         ...
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
-        """Do one thing; doing it twice changes nothing."""
+        """Perform one action; it must be idempotent."""
         ...
 
     async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
@@ -30,8 +30,7 @@ class Runtime(Protocol):
 async def reconcile(job: RagGrpoJob, runtime: Runtime, now: datetime) -> Decision:
     """Run one round.
 
-    The status is written before the actions are performed, so that whatever was begun is known
-    after a crash at any point.
+    The status is written before any action, so that after a crash it tells what may have begun.
     """
     observed = await runtime.observe(job)
     decision = decide(job, observed, now)

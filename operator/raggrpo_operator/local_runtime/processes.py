@@ -135,8 +135,8 @@ class Processes:
 
 def sweep(mark: str) -> None:
     """Kill every process with this mark; raises OperatorError if one survives."""
-    if withstood := warden.sweep(mark):
-        raise PermanentError(f"processes {withstood} cannot be ended")
+    if survivors := warden.sweep(mark):
+        raise PermanentError(f"processes {survivors} cannot be ended")
 
 
 def free_ports(number: int) -> list[int]:

@@ -1,1 +1,1 @@
-"""What a person sees of a local run: live display, report, charts, summary."""
+"""What a local run shows its user: live display, report, charts, summary."""

@@ -1,6 +1,6 @@
-"""Line and stacked charts as inline SVG. Colours are CSS classes s1…s8 of the page around them.
+"""Line and stacked charts as inline SVG, coloured by the enclosing page's CSS classes s1…s7.
 
-Knows nothing of jobs; values of None are gaps.
+Knows nothing of jobs. A value of None is a gap.
 """
 
 import math
@@ -12,14 +12,14 @@ from itertools import accumulate
 WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 8, 24
 MAX_POINTS = 280
-"""More points than that are joined to means: a screen shows no more."""
+"""Beyond this, points are averaged, since a screen cannot show more."""
 
 Values = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line or layer; `css` is its colour, `faint` draws it behind the others."""
+    """One line or layer; `css` sets its colour, `faint` draws it behind the others."""
 
     name: str
     values: Values
@@ -30,7 +30,7 @@ class Series:
 def line_chart(
     xs: Sequence[int], series: Sequence[Series], *, marks: Sequence[int] = (), log: bool = False
 ) -> str:
-    """Draw lines over whole-numbered `xs`; `marks` are x positions of dashed vertical lines."""
+    """Draw lines over integer `xs`; `marks` are the x positions of dashed vertical lines."""
     xs, series = _thinned(xs, series)
     usable = [v for s in series for v in s.values if v is not None and (v > 0 or not log)]
     if not usable:
@@ -42,7 +42,7 @@ def line_chart(
 
 
 def stacked_chart(xs: Sequence[int], series: Sequence[Series], *, marks: Sequence[int] = ()) -> str:
-    """Draw layers on top of each other, the first one lowest."""
+    """Draw layers stacked on each other, the first one at the bottom."""
     xs, series = _thinned(xs, series)
     columns = [list(accumulate(v or 0.0 for v in column)) for column in _columns(series)]
     if not columns:
@@ -60,7 +60,7 @@ def stacked_chart(xs: Sequence[int], series: Sequence[Series], *, marks: Sequenc
 
 
 def number(value: float) -> str:
-    """Return a number for people: three significant digits, from a thousand on five."""
+    """Return a readable number: three significant digits, or five from a thousand on."""
     text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.5g}"
     return text.replace("e-0", "e-").replace("e+0", "e")
 
@@ -105,7 +105,7 @@ class _Axes:
         return "".join([*parts, *numbers, *shapes, *lines, *self._strips(series), "</svg>"])
 
     def _strips(self, series: Sequence[Series]) -> list[str]:
-        """Return invisible columns whose title shows the values under the pointer."""
+        """Return invisible columns whose tooltips show the values at the pointer."""
         width = (WIDTH - LEFT - RIGHT) / max(1, len(self._xs) - 1)
         height = HEIGHT - TOP - BOTTOM
         strips = []
@@ -121,7 +121,7 @@ class _Axes:
 
 
 def _path(axes: _Axes, xs: Sequence[int], series: Series) -> str:
-    """Return a line that is interrupted at gaps; `h.01` makes a lone last point visible."""
+    """Return a line that is broken at gaps; `h.01` makes an isolated last point visible."""
     commands: list[str] = []
     after_gap = True
     for x, value in zip(xs, series.values, strict=True):
@@ -135,7 +135,7 @@ def _path(axes: _Axes, xs: Sequence[int], series: Series) -> str:
 
 
 def _thinned(xs: Sequence[int], series: Sequence[Series]) -> tuple[list[int], list[Series]]:
-    """Return at most MAX_POINTS points: means over equally many steps each."""
+    """Return at most MAX_POINTS points, each the mean over the same number of steps."""
     size = max(1, math.ceil(len(xs) / MAX_POINTS))
     starts = range(0, len(xs), size)
 
@@ -152,7 +152,7 @@ def _columns(series: Sequence[Series]) -> list[tuple[float | None, ...]]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round values around [low, high] and zero."""
+    """Return round values that enclose [low, high] and zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     raw = (high - low) / 4 or 1.0
     power = 10.0 ** math.floor(math.log10(raw))

@@ -1,4 +1,4 @@
-"""Tables of the report; every text that enters them is escaped."""
+"""The report's HTML tables; they escape all text."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,7 +8,7 @@ from .charts import number
 
 
 def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table, or nothing when there are no rows; numbers stand to the right."""
+    """Return a table with numbers aligned to the right, or nothing if there are no rows."""
     if not rows:
         return ""
     right = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(titles))]
@@ -24,13 +24,13 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
 
 
 def folded(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table that opens on demand."""
+    """Return a table that is folded until it is clicked."""
     content = table("", titles, rows)
     return f"<details><summary><h2>{escape(title)}</h2></summary>{content}</details>"
 
 
 def shown(value: Any) -> str:
-    """Return a value as text; a dash for what is not known."""
+    """Return a value as text, or a dash if it is unknown."""
     if value is None:
         return "–"
     return number(value) if isinstance(value, float) else str(value)

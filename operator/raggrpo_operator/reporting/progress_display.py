@@ -1,4 +1,4 @@
-"""Shows a running job: a live panel on a terminal, plain lines elsewhere. It only reads status."""
+"""Shows a running job: a live panel on a terminal, plain lines elsewhere. Only reads the status."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase, Tier
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
 PLAIN_SECONDS = 5.0
-"""Least time between two progress lines where there is no terminal."""
+"""Minimum time between two progress lines when there is no terminal."""
 QUIET = frozenset(
     {
         *(Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESTARTING),
         *("Stage Training", "Stage Checkpointing", "Stage Finished"),
     }
 )
-"""Phases and stages that say nothing new, or that come and go with the steps."""
+"""Phases and stages not worth a line: they say nothing new, or come and go with every step."""
 _BEGINS = {
     Tier.FIRST: "begins",
     Tier.WARM_CLUSTER: "begins on the same Ray cluster",
@@ -48,7 +48,7 @@ class ProgressDisplay:
         self._live: Live | None = None
 
     def __enter__(self) -> "ProgressDisplay":
-        """Begin the live display, if there is a terminal."""
+        """Start the live display if there is a terminal."""
         if self._console.is_terminal:
             self._live = Live(
                 get_renderable=self._panel, console=self._console, refresh_per_second=4
@@ -62,12 +62,12 @@ class ProgressDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the last state on the screen."""
+        """Stop updating and leave the last state on the screen."""
         if self._live is not None:
             self._live.stop()
 
     def show(self, status: JobStatus) -> None:
-        """Take over a status; tell what happened since the last one."""
+        """Display a new status and report what has happened since the last one."""
         old, self._status = self._status, status
         if self._begun:
             for line in happenings(old, status):
@@ -116,7 +116,7 @@ class ProgressDisplay:
 
 
 def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) -> str:
-    """Return where a run stands, such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min`."""
+    """Return a run's progress, such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min`."""
     progress = status.progress
     parts = [f"Step {progress.step}/{progress.total_steps}"]
     if status.attempts and status.attempts[0].started:
@@ -134,7 +134,7 @@ def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) 
 
 
 def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:
-    """Yield what happened between two statuses, one line each: attempts, causes, restarts."""
+    """Yield a line for each thing that happened between two statuses."""
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):
         yield from _of_attempt(known.get(record.number), record)
@@ -169,7 +169,7 @@ def _elapsed(attempt: AttemptRecord, now: datetime) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in at most two units."""
+    """Return a duration in at most two units."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

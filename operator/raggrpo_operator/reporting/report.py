@@ -1,4 +1,4 @@
-"""`report.html`: one job's run as a page that needs nothing else. Decides nothing."""
+"""`report.html`: one job's run as a self-contained page. Decides nothing."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from .report_charts import charts
 
 STYLE = Path(__file__).with_name("report.css")
 INTENDED = frozenset({Cause.SUCCEEDED, Cause.SUSPENDED, Cause.STOPPED, Cause.PREEMPTED})
-"""Ends of an attempt that are no failure."""
+"""Causes for which an attempt's end is not a failure."""
 
 
 def write_report(
@@ -31,7 +31,7 @@ def write_report(
 ) -> Path:
     """Write `<job_dir>/report.html` from the history in `log_dir` and return its path.
 
-    Works while the job runs and without any history; `resolved` adds the configuration.
+    Works while the job is running and without any history; `resolved` adds the configuration.
     """
     history, events = read_history(log_dir), read_events(log_dir)
     page = render_report(name or job_dir.name, status, history, events, resolved)
@@ -144,7 +144,7 @@ def _attempts(status: JobStatus, found: Figures) -> str:
 
 
 def _timeline(attempts: Sequence[AttemptRecord]) -> str:
-    """Draw the attempts' steps as bars: what was kept, what was lost."""
+    """Draw each attempt's steps as a bar: those kept and those lost."""
     ordered = list(reversed(attempts))
     width, row, left = 1160, 22, 36
     last = max([1, *(a.to_step for a in ordered)])
@@ -209,6 +209,6 @@ def _change(before: float | None, after: float | None) -> str:
 
 
 def _exact_match(found: Figures, when: str) -> float | None:
-    """Return the newest measurement; a run that was prolonged has several afterwards."""
+    """Return the latest validation of a kind; a run that was extended has several "after"."""
     measured = [v.exact_match for v in found.validations if v.when == when]
     return measured[-1] if measured else None

@@ -1,4 +1,4 @@
-"""Which charts the report shows, and from which numbers of the history."""
+"""Which charts the report shows, and which numbers of the history they are drawn from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from raggrpo_operator.core.text.figures import checkpoint_seconds
 from .charts import Series, Values, line_chart, number, stacked_chart
 
 MIN_WINDOW = 10
-"""Steps of the moving mean; a tenth of the run when that is more."""
+"""Steps in the moving mean, or a tenth of the run if that is more."""
 STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other")
-"""Order and colours of the stages, lowest layer first."""
+"""The stages in the order of layers and colours, lowest layer first."""
 GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """A chart of numbers that the history holds under these keys."""
+    """A chart of numbers from the history."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
@@ -27,7 +27,7 @@ class _Chart:
     unit: float = 1.0
     log: bool = False
     always: bool = True
-    """Shown without numbers too; others are not measured on every machine."""
+    """Shown even without numbers, unlike charts of what only some machines can measure."""
 
 
 _CHARTS = (
@@ -61,7 +61,7 @@ def charts(history: Sequence[Record], events: Sequence[Record]) -> str:
 
 
 def moving_mean(values: Values, window: int) -> list[float | None]:
-    """Return at each place the mean of those of the newest `window` values that exist."""
+    """Return the mean of the last `window` values at each position, ignoring None."""
     sums = list(accumulate((v or 0.0 for v in values), initial=0.0))
     counts = list(accumulate((v is not None for v in values), initial=0))
     means: list[float | None] = []

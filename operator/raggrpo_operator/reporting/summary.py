@@ -1,4 +1,4 @@
-"""`summary.json`: how a job ended, in numbers, from its status and its history."""
+"""`summary.json`: how a job ended, in numbers taken from its status and history."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from raggrpo_api.status import JobStatus
 from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_whole
 
 WINDOW = 10
-"""Steps at each end that are compared."""
+"""Steps at each end of the run whose mean rewards are compared."""
 
 
 def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
-    """Return phase, attempts, steps, rewards, held-out exact match and seconds by stage."""
+    """Return phase, steps, attempts, rewards, held-out exact match and seconds by stage."""
     history, events = read_history(log_dir), read_events(log_dir)
     validations = {e["when"]: e for e in events if e["event"] == "validation"}
     rewards = [r["reward_mean"] for r in history if r.get("reward_mean") is not None]
@@ -47,7 +47,7 @@ def _measured(validations: dict[str, Record], when: str, name: str) -> float | N
 
 
 def _seconds_by_stage(history: list[Record], events: list[Record]) -> dict[str, float]:
-    """Return the sum over all attempts: stages of the start-up, and stages of the steps."""
+    """Return totals over all attempts, for the stages of an attempt and those of a step."""
     seconds: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage":

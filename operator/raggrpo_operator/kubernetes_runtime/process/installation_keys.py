@@ -1,6 +1,6 @@
-"""`InstallationKeys`: what tokens of Ray clusters are derived from, current and previous.
+"""`InstallationKeys`: the current and the previous key from which Ray clusters' tokens derive.
 
-A running cluster keeps the key it was made with, so a rotated key leaves running jobs alone.
+A running cluster keeps the key it was created with, so rotating keys does not affect running jobs.
 """
 
 import hashlib
@@ -14,19 +14,19 @@ from raggrpo_operator.errors import TransientError
 from .settings import SettingsError
 
 CURRENT, PREVIOUS = "current", "previous"
-"""Keys of the mounted Secret; the second may be missing."""
+"""Keys in the mounted Secret; the second is optional."""
 MIN_KEY_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class InstallationKeys:
-    """Keys by their id."""
+    """Installation keys by id."""
 
     current_id: str
     by_id: Mapping[str, bytes]
 
     def token(self, key_id: str, job_uid: str) -> str:
-        """Return a job's token; raises OperatorError when its key is no longer mounted."""
+        """Return a job's token; raises OperatorError if its key is no longer mounted."""
         if key_id not in self.by_id:
             raise TransientError(
                 f"the Ray cluster was made with installation key {key_id}, which is not mounted: "
@@ -36,7 +36,7 @@ class InstallationKeys:
 
 
 def read_keys(folder: Path) -> InstallationKeys:
-    """Return the mounted keys; raises SettingsError when there is none to use."""
+    """Return the mounted keys; raises SettingsError if there is no usable one."""
     current = _read(folder / CURRENT)
     if len(current) < MIN_KEY_BYTES:
         raise SettingsError(
@@ -48,7 +48,7 @@ def read_keys(folder: Path) -> InstallationKeys:
 
 
 def key_id(key: bytes) -> str:
-    """Return the name of a key, which does not give it away."""
+    """Return an id for the key, from which the key cannot be derived."""
     return hashlib.sha256(b"raggrpo key id" + key).hexdigest()[:8]
 
 

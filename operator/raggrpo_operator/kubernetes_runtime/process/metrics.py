@@ -1,4 +1,4 @@
-"""Prometheus metrics of the operator, with the meanings that controller-runtime gave them."""
+"""The operator's Prometheus metrics, with the same meanings as in controller-runtime."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -26,7 +26,7 @@ JOB_GAUGES = {
 
 
 class Metrics(QueueObserver):
-    """All series; those of a job disappear with it."""
+    """All series; a job's series disappear with it."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -59,12 +59,12 @@ class Metrics(QueueObserver):
         self._depth.labels(CONTROLLER).set(depth)
 
     def begun(self, waited: float, depth: int) -> None:
-        """Count a round that began."""
+        """Count the start of a round."""
         self._waits.labels(CONTROLLER).observe(waited)
         self._depth.labels(CONTROLLER).set(depth)
 
     def ended(self, seconds: float, result: str) -> None:
-        """Count a round that ended."""
+        """Count the end of a round."""
         self._time.labels(CONTROLLER).observe(seconds)
         self._reconciles.labels(CONTROLLER, result).inc()
         if result != "success":
@@ -75,11 +75,11 @@ class Metrics(QueueObserver):
         self._retries.labels(CONTROLLER).inc()
 
     def called(self, method: str, code: int, _seconds: float) -> None:
-        """Count a call of the API server; code 0: it did not answer."""
+        """Count a call to the API server; code 0: it did not answer."""
         self._requests.labels(str(code or "<error>"), method).inc()
 
     def show(self, key: JobKey, job: RagGrpoJob) -> None:
-        """Show the state of a job."""
+        """Update the series of a job."""
         status, of_job = job.status, (key.namespace, key.name)
         labels = (str(job.spec.preset), str(job.spec.resources.device))
         if self._labels.get(key, labels) != labels:
@@ -105,7 +105,7 @@ class Metrics(QueueObserver):
             self._gauges[name].labels(*of_job).set(value)
 
     def forget(self, key: JobKey) -> None:
-        """Remove the series of a job that is gone."""
+        """Remove the series of a deleted job."""
         if key not in self._labels:
             return
         of_job = (key.namespace, key.name)

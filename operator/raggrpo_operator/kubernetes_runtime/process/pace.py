@@ -1,15 +1,15 @@
-"""`Pace`: how often a job is asked and written, so that all jobs together stay bearable. Pure."""
+"""`Pace`: how often to poll and write each job, so that many jobs stay affordable. Pure."""
 
 from raggrpo_operator.kube.cluster_objects import JobKey
 
 POLLS_PER_SECOND = 20.0
-"""Rounds that only follow a running attempt, of all jobs; each takes 10 to 20 ms of one core."""
+"""Rounds that only poll a running attempt, over all jobs; each takes 10 to 20 ms of one core."""
 PROGRESS_WRITES_PER_SECOND = 10.0
-"""Status writes that differ in progress only, of all jobs: they are what an API server feels."""
+"""Status writes that change only the progress, over all jobs; they load the API server most."""
 
 
 class Pace:
-    """The settings hold for few jobs; with many each one's turn comes more rarely."""
+    """Applies the settings while there are few jobs; with many, each has its turn less often."""
 
     def __init__(self, poll_seconds: float, status_seconds: float) -> None:
         self._poll_seconds, self._status_seconds = poll_seconds, status_seconds
@@ -17,7 +17,7 @@ class Pace:
 
     @property
     def poll_seconds(self) -> float:
-        """Return the time between two looks at a running attempt."""
+        """Return the time between two polls of a running attempt."""
         return max(self._poll_seconds, len(self._busy) / POLLS_PER_SECOND)
 
     @property
@@ -26,7 +26,7 @@ class Pace:
         return max(self._status_seconds, len(self._busy) / PROGRESS_WRITES_PER_SECOND)
 
     def note(self, key: JobKey, *, is_busy: bool) -> None:
-        """Take note whether a job has to be looked at without an event."""
+        """Record whether a job has to be polled, not only looked at after an event."""
         if is_busy:
             self._busy.add(key)
         else:

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics. kopf's own endpoint says yes as long as its task lives."""
+"""/healthz, /readyz and /metrics, since kopf's own endpoint is healthy as long as its task runs."""
 
 import asyncio
 import logging
@@ -18,21 +18,21 @@ PULSE_SECONDS = 1.0
 
 @dataclass
 class Health:
-    """What the probes look at; all times in seconds on one monotonic clock."""
+    """What the probes check; all times are seconds on one monotonic clock."""
 
     clock: Callable[[], float]
     longest_round: Callable[[], float]
     is_ready: Callable[[], bool]
-    """The caches are filled, or this replica waits for its turn."""
+    """The caches are filled, or this replica is waiting to become the leader."""
     pulse: float = field(init=False)
     behind_since: float | None = None
-    """Since when the caches have lacked what the API server has."""
+    """When the caches fell behind the API server; None if they have not."""
 
     def __post_init__(self) -> None:
         self.pulse = self.clock()
 
     async def beat(self) -> None:
-        """Show that the event loop turns."""
+        """Show that the event loop is running."""
         while True:
             self.pulse = self.clock()
             await asyncio.sleep(PULSE_SECONDS)
@@ -54,7 +54,7 @@ class Health:
 async def serve_probes(
     health: Health, metrics: Callable[[], bytes], port: int
 ) -> AsyncIterator[list[tuple[str, int]]]:
-    """Serve on IPv4 and IPv6 while the context lasts; gives the addresses."""
+    """Serve on IPv4 and IPv6 while the context is open; yields the addresses."""
 
     async def healthz(_: web.Request) -> web.Response:
         found = list(health.problems())

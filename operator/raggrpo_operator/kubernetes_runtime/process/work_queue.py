@@ -1,6 +1,6 @@
-"""`WorkQueue`: keys that need work; one at a time per key, retried with growing delay.
+"""`WorkQueue`: keys that need work, never processed twice at once, retried with a growing delay.
 
-Knows nothing of what the work is. A key added while it is worked on is worked on once more.
+Knows nothing about the work itself. A key added during its processing is processed again.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 
 
 class QueueObserver:
-    """Is told what happens in the queue; this one ignores it."""
+    """Receives the queue's events; this base class ignores them."""
 
     def added(self, depth: int) -> None:
-        """Take note that a key became due; so many wait now."""
+        """Handle a key that became due; `depth` keys are now waiting."""
 
     def begun(self, waited: float, depth: int) -> None:
-        """Take note that work on a key began after it waited so many seconds."""
+        """Handle the start of work on a key that was due for `waited` seconds."""
 
     def ended(self, seconds: float, result: str) -> None:
-        """Take note that work on a key ended: success, trouble or error."""
+        """Handle the end of work on a key; the result is success, trouble or error."""
 
     def retried(self) -> None:
-        """Take note that a key is to be tried again."""
+        """Handle a key that will be tried again."""
 
 
 class WorkQueue(Generic[Key]):
-    """Runs `work(key)`, which returns the seconds until the next look, None for no look."""
+    """Runs `work(key)`, which returns the seconds until the key is due again, None for never."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WorkQueue(Generic[Key]):
     ) -> None:
         self._work, self._workers, self._clock = work, workers, clock
         self._observer = observer or QueueObserver()
-        self._due: dict[Key, float] = {}  # in order of arrival → when it became due
+        self._due: dict[Key, float] = {}  # key → when it became due, in order of arrival
         self._running: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -55,12 +55,12 @@ class WorkQueue(Generic[Key]):
 
     @property
     def longest_running(self) -> float:
-        """Seconds that the oldest work in progress has taken so far."""
+        """Seconds since the start of the oldest work in progress."""
         return self._clock() - min(self._running.values()) if self._running else 0.0
 
     @property
     def depth(self) -> int:
-        """Keys that are due and not yet worked on."""
+        """Number of keys that are due but not yet being processed."""
         return len(self._due)
 
     def add(self, key: Key) -> None:
@@ -72,7 +72,7 @@ class WorkQueue(Generic[Key]):
         self._wake.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Make the key due later, unless it is due already or will be sooner."""
+        """Make the key due later, unless it is due already or will be due sooner."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if key in self._due or (timer is not None and timer.when() <= loop.time() + seconds):
@@ -81,12 +81,12 @@ class WorkQueue(Generic[Key]):
         self._timers[key] = loop.call_later(seconds, self.add, key)
 
     def forget(self, key: Key) -> None:
-        """Drop the delay and the failures of a key that no longer exists."""
+        """Drop the timer and the failures of a key that no longer exists."""
         self._cancel_timer(key)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
-        """Work until cancelled; then the work in progress is cancelled as well."""
+        """Process keys until cancelled, which also cancels the work in progress."""
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -125,7 +125,7 @@ class WorkQueue(Generic[Key]):
             self.add_after(key, delay)
 
     def _retry_delay(self, key: Key, retryable: bool) -> float:
-        """Double the delay with each failure in a row; ±20 %, so that jobs spread out."""
+        """Double the delay with every failure in a row, ±20 % so that jobs spread out."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._observer.retried()
         grown = FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 20)

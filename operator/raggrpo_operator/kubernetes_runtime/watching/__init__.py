@@ -1,1 +1,1 @@
-"""What the watches bring: cached objects, evidence about pods, the newest version of each job."""
+"""What the watches deliver: cached objects, evidence about pods, each job's newest version."""

@@ -1,7 +1,7 @@
-"""`EvidenceBook`: what pods gave away, kept beyond the pods, which KubeRay deletes when they fail.
+"""`EvidenceBook`: how pods failed. It outlives the pods, which KubeRay deletes when they fail.
 
-Lives in this process only: after a restart the loss of a vanished pod is told by its cluster. What
-is known of a cluster outlives it, for the cache may show a deleted RayCluster a moment longer.
+It is in memory only: after a restart, the loss of a vanished pod shows only in its cluster. It also
+outlives the cluster, since the cache may still hold a RayCluster that has just been deleted.
 """
 
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, loss, start_p
 
 
 class EvidenceBook:
-    """Losses by Ray cluster, and since when a pod has failed to start."""
+    """Losses by Ray cluster, and how long each pod has been failing to start."""
 
     def __init__(self, start_grace: timedelta) -> None:
         self._start_grace = start_grace
@@ -21,7 +21,10 @@ class EvidenceBook:
         self._failing_since: dict[JobKey, dict[str, datetime]] = {}
 
     def note(self, key: JobKey, pod: Manifest, now: datetime, *, was_deleted: bool) -> None:
-        """Keep what this pod of the job tells now; the first and heaviest account of it counts."""
+        """Record how this pod was lost, if it was; the weightiest account counts, then the first.
+
+        If a container ends again, its latest end replaces the earlier one.
+        """
         cluster = pod["metadata"].get("labels", {}).get(RAY_CLUSTER_LABEL)
         if cluster is None:
             return
@@ -34,7 +37,7 @@ class EvidenceBook:
             kept[found.uid] = found
 
     def losses(self, key: JobKey, cluster: str, since: datetime) -> list[Loss]:
-        """Return the losses of a cluster from a moment on, the weightiest and the first ahead."""
+        """Return a cluster's losses since a point in time, weightiest first, then earliest."""
         kept = self._losses.get((key, cluster), {}).values()
         found = [each for each in kept if each.time >= since]
         return sorted(found, key=lambda each: (-each.weight, each.time))
@@ -44,7 +47,7 @@ class EvidenceBook:
     ) -> tuple[StartProblem | None, bool]:
         """Return what keeps these pods from starting, and whether that is final by now.
 
-        A missing Secret may still be made and a registry may come back, so there is a grace.
+        There is a grace period: a missing Secret may yet be created, a registry may recover.
         """
         found = [each for pod in pods if (each := start_problem(pod)) is not None]
         since = self._failing_since.setdefault(key, {})
@@ -55,16 +58,16 @@ class EvidenceBook:
             since.setdefault(uid, now)
         final = [each for each in found if each.is_final]
         late = [each for each in final if now - since[each.uid] >= self._start_grace]
-        told = next(iter(late or final or found), None)
-        return told, bool(late)
+        problem = next(iter(late or final or found), None)
+        return problem, bool(late)
 
     def forget(self, key: JobKey) -> None:
-        """Drop everything about a job that is gone."""
+        """Drop everything about a deleted job."""
         for known in [each for each in self._losses if each[0] == key]:
             del self._losses[known]
         self._failing_since.pop(key, None)
 
 
 def _is_later_end(found: Loss, known: Loss) -> bool:
-    """Tell whether the container ended once more, which a plain deletion afterwards is not."""
+    """Return whether the container ended again, as opposed to its pod just being deleted."""
     return found.weight == known.weight and found.time > known.time and found.weight > 1

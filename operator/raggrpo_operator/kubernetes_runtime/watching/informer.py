@@ -1,6 +1,6 @@
-"""The informer: kopf watches, fills caches and names the job that each event is about.
+"""The informer: kopf's watches fill the caches and report which job each event is about.
 
-Only `on.event` and `index`: kopf's other handlers write annotations and finalizers into jobs.
+Only `on.event` and `index` are used: kopf's other handlers write annotations and finalizers.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,10 +27,10 @@ NOISE = ("managedFields", "selfLink")
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
-    """Return settings with which kopf writes nothing and notices a watch that has died."""
+    """Return settings with which kopf writes nothing and notices a dead watch."""
     made = kopf.OperatorSettings()
     made.persistence.diffbase_storage = _NoComparison()
-    made.persistence.finalizer = "raggrpo.io/finalizer"  # never used: nothing here needs one
+    made.persistence.finalizer = "raggrpo.io/finalizer"  # unused: no handler here needs one
     made.watching.inactivity_timeout = 70
     made.watching.server_timeout = 300
     made.watching.connect_timeout = 10
@@ -45,15 +45,15 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     made.posting.loggers = False
     made.process.ultimate_exiting_timeout = 60
     made.peering.standalone = True
-    # Without rights on the whole cluster new kinds and namespaces cannot be noticed.
+    # Scanning for new kinds and namespaces needs rights on the whole cluster.
     made.scanning.disabled = bool(settings.namespaces)
     return made
 
 
 class _NoComparison(kopf.DiffBaseStorage):
-    """No version of an object is compared with the one before.
+    """Keeps kopf from comparing an object with its previous version.
 
-    kopf compares for handlers that we do not have, and would copy every object several times.
+    That would copy every object several times for the benefit of handlers we do not have.
     """
 
     def build(self, **_: Any) -> kopf.BodyEssence:
@@ -72,7 +72,7 @@ def registry(
     changed: Callable[[JobKey], None],
     clock: Callable[[], datetime],
 ) -> kopf.OperatorRegistry:
-    """Return kopf's handlers, which fill `objects` and `evidence` and report `changed` jobs."""
+    """Return kopf's handlers, which fill `objects` and `evidence` and call `changed` for a job."""
     made = kopf.OperatorRegistry()
     for login in (kopf.login_with_service_account, kopf.login_with_kubeconfig):
         kopf.on.login(registry=made, id=login.__name__)(login)
@@ -106,7 +106,7 @@ def registry(
 
 
 def _show(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
-    """Let everybody see the caches; kopf fills all of them before it reports the first event."""
+    """Publish the caches; kopf fills all of them before it reports the first event."""
     objects.jobs = indexes["jobs"]
     objects.ray_clusters = indexes["rayclusters"]
     objects.pods = indexes["pods"]
@@ -115,7 +115,7 @@ def _show(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
 
 
 def _kept(body: Mapping[str, Any]) -> Manifest:
-    """Return the object without what only takes memory."""
+    """Return the object without the parts that would only take memory."""
     kept: Manifest = {key: value for key, value in body.items() if key != "data"}
     kept["metadata"] = {k: v for k, v in dict(kept["metadata"]).items() if k not in NOISE}
     if body.get("kind") == "Pod":

@@ -1,6 +1,6 @@
-"""`JobStore`: the newest known version of each job, which the informer's cache may lag behind.
+"""`JobStore`: the newest known version of each job, which may be ahead of the informer's cache.
 
-Without it a round right after a status write would decide on the status before it.
+Without it, a round right after a status write would decide on the previous status.
 """
 
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 class _Kept:
     body: Manifest
     pending: JobStatus | None = None
-    """Newer than the body's: a change of progress only, not written yet."""
+    """A newer status that has not been written yet, since only the progress changed."""
 
 
 class JobStore:
-    """Jobs as last read or written, whichever is newer."""
+    """Jobs as last read or as last written, whichever is newer."""
 
     def __init__(self, objects: ClusterObjects) -> None:
         self._objects = objects
         self._kept: dict[JobKey, _Kept] = {}
 
     def newest(self, key: JobKey) -> tuple[Manifest, JobStatus | None] | None:
-        """Return the job, with a status that was held back; None when there is no such job."""
+        """Return the job and a status that was held back, if any; None if there is no such job."""
         cached = next(iter(self._objects.jobs.get(key, ())), None)
         if cached is None:
             self._kept.pop(key, None)
@@ -37,11 +37,11 @@ class JobStore:
         return cached, None
 
     def read(self, key: JobKey, body: Manifest) -> None:
-        """Keep what the API server answered."""
+        """Remember the version that the API server returned."""
         self._kept[key] = _Kept(body)
 
     def hold_back(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
-        """Keep a status that is to be written later, on top of this version of the job."""
+        """Remember a status to be written later, along with the version of the job it is for."""
         self._kept[key] = _Kept(body, status)
 
     def forget(self, key: JobKey) -> None:
@@ -58,5 +58,5 @@ def _version(kept: _Kept) -> int:
 
 
 def _of(body: Manifest) -> int:
-    """Return the version as a number; a wrong order would only cost a refused write."""
+    """Return the version as a number; comparing wrongly would only cost a rejected write."""
     return int(body["metadata"]["resourceVersion"])
