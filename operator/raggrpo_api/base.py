@@ -45,7 +45,7 @@ Name = Annotated[
 JobName = Annotated[
     str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=44)
 ]
-"""A DNS label that begins with a letter, as KubeRay requires; its limit minus our suffixes."""
+"""A DNS label that begins with a letter, as KubeRay requires; 44 leaves room for our suffixes."""
 
 Quantity = Annotated[
     str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?)?$", max_length=32)

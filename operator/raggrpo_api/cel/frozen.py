@@ -1,4 +1,4 @@
-"""CEL rules that freeze the values a checkpoint depends on once there was an attempt."""
+"""CEL rules that freeze the values a checkpoint depends on once there has been an attempt."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from raggrpo_api.resume import RESUME_ENDPOINT_FIELDS, RESUME_FIELDS, RESUME_REW
 
 from .rule import CelRule, given
 
-_UNTRIED = "!has(oldSelf.status) || !has(oldSelf.status.attempt) || oldSelf.status.attempt == 0"
+_NO_ATTEMPT = "!has(oldSelf.status) || !has(oldSelf.status.attempt) || oldSelf.status.attempt == 0"
 _REMEDY = (
     "cannot change once an attempt was made, since checkpoints depend on it: "
     "put it back, or make a new job with its own checkpoint.path"
@@ -40,7 +40,7 @@ def _rules() -> Iterator[CelRule]:
     ]
     for path in paths:
         yield CelRule(
-            f"{_UNTRIED} || {_same(f'spec.{path}')}", f"spec.{path} {_REMEDY}", f".spec.{path}"
+            f"{_NO_ATTEMPT} || {_same(f'spec.{path}')}", f"spec.{path} {_REMEDY}", f".spec.{path}"
         )
     for path, fields in (
         ("retrieval.endpoints", RESUME_ENDPOINT_FIELDS),
@@ -48,7 +48,7 @@ def _rules() -> Iterator[CelRule]:
     ):
         shown = ", ".join(map(to_camel, fields.split()))
         yield CelRule(
-            f"{_UNTRIED} || {_same_items(f'spec.{path}', fields)}",
+            f"{_NO_ATTEMPT} || {_same_items(f'spec.{path}', fields)}",
             f"spec.{path} ({shown}) {_REMEDY}",
             f".spec.{path}",
         )

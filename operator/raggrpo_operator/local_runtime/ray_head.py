@@ -55,7 +55,7 @@ class RayHead:
         record = self.temp_dir / "session_latest" / "logs" / "ray_process_exit.log"
         text = record.read_text(errors="replace") if record.exists() else ""
         dead = re.findall(r"^ *(\w+) \[exit code=(-?\d+)", text, re.MULTILINE)
-        reasons = "".join(f", {name} with {_how(int(exit_code))}" for name, exit_code in dead)
+        reasons = "".join(f", {name} with {_exit_text(int(exit_code))}" for name, exit_code in dead)
         return f"the Ray head ended with {signal_name(code)}{reasons}"
 
     async def close(self, processes: Processes) -> None:
@@ -169,5 +169,5 @@ def remove_temp_dir(temp_dir: Path) -> None:
         shutil.rmtree(temp_dir, ignore_errors=True)  # leftovers do no harm
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     return signal_name(128 - code if code < 0 else code)

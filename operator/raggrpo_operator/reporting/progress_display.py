@@ -137,13 +137,13 @@ def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """Yield a line for each thing that happened between two statuses."""
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):
-        yield from _of_attempt(known.get(record.number), record)
+        yield from _attempt_lines(known.get(record.number), record)
     retry = new.restart_state.next_retry_time
     if retry and retry != old.restart_state.next_retry_time:
         yield f"Next attempt at {retry}"
 
 
-def _of_attempt(old: AttemptRecord | None, new: AttemptRecord) -> Iterator[str]:
+def _attempt_lines(old: AttemptRecord | None, new: AttemptRecord) -> Iterator[str]:
     attempt = f"Attempt {new.number}"
     if old is None:
         lowered = f", with {new.mitigation}" if new.mitigation else ""

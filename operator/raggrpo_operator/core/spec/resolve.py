@@ -166,8 +166,8 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
     if spec.training.precision is Precision.BF16 and not fixed:
         sized["training.precision"] = Precision.AUTO
     room = _passage_room(spec)
-    open_to_us = origins["retrieval.maxPassageTokens"] is not Origin.USER
-    if open_to_us and room < retrieval.max_passage_tokens:
+    not_given = origins["retrieval.maxPassageTokens"] is not Origin.USER
+    if not_given and room < retrieval.max_passage_tokens:
         sized["retrieval.maxPassageTokens"] = room
     return sized
 

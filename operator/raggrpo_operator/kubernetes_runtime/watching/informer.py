@@ -86,11 +86,11 @@ def registry(
         return {job_key_of(kept): kept}
 
     async def on_job(namespace: str | None, name: str | None, **indexes: Any) -> None:
-        _show(objects, indexes)
+        _publish(objects, indexes)
         changed(JobKey(namespace or "", name or ""))
 
     async def on_child(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
-        _show(objects, indexes)
+        _publish(objects, indexes)
         child = _kept(body)
         key = job_key_of(child)
         if body.get("kind") == "Pod":
@@ -105,7 +105,7 @@ def registry(
     return made
 
 
-def _show(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
+def _publish(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
     """Publish the caches; kopf fills all of them before it reports the first event."""
     objects.jobs = indexes["jobs"]
     objects.ray_clusters = indexes["rayclusters"]

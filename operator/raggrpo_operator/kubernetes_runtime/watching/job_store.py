@@ -31,7 +31,11 @@ class JobStore:
             self._kept.pop(key, None)
             return None
         kept = self._kept.get(key)
-        if kept is not None and _same_job(kept.body, cached) and _version(kept) >= _of(cached):
+        if (
+            kept is not None
+            and _same_job(kept.body, cached)
+            and _version(kept.body) >= _version(cached)
+        ):
             return kept.body, kept.pending
         self._kept.pop(key, None)
         return cached, None
@@ -53,10 +57,6 @@ def _same_job(one: Manifest, other: Manifest) -> bool:
     return bool(one["metadata"]["uid"] == other["metadata"]["uid"])
 
 
-def _version(kept: _Kept) -> int:
-    return _of(kept.body)
-
-
-def _of(body: Manifest) -> int:
+def _version(body: Manifest) -> int:
     """Return the version as a number; comparing wrongly would only cost a rejected write."""
     return int(body["metadata"]["resourceVersion"])
