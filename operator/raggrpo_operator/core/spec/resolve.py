@@ -13,9 +13,9 @@ from typing import Any
 from raggrpo_api.base import ApiModel
 from raggrpo_api.job import JobSpec, RagGrpoJob
 from raggrpo_api.preflight import Facts
+from raggrpo_api.resume import resume_values
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
-from raggrpo_api.resume import resume_values
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer_config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
