@@ -1,1 +1,1 @@
-"""Prompts: read from files, ordered by a sampler, turned into tokens."""
+"""Prompts: read from files, ordered by a sampler, tokenised."""

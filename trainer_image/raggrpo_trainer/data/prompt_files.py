@@ -1,4 +1,4 @@
-"""Read the prompts of a job's data files, or say which file, row and column is wrong and why."""
+"""Read prompts from a job's data files; errors name the file, row and column at fault."""
 
 import json
 import shutil
@@ -24,14 +24,14 @@ class Prompt:
     """One row of the data."""
 
     index: int
-    """Row number over all files, from 0; keys the sample's random numbers."""
+    """Row number across all files, from 0; part of the key of the sample's random seed."""
     text: str
     query: str
-    """What is searched for; the text itself unless a column is given."""
+    """The search query; same as `text` unless a query column is set."""
     answer: tuple[str, ...]
-    """Accepted answers; empty where the data has none and no reward needs one."""
+    """Accepted answers; empty if the data has none and no reward needs one."""
     context: str
-    """Dialogue context; empty where the data has none and no endpoint needs one."""
+    """Dialogue context; empty if the data has none and no endpoint needs one."""
 
 
 def read_prompts(
@@ -42,7 +42,7 @@ def read_prompts(
 ) -> list[Prompt]:
     """Return the first `data.maxSamples` rows (0: all) of `.parquet` and `.jsonl` files, in order.
 
-    The columns for answer and context must be there when a reward or an endpoint needs them.
+    Answer and context columns are required only if a reward or an endpoint needs them.
     Raises TrainerError DATA_ERROR with file, row, column and remedy.
     """
     needed = needed_fields(data, retrieval, reward)
@@ -57,7 +57,7 @@ def read_prompts(
 def needed_fields(
     data: DataSpec, retrieval: RetrievalSpec, reward: RewardSpec | None = None
 ) -> set[str]:
-    """Return the fields of `data.columns` whose column every row must have (A14)."""
+    """Return the fields of `data.columns` that every row must have a value for."""
     needed = {"prompt"}
     if data.columns.query:
         needed.add("query")
@@ -69,9 +69,9 @@ def needed_fields(
 
 
 def stage_files(files: Sequence[str], folder: Path) -> list[str]:
-    """Copy the files to a folder on a fast disk and return their paths there (A6).
+    """Copy the files to a folder on a fast disk and return their new paths.
 
-    A copy of the same size and time is used again. Raises TrainerError DATA_ERROR.
+    An existing copy with the same size and mtime is reused. Raises TrainerError DATA_ERROR.
     """
     staged = []
     for number, file in enumerate(files):
@@ -93,7 +93,7 @@ class _Row:
     place: str
     values: Mapping[str, object]
     columns: Iterable[str]
-    """Names that the file offers."""
+    """All columns in the file, read or not."""
 
 
 def _rows(path: Path, data: DataSpec) -> Iterator[_Row]:
@@ -171,7 +171,7 @@ def _text(row: _Row, data: DataSpec, field: str, needed: set[str]) -> str:
 
 
 def _value(row: _Row, data: DataSpec, field: str, needed: set[str]) -> object:
-    """Return a column's value; none where it is missing or null and nobody needs it."""
+    """Return a column's value, or None if it is missing or null and not needed."""
     column = getattr(data.columns, field)
     value = row.values.get(column)
     if value is not None or field not in needed:

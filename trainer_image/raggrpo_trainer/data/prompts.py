@@ -1,11 +1,11 @@
-"""Turn prompts and passages into tokens, ahead of the step that needs them.
+"""Tokenise prompts and passages ahead of the step that needs them.
 
     composer = Composer(config, tokenizer)
     source = PromptSource(config, prompts, composer)
     batch, cursor = await source.next_batch(cursor, size)
     composed = await composer.compose(prompt, passages, seed)
 
-What is prepared ahead never moves the cursor: whoever saves a cursor saves the one it has used.
+Preparing ahead never moves the cursor, so a saved cursor covers only batches actually used.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ MAX_WORKERS = 16
 
 
 class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer."""
+    """The part of a Hugging Face tokenizer that we use."""
 
     chat_template: Any
 
@@ -53,12 +53,12 @@ class Tokenizer(Protocol):
     def apply_chat_template(
         self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool
     ) -> Any:
-        """Return the text that the model was taught to see."""
+        """Return the conversation in the chat format the model was trained on."""
         ...
 
 
 class PromptTooLong(Exception):
-    """A prompt does not fit maxPromptLength and may not be truncated (C8)."""
+    """A prompt exceeds maxPromptLength and truncation is not allowed."""
 
     def __init__(self, prompt: Prompt, tokens: int, limit: int, num_passages: int) -> None:
         super().__init__(
@@ -71,14 +71,14 @@ class PromptTooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ComposedPrompt:
-    """What the policy is asked."""
+    """A prompt as the policy sees it, templates and passages included."""
 
     token_ids: tuple[int, ...]
     text: str
     passages: tuple[str, ...]
-    """As they stand in the text: cut, and in the order shown."""
+    """As they appear in the text: cut to length and in that order."""
     truncated: bool
-    """Whether passages or a part of the question were left out to make it fit."""
+    """Whether passages or part of the question were dropped to make it fit."""
 
 
 GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -87,8 +87,8 @@ GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 def load_tokenizer(path: str) -> Tokenizer:
     """Return the tokenizer of a model folder.
 
-    AutoTokenizer replaces a generic tokenizer by the class that belongs to the model's type, and
-    with it its way of splitting text: what `tokenizer.json` says would be ignored without a word.
+    AutoTokenizer silently replaces a generic tokenizer with the class of the model's type, which
+    may split text differently from what `tokenizer.json` says.
     """
     config = Path(path) / "tokenizer_config.json"
     name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
@@ -98,7 +98,7 @@ def load_tokenizer(path: str) -> Tokenizer:
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
     else:
-        from transformers import AutoTokenizer  # brings torch, which takes seconds
+        from transformers import AutoTokenizer  # imports torch, which takes seconds
 
         tokenizer = AutoTokenizer.from_pretrained(path)
     return tokenizer
@@ -116,9 +116,9 @@ def compose(
 ) -> ComposedPrompt:
     """Fill the templates and return at most `max_prompt_length` tokens.
 
-    `passages` come best first; they enter in mode Prompt only. With a chat template the text is
-    the user's message. With `allow_truncation` the last passages go first, then the question's
-    end. Raises PromptTooLong.
+    `passages` are ordered best first and used in mode Prompt only. With a chat template the text
+    becomes the user message. `allow_truncation` drops passages from the last one up, then cuts
+    the end of the question. Raises PromptTooLong.
     """
     cut = [cut_to_tokens(text, spec.max_passage_tokens, tokenizer) for text in passages]
 
@@ -151,14 +151,14 @@ def compose(
 
 
 def cut_to_tokens(text: str, limit: int, tokenizer: Tokenizer) -> str:
-    """Return the longest beginning of the text that has at most `limit` tokens."""
+    """Return the longest prefix of the text with at most `limit` tokens."""
     if len(_token_ids(text, tokenizer)) <= limit:
         return text
     return text[: _longest(len(text), lambda kept: len(_token_ids(text[:kept], tokenizer)), limit)]
 
 
 class Composer:
-    """Composes in `data.numWorkers` threads, off the event loop (A18)."""
+    """Composes prompts in `data.numWorkers` threads, off the event loop."""
 
     def __init__(self, config: TrainerConfig, tokenizer: Tokenizer) -> None:
         self._config, self._tokenizer = config, tokenizer
@@ -169,12 +169,12 @@ class Composer:
         self._begun: dict[int, Future[ComposedPrompt]] = {}
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
-        """Return what the policy is asked, at once where it was begun ahead. As `compose`."""
-        begun = self._begun.pop(prompt.index, None)  # only where no passage is awaited
+        """Run `compose` in a thread, or return the result that `begin` started earlier."""
+        begun = self._begun.pop(prompt.index, None)  # present only if no passages are involved
         return await asyncio.wrap_future(begun or self._submit(prompt, passages, seed))
 
     def begin(self, upcoming: Sequence[Prompt]) -> None:
-        """Begin with these prompts, unless they wait for passages; forget all others begun."""
+        """Start composing these prompts unless they need passages; cancel all others started."""
         if self._config.retrieval.mode is RetrievalMode.PROMPT:
             return
         begun, self._begun = self._begun, {}
@@ -185,7 +185,7 @@ class Composer:
             future.cancel()
 
     def close(self) -> None:
-        """End the threads."""
+        """Cancel queued work and end the threads."""
         self._threads.shutdown(cancel_futures=True)
 
     def _submit(
@@ -204,23 +204,23 @@ class Composer:
 
 
 class PromptSource:
-    """Hands out batches by cursor, and has the following ones begun. Keeps no position."""
+    """Hands out batches by cursor and starts composing the next ones. Keeps no position itself."""
 
     def __init__(
         self, config: TrainerConfig, prompts: Sequence[Prompt], composer: Composer | None = None
     ) -> None:
-        """Without a composer nothing is prepared ahead."""
+        """Without a composer, nothing is prepared ahead."""
         self._prompts, self._composer = prompts, composer
         self._sampler = Sampler(len(prompts), config.training.seed)
         self._prefetch_factor = config.data.prefetch_factor
         self._skipped_steps = frozenset(config.skipped_steps)
 
     def start_of(self, step: int, cursor: Cursor, size: int) -> Cursor:
-        """Return where a step's batch begins: behind its own prompts if those are left out."""
+        """Return where a step's batch begins; a skipped step begins after its own prompts."""
         return self._take(cursor, size)[1] if step in self._skipped_steps else cursor
 
     async def next_batch(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:
-        """Return the prompts that follow the cursor, and the cursor behind them."""
+        """Return the `size` prompts after the cursor, and the cursor after those."""
         batch, after = self._take(cursor, size)
         if self._composer is not None:
             ahead, _ = self._take(after, size * self._prefetch_factor)
@@ -257,8 +257,9 @@ def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _longest(count: int, tokens: Callable[[int], int], limit: int) -> int:
-    """Return the largest number up to `count` that makes at most `limit` tokens; 0 for none.
+    """Return the largest number up to `count` for which `tokens` is at most `limit`, else 0.
 
-    Works on any tokenizer: cutting ids and decoding them may break characters or count anew.
+    Searching over text works with any tokenizer; cutting token ids and decoding them can split
+    characters and change the token count.
     """
     return max(0, bisect.bisect_right(range(count + 1), limit, key=tokens) - 1)

@@ -1,8 +1,8 @@
-"""Which prompts a batch holds and which seed a sample gets: pure functions of counters.
+"""Which prompts are in a batch and which seed a sample gets: pure functions of counters.
 
-Nothing random is carried from step to step, so an interrupted run continues bit for bit, on any
-number of ranks. torch's and numpy's global generators are never touched; Python's `hash()`
-differs between processes and is never used.
+No random state is carried from step to step, so an interrupted run continues bit for bit on any
+number of ranks. Must not touch torch's or numpy's global generators, nor use Python's `hash()`,
+which differs between processes.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where the next batch begins: `position` prompts of pass `epoch` were handed out."""
+    """Where the next batch begins: `position` prompts of pass `epoch` have been handed out."""
 
     epoch: int = 0
     position: int = 0
@@ -23,7 +23,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Hands out prompt indices in a new order on every pass over the data."""
+    """Hands out prompt indices, reshuffled on every pass over the data."""
 
     num_prompts: int
     seed: int
@@ -33,10 +33,10 @@ class Sampler:
             raise ValueError("a sampler needs at least one prompt")
 
     def next_batch(self, cursor: Cursor, size: int) -> tuple[tuple[int, ...], Cursor]:
-        """Return the next `size` indices and the cursor behind them.
+        """Return the next `size` indices and the cursor after them.
 
-        A batch may cross into the following pass; every pass holds each prompt exactly once.
-        Raises ValueError for a cursor of a larger data set.
+        A batch may cross into the next pass; every pass contains each prompt exactly once.
+        Raises ValueError for a cursor from a larger data set.
         """
         if cursor.position >= self.num_prompts:
             raise ValueError(f"{cursor} lies beyond {self.num_prompts} prompts: the data shrank")
@@ -57,9 +57,9 @@ def sample_seed(seed: int, step: int, prompt_id: int, sample: int) -> int:
 
 
 def permutation(count: int, *key: int) -> NDArray[np.int64]:
-    """Return a permutation of range(count), [count], that depends on the key alone.
+    """Return a permutation of range(count), [count], that depends only on the key.
 
-    Made from Philox's raw stream, which numpy never changes; `Generator.permutation` may.
+    Uses Philox's raw stream, which numpy keeps stable; `Generator.permutation` may change.
     """
     bits = np.random.Philox(key=int.from_bytes(_digest("permutation", *key)[:16]))
     return np.argsort(bits.random_raw(count), kind="stable")
