@@ -1,1 +1,1 @@
-"""HTTP calls with retries and limits, for services that know nothing of training."""
+"""HTTP calls with retries and limits; nothing here knows about training."""

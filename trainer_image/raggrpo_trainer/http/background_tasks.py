@@ -1,4 +1,4 @@
-"""Tasks that outlive the coroutine which started them, ended together with their owner."""
+"""Tasks that outlive the coroutine that started them and end with their owner."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,20 +8,20 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Holds its tasks until they are done, because the event loop itself refers to them weakly."""
+    """Keeps references to running tasks, because the event loop holds only weak ones."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `work` on the current event loop; whoever needs its outcome awaits the task."""
+        """Run `work` on the current event loop; await the returned task for its result."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        """Cancel what is still running and wait for its end."""
+        """Cancel the tasks still running and wait for them to end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,6 +1,6 @@
-"""Post JSON to one HTTP service with retries, limits and a circuit breaker; it knows no protocol.
+"""Post JSON to one HTTP service with retries, limits and a circuit breaker; knows no protocol.
 
-A failure is a CallFailed with its cause. Neither headers nor their values get into any message.
+Every failure is a CallFailed with its cause. Headers and their values must not reach any message.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .pool import HttpPool
 
-logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request; ours is a switch
+logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it logs every request
 
 EXCERPT_CHARACTERS = 200
 LATENCIES_KEPT = 4096
 SECRET_LENGTH = 8
 TOO_MANY_REQUESTS = 429
 
-# Its own generator: retries must not move the random numbers of the training.
+# A separate generator: retries must not advance the random numbers used in training.
 _jitter = random.Random()
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and after what delay a call is tried again; the delay doubles, ± 50 % jitter."""
+    """How often and after what delay a call is retried; the delay doubles, ± 50 % jitter."""
 
     retries: int = 2
     first_delay_seconds: float = 0.5
 
     def delay_seconds(self, retry: int) -> float:
-        """Return the delay before the retry numbered from 0."""
+        """Return the delay before retry number `retry`, counted from 0."""
         return self.first_delay_seconds * 2.0**retry * _jitter.uniform(0.5, 1.5)
 
 
@@ -53,9 +53,9 @@ T = TypeVar("T")
 
 @dataclass
 class CircuitBreaker:
-    """Stops asking a service after `threshold` failed calls in a row.
+    """Stops calling a service after `threshold` consecutive failures.
 
-    Then one call per `pause_seconds` is let through as a probe, until one succeeds.
+    After that, one call per `pause_seconds` is let through as a probe until one succeeds.
     """
 
     threshold: int = 10
@@ -65,7 +65,7 @@ class CircuitBreaker:
     _next_probe: float = 0.0
 
     def admits(self) -> bool:
-        """Return whether a call may be made now; a probe counts as made."""
+        """Return whether a call may be made now; admitting a probe starts the next pause."""
         if self._failures < self.threshold:
             return True
         now = self.clock()
@@ -79,7 +79,7 @@ class CircuitBreaker:
         self._failures = 0
 
     def failed(self) -> None:
-        """Count a failure; from the threshold on, the pause starts anew with each."""
+        """Count a failure; at or above the threshold, each one restarts the pause."""
         self._failures += 1
         if self._failures >= self.threshold:
             self._next_probe = self.clock() + self.pause_seconds
@@ -87,7 +87,7 @@ class CircuitBreaker:
 
 @dataclass(frozen=True)
 class CallSummary:
-    """Calls of one service: how many were answered, in how many seconds, and what failed."""
+    """Calls to one service: number answered, latency percentiles in seconds, failures by cause."""
 
     answered: int
     p50: float
@@ -98,7 +98,7 @@ class CallSummary:
 
 @dataclass
 class CallStatistics:
-    """Collects latencies (of the newest 4,096 answered requests) and failures of one service."""
+    """Collects failures and the latencies of the last 4,096 answered requests of one service."""
 
     answered: int = 0
     failures: Counter[FailureCause] = field(default_factory=Counter)
@@ -110,7 +110,7 @@ class CallStatistics:
         self._seconds.append(seconds)
 
     def summary(self) -> CallSummary:
-        """Return percentiles by nearest rank, NaN while nothing was answered."""
+        """Return nearest-rank percentiles; NaN until something has been answered."""
         ordered = sorted(self._seconds)
         p50, p95, p99 = (_nearest_rank(ordered, percent) for percent in (50, 95, 99))
         return CallSummary(self.answered, p50, p95, p99, dict(self.failures))
@@ -133,17 +133,17 @@ class JsonService:
         self.statistics = CallStatistics()
         self._http = http
         self._url = url
-        # A Secret made from a file often ends in a newline, which no header may.
+        # A Secret created from a file often ends in a newline, which headers must not contain.
         self._headers = {name: value.strip() for name, value in headers.items()}
         self._timeout_seconds = timeout_seconds
         self._slots = asyncio.Semaphore(max_concurrency)
         self._retry = retry
         self._breaker = breaker
-        self._newest = ""  # failure, so that an open circuit can say why it is open
+        self._last_failure = ""  # lets an open circuit say why it is open
 
     @property
     def shown_url(self) -> str:
-        """The URL for messages, without its query: some services want their key there."""
+        """The URL for messages, without its query string, where some services expect their key."""
         return self._url.partition("?")[0]
 
     async def post(
@@ -152,25 +152,25 @@ class JsonService:
         parse: Callable[[JsonObject], T],
         retry: RetryPolicy | None = None,
     ) -> T:
-        """Return the parsed answer; ask again where that may help. Raises CallFailed."""
+        """Return the parsed answer; retry transient failures. Raises CallFailed."""
         if not self._breaker.admits():
             self.statistics.failures[FailureCause.CIRCUIT_OPEN] += 1
-            raise CallFailed(FailureCause.CIRCUIT_OPEN, f"not asked; before: {self._newest}")
+            raise CallFailed(FailureCause.CIRCUIT_OPEN, f"not asked; before: {self._last_failure}")
         try:
             answer = parse(await self._post_again(body, retry or self._retry))
         except CallFailed as failure:
             self.statistics.failures[failure.cause] += 1
-            self._newest = str(failure)
+            self._last_failure = str(failure)
             if failure.transient:
                 self._breaker.failed()
             else:
-                self._breaker.succeeded()  # it cannot serve this request, but it is there
+                self._breaker.succeeded()  # it rejected this request, but it is up
             raise
         self._breaker.succeeded()
         return answer
 
     async def post_once(self, body: Mapping[str, Any], timeout_seconds: float) -> JsonObject:
-        """Ask once, whatever the circuit breaker says. Raises CallFailed."""
+        """Post without retries, bypassing the circuit breaker. Raises CallFailed."""
         async with self._slots:
             started = time.monotonic()
             response = await self._send(body, timeout_seconds)
@@ -200,10 +200,10 @@ class JsonService:
         return await self.post_once(body, self._timeout_seconds)
 
     async def _send(self, body: Mapping[str, Any], timeout_seconds: float) -> httpx.Response:
-        content = json.dumps(body)  # escapes what is no valid UTF-8, unlike httpx's own `json=`
+        content = json.dumps(body)  # escapes lone surrogates, which httpx's own `json=` does not
         headers = {"content-type": "application/json"} | self._headers
         try:
-            # A limit of httpx would hold for each phase of the call, not for the whole of it.
+            # httpx's timeout applies to each phase of the call, not to the call as a whole.
             async with asyncio.timeout(timeout_seconds):
                 return await self._http.post(self._url, content, headers)
         except TimeoutError as error:
@@ -217,14 +217,14 @@ class JsonService:
                 cause,
                 self._without_secrets(str(error) or type(error).__name__),
                 transient=transient,
-            ) from None  # its words may hold a header
+            ) from None  # its text may contain a header
 
     def _excerpt(self, response: httpx.Response) -> str:
         return repr(self._without_secrets(response.text))
 
     def _without_secrets(self, text: str) -> str:
-        """Return the start of `text`, with the header values that it may repeat taken out."""
-        for secret in _words_of(self._headers.values()):
+        """Return the start of `text` with any header values in it masked."""
+        for secret in _secrets_in(self._headers.values()):
             text = text.replace(secret, "***")
         return text[:EXCERPT_CHARACTERS]
 
@@ -248,8 +248,8 @@ def classify(error: httpx.RequestError) -> FailureCause:
     return FailureCause.CONNECTION_REFUSED
 
 
-def _words_of(values: Iterable[str]) -> list[str]:
-    # "Bearer abc…": the scheme is no secret and too short to be taken out of every sentence.
+def _secrets_in(values: Iterable[str]) -> list[str]:
+    # In "Bearer abc…" the scheme is not secret, and masking short words would garble messages.
     return [word for value in values for word in value.split() if len(word) >= SECRET_LENGTH]
 
 
