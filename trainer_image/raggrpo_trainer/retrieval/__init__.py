@@ -1,1 +1,1 @@
-"""Retrieval endpoints: protocols, the client, and the stand-alone test of them."""
+"""Retrieval endpoints: their protocols, a client, and a stand-alone load test."""

@@ -1,7 +1,7 @@
-"""Ask retrieval endpoints for passages while many samples are generated at once.
+"""Query retrieval endpoints for passages while many samples are being generated.
 
-A call that fails concerns its sample only and raises RetrievalFailed (A13); this module counts
-latencies and causes, but never decides whether the run goes on.
+A failed call affects only its sample and raises RetrievalFailed. This module counts latencies and
+failure causes but must not decide whether the run continues.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ logger = logging.getLogger(__name__)
 
 BATCH_QUERIES = 64
 BATCH_WINDOW_SECONDS = 0.005
-CACHED_ANSWERS = 10_000  # per endpoint; three passages of 1 KiB each make that 30 MiB
+CACHED_ANSWERS = 10_000  # per endpoint; 30 MiB at three passages of 1 KiB each
 WARM_UP_PAUSE_SECONDS = 1.0
 WARM_UP_TEXT = "warm-up"
 
 Passages = tuple[Passage, ...]
-"""Answer to one question, best passage first."""
+"""The answer to one question, best passage first."""
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Seconds that the first answer took (with the wait for it), and the one after it (A4)."""
+    """Seconds until the first answer, including retries, and for the call after it."""
 
     first_seconds: float
     next_seconds: float
@@ -57,8 +57,8 @@ class WarmUp:
 class RetrievalClient:
     """All endpoints of a job over one connection pool; an async context manager.
 
-    Equal questions to one endpoint share one call and, later, its remembered answer; so those who
-    wait for the same call share its failure too (`cache: false` on the endpoint ends both).
+    Equal questions to an endpoint share one call and then its cached answer. Callers waiting for
+    the same call therefore share its failure too. `cache: false` on the endpoint disables both.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RetrievalClient:
         retry: RetryPolicy = RetryPolicy(),
         cached_answers: int = CACHED_ANSWERS,
     ) -> None:
-        """`headers`: by endpoint name, secrets already resolved. `log_calls`: the switch of A11."""
+        """`headers`: by endpoint name, secrets resolved. `log_calls`: monitoring.debug.ragCalls."""
         self._log_calls = log_calls
         self._tasks = BackgroundTasks()
         self._http = HttpPool(sum(endpoint.max_concurrency for endpoint in spec.endpoints))
@@ -105,7 +105,7 @@ class RetrievalClient:
     ) -> Passages:
         """Return the passages for a query, or for a context with the actor's `fields`.
 
-        `sample` is the id that log lines carry. Raises RetrievalFailed.
+        `sample` is the id used in log lines. Raises RetrievalFailed.
         """
         question = Question(context, tuple((fields or {}).items()))
         asked = self._endpoints[endpoint]
@@ -120,15 +120,15 @@ class RetrievalClient:
         return passages
 
     async def ask_once(self, endpoint: str, question: Question) -> Passages:
-        """Make one call, without memory, batches and retries. Raises CallFailed."""
+        """Make one call without cache, batching or retries. Raises CallFailed."""
         asked = self._endpoints[endpoint]
         return await asked.ask_once(question, asked.spec.timeout_seconds)
 
     async def warm_up(self, endpoint: str, limit_seconds: float) -> WarmUp:
-        """Ask until a first answer comes, then once more, and return what both took (A4).
+        """Ask until the first answer arrives, then once more, and return both durations.
 
-        The first answer of a cold service is slow, so it may take the whole limit. Raises
-        TrainerError with the endpoint's name, URL, status and the start of its body.
+        A cold service is slow to answer at first, so the first answer may take the whole limit.
+        Raises TrainerError with the endpoint's name, URL, status and the start of its body.
         """
         asked = self._endpoints[endpoint]
         fields: dict[str, str] = {}
@@ -150,7 +150,7 @@ class RetrievalClient:
         return WarmUp(answered - started, time.monotonic() - answered)
 
     def summaries(self) -> dict[str, CallSummary]:
-        """Return each endpoint's latencies (seconds) and failures since the start."""
+        """Return each endpoint's latencies (seconds) and failures so far."""
         return {
             name: endpoint.service.statistics.summary()
             for name, endpoint in self._endpoints.items()
@@ -163,7 +163,7 @@ class RetrievalClient:
 
 
 class _Endpoint:
-    """One endpoint: batches where its protocol can, remembers answers where the job allows."""
+    """One endpoint: batches if its protocol supports it, caches answers if the job allows it."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Endpoint:
         self._batcher: MicroBatcher[Question, Passages] = MicroBatcher(
             self._ask_batch, tasks, window_seconds=BATCH_WINDOW_SECONDS, max_size=BATCH_QUERIES
         )
-        # In flight or answered, least recently asked first.
+        # In flight or answered, least recently used first.
         self._answers: OrderedDict[Question, asyncio.Task[Passages]] = OrderedDict()
 
     def remembers(self, question: Question) -> bool:
@@ -227,7 +227,7 @@ class _Endpoint:
             try:
                 return [*await self._post(questions, ONE_TRY)]
             except RetrievalFailed as failure:
-                # One bad question must not cost its neighbours theirs (A13).
+                # One bad question must not fail the others in its batch.
                 logger.debug("asking %d questions one by one: %s", len(questions), failure)
         each = await asyncio.gather(
             *(self._post([question]) for question in questions), return_exceptions=True

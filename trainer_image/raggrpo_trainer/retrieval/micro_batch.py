@@ -1,4 +1,4 @@
-"""Collect questions that many coroutines ask at about the same time into few calls."""
+"""Combine questions that many coroutines ask at about the same time into a few calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,10 +19,10 @@ class _Batch(Generic[Q]):
 
 
 class MicroBatcher(Generic[Q, A]):
-    """A batch leaves `window_seconds` after its first question, or when it is full.
+    """A batch is sent `window_seconds` after its first question, or as soon as it is full.
 
-    `call` returns one outcome per question, in order; an exception among them is raised to the
-    one who asked that question.
+    `call` returns one outcome per question, in order; an exception among them is raised in the
+    coroutine that asked that question.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class MicroBatcher(Generic[Q, A]):
         self._outcomes: asyncio.Task[Sequence[A | BaseException]]
 
     async def ask(self, question: Q) -> A:
-        """Return the answer to `question`, asked together with its neighbours."""
+        """Return the answer to `question`, asked as part of a batch."""
         if self._open is None:
             self._open = _Batch()
             self._outcomes = self._tasks.start(self._run(self._open))
@@ -51,7 +51,7 @@ class MicroBatcher(Generic[Q, A]):
         if len(batch.questions) == self._max_size:
             self._open = None
             batch.full.set()
-        # Shielded: one who gives up must not take the answer from the others.
+        # Shielded: cancelling one caller must not cancel the call for the others.
         outcome = (await asyncio.shield(outcomes))[position]
         if isinstance(outcome, BaseException):
             raise outcome

@@ -1,4 +1,4 @@
-"""What the retrieval protocols say on the wire: request bodies and answers, without any I/O."""
+"""The retrieval protocols' wire formats: request bodies and answers. Does no I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage that an endpoint returned; `score` is 1.0 where the protocol gave none."""
+    """A passage returned by an endpoint; `score` is 1.0 if the answer had none."""
 
     id: str
     text: str
@@ -29,21 +29,21 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: a query or dialogue context, and for role Actor the fields it wrote."""
+    """A query or dialogue context; for role Actor also the fields the policy wrote."""
 
     context: str
     fields: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
-        """One query for protocols that take no fields: the fields' values, then the context."""
+        """The query for protocols without fields: the fields' values, then the context."""
         return "\n".join([*(value for _, value in self.fields), self.context])
 
 
 def request_body(endpoint: RetrievalEndpoint, questions: Sequence[Question]) -> dict[str, Any]:
-    """Return the body for `questions`, of which RagChat takes exactly one.
+    """Return the request body for `questions`; RagChat takes exactly one.
 
-    `extraBody` adds fields; it cannot replace the protocol's own (A14).
+    `extraBody` adds fields but cannot override the protocol's own.
     """
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
@@ -105,7 +105,7 @@ class _Document(BaseModel):
     text: str = Field(validation_alias=AliasChoices("contents", "text"))
 
     def scored(self, score: float) -> Passage:
-        # A service without ids still tells its passages apart by their text.
+        # Without ids, the text itself identifies a passage.
         return Passage(self.id or self.text, self.text, score)
 
 

@@ -1,6 +1,6 @@
-"""`python -m …retrieval.rag_test SECONDS MOST`: RAG endpoints alone and under load.
+"""`python -m …retrieval.rag_test SECONDS MOST`: test RAG endpoints with and without load.
 
-RAGGRPO_CONFIG holds the configuration; the result goes to standard output as JSON.
+Reads the configuration from RAGGRPO_CONFIG and writes the result to standard output as JSON.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from .client import RetrievalClient
 from .protocols import Question
 
 MORE = 1.1
-"""Times the answers of a second: with less than that more calls in flight only wait longer."""
+"""Throughput gain below which additional concurrent calls only add latency."""
 PAUSE_SECONDS = 0.1
-"""After a failed call: a service that refuses is not asked thousands of times."""
+"""After a failed call, so that a refusing service is not hammered."""
 INTERRUPTED = 130
 
 
 async def rag_test(
     config: TrainerConfig, env: Mapping[str, str], *, seconds: float, most: int
 ) -> RagTest:
-    """Measure one endpoint after the other with the questions of the job's data.
+    """Measure the endpoints one after another with questions from the job's data.
 
-    `seconds` is the length of one level of load, `most` the largest number of calls in flight.
-    Raises TrainerError for data that cannot be read and secrets that are not there.
+    `seconds` is the duration of each load level, `most` the maximum number of calls in flight.
+    Raises TrainerError for unreadable data and missing secrets.
     """
     headers = endpoint_headers(config.retrieval, env)
     prompts = read_prompts(config.data.train_files, config.data, config.retrieval)
@@ -52,7 +52,7 @@ async def rag_test(
 def variants(
     endpoint: RetrievalEndpoint, question: Question
 ) -> Iterator[tuple[str, Question, RetrievalEndpoint]]:
-    """Yield a name, and a question and settings that differ from the job's in one thing (pure)."""
+    """Yield (name, question, settings), each differing from the job's in at most one way (pure)."""
     yield "as the job asks", question, endpoint
     if endpoint.top_k > 1:
         yield "topK 1", question, endpoint.model_copy(update={"top_k": 1})
@@ -64,7 +64,7 @@ def variants(
 
 
 def saturation(levels: Sequence[LoadLevel]) -> int:
-    """Return from how many calls in flight on more bring nothing; 0: the last still did (pure)."""
+    """Return the calls in flight at which throughput levels off, 0 if it never does (pure)."""
     for number, level in enumerate(levels[:-1]):
         if all(each.per_second < MORE * level.per_second for each in levels[number + 1 :]):
             return level.in_flight
@@ -72,7 +72,7 @@ def saturation(levels: Sequence[LoadLevel]) -> int:
 
 
 class _Test:
-    """One endpoint and what the job would ask it."""
+    """One endpoint and the questions the job would send it."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _Test:
         while in_flight <= most:
             levels.append(await self._level(in_flight, seconds, numbers))
             if sum(levels[-1].failures.values()) > levels[-1].answered:
-                break  # more of it would tell nothing but the failure
+                break  # more load would only show the same failure
             in_flight *= 2
         tried = variants(self._endpoint, self._question(0))
         return EndpointTest(
@@ -150,7 +150,7 @@ class _Test:
         )
 
     async def _step(self) -> StepTest:
-        """Ask what one step asks, with the job's own batches, retries and memory of answers."""
+        """Ask one step's questions with the job's own batching, retries and cache."""
         size, failed = self._config.data.train_batch_size, Counter[str]()
         in_reward = self._config.retrieval.mode is RetrievalMode.REWARD
         number = size * (self._config.rollout.n if in_reward else 1)
@@ -174,7 +174,7 @@ class _Test:
         return RetrievalClient(spec, self._headers)
 
     def _question(self, number: int, sample: int | None = None) -> Question:
-        """Return the question of a prompt; the fields of an actor differ from sample to sample."""
+        """Return a prompt's question; an actor's fields differ from sample to sample."""
         prompt, spec = self._prompts[number % len(self._prompts)], self._config.retrieval
         context = prompt.context or prompt.query
         if spec.mode is not RetrievalMode.REWARD:
@@ -186,7 +186,7 @@ class _Test:
 
 
 def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
-    """Measure and write the result."""
+    """Run the test and write the result."""
     seconds, most = float(arguments[0]), int(arguments[1])
     try:
         found = asyncio.run(rag_test(read_config(env), env, seconds=seconds, most=most))
