@@ -1,7 +1,6 @@
-"""Rewards that run somebody else's code: a Python function of the user's, or an HTTP judge.
+"""Rewards that run foreign code: a user's Python function or an HTTP judge.
 
-Each failure concerns one sample and is a CallFailed (A13); only code that cannot be imported is
-an error of the job.
+A failure is a CallFailed and affects one sample; only code that cannot be imported fails the job.
 """
 
 import asyncio
@@ -28,26 +27,26 @@ JUDGE_CONCURRENCY = 64
 JUDGE_FIELDS = ("prompt", "completion", "answer", "passages", "fields")
 
 Sample = dict[str, Any]
-"""What a hook sees of a sample: JSON values only."""
+"""A sample as passed to a hook: JSON values only."""
 
 
 class RewardHook(Protocol):
-    """Scores samples by code that is not ours."""
+    """Scores samples with code that is not ours."""
 
     async def score(self, sample: Sample) -> float:
         """Return a finite number. Raises CallFailed."""
         ...
 
     async def close(self) -> None:
-        """End what the hook has started."""
+        """End everything the hook has started."""
         ...
 
 
 def python_reward(target: str, timeout_seconds: float) -> RewardHook:
     """Return the hook for `package.module:function`.
 
-    A coroutine function runs on the trainer's event loop, an ordinary one in processes of its
-    own. Raises TrainerError (RewardCodeError) when it cannot be imported.
+    A coroutine function runs on the trainer's event loop, an ordinary one in separate processes.
+    Raises TrainerError (RewardCodeError) if it cannot be imported.
     """
     try:
         function = load_function(target)
@@ -62,7 +61,7 @@ def python_reward(target: str, timeout_seconds: float) -> RewardHook:
 
 
 class CoroutineReward:
-    """A user's coroutine function; it waits for others, so it needs no process of its own."""
+    """A user's coroutine function; expected to wait for I/O, so it needs no separate process."""
 
     def __init__(
         self, function: Callable[[Sample], Awaitable[object]], timeout_seconds: float
@@ -71,7 +70,7 @@ class CoroutineReward:
         self._timeout_seconds = timeout_seconds
 
     async def score(self, sample: Sample) -> float:
-        """Return the awaited number. Raises CallFailed."""
+        """Return the function's number. Raises CallFailed."""
         limit = asyncio.timeout(self._timeout_seconds)
         try:
             async with limit:
@@ -83,11 +82,11 @@ class CoroutineReward:
         return as_number(value)
 
     async def close(self) -> None:
-        """Do nothing: every call has ended with its caller."""
+        """Do nothing: every call ends with its caller."""
 
 
 class ProcessReward:
-    """A user's function in a few processes; one that hangs or crashes is replaced."""
+    """A user's function in a few processes; a process that hangs or crashes is replaced."""
 
     def __init__(
         self, target: str, timeout_seconds: float, num_processes: int = NUM_PROCESSES
@@ -104,7 +103,7 @@ class ProcessReward:
             try:
                 reply = await self._ask(process, sample)
             except BaseException:
-                # It may still be busy with this sample: it must not answer the next one.
+                # It may still be working on this sample and must not answer for the next one.
                 if process.returncode is None:
                     process.kill()
                 raise
@@ -115,14 +114,14 @@ class ProcessReward:
         raise CallFailed(FailureCause(answer["cause"]), answer["detail"])
 
     async def close(self) -> None:
-        """End the processes; those that are busy end with their caller."""
+        """End the idle processes; busy ones end with their caller."""
         for process in self._idle:
             process.kill()
             await process.wait()
         self._idle.clear()
 
     async def _start(self) -> Process:
-        # The same import path as here, where the function has been imported already.
+        # The same import path as this process, where importing the function has succeeded.
         paths = os.pathsep.join(path for path in sys.path if path)
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -135,12 +134,12 @@ class ProcessReward:
     async def _ask(self, process: Process, sample: Sample) -> bytes:
         assert process.stdin is not None
         assert process.stdout is not None
-        # The process limits itself; this is for a pipe held open by a child that it left behind.
+        # The process limits itself; this covers a pipe held open by an orphaned child.
         limit = IMPORT_SECONDS + 2 * self._timeout_seconds
         try:
             async with asyncio.timeout(limit):
                 process.stdin.write(json.dumps(sample).encode() + b"\n")
-                with suppress(ConnectionError):  # it is dead: reading says so too
+                with suppress(ConnectionError):  # the process is dead, which readline reports too
                     await process.stdin.drain()
                 reply = await process.stdout.readline()
                 if not reply:
@@ -174,13 +173,13 @@ class HttpJudge:
     async def score(self, sample: Sample) -> float:
         """Post prompt, completion, answer, passages and fields; return the judge's number."""
         body = {name: sample[name] for name in JUDGE_FIELDS}
-        return await self._service.post(body, _judged)
+        return await self._service.post(body, _judge_score)
 
     async def close(self) -> None:
-        """Do nothing: the connections are the pool's."""
+        """Do nothing: the pool owns the connections."""
 
 
-def _judged(answer: JsonObject) -> float:
+def _judge_score(answer: JsonObject) -> float:
     if "score" not in answer:
         raise CallFailed(FailureCause.MISSING_FIELD, "score: Field required")
     return as_number(answer["score"])

@@ -1,7 +1,7 @@
-"""What a completion is worth: built-in rewards, and the weighted sum of all of a job's terms.
+"""A completion's reward: built-in functions, and the weighted sum of all the job's terms.
 
-Pure arithmetic over one sample; what runs foreign code is in `reward_hooks`. A term that fails
-raises RewardFailed for its sample only (A13).
+Pure arithmetic on one sample; foreign code runs in `hooks`. A term that fails raises RewardFailed,
+which affects only its sample.
 """
 
 import asyncio
@@ -35,25 +35,25 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class RewardSample:
-    """Everything that a reward may look at."""
+    """Everything a reward may look at."""
 
     name: str
-    """The id that log lines carry (A11)."""
+    """The id used in log lines."""
     prompt: str
     completion: str
-    """What the policy wrote, without what it was given to read."""
+    """What the policy wrote, without inserted passages."""
     answers: tuple[str, ...] = ()
     """Accepted reference answers."""
     context: str = ""
     passages: tuple[str, ...] = ()
-    """Passages that the policy was given, mode Prompt or Search."""
+    """Passages shown to the policy, modes Prompt and Search."""
     fields: Mapping[str, str] | None = None
-    """The actor's fields, mode Reward; None when they did not parse."""
+    """The actor's fields, mode Reward; None if they did not parse."""
     retrieved: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
-    """Passages by endpoint role, mode Reward; empty when no call was made."""
+    """Passages by endpoint role, mode Reward; empty if no call was made."""
 
     def as_json(self) -> Sample:
-        """Return what Python rewards and judges get; `answer` is the list of accepted ones."""
+        """Return the form passed to Python rewards and judges; `answer` lists all accepted ones."""
         return {
             "name": self.name,
             "prompt": self.prompt,
@@ -71,25 +71,25 @@ class RewardSample:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A sample's reward: the weighted sum, its parts by name before weighting, exact match."""
+    """A sample's reward: the weighted sum, its unweighted parts by name, exact match."""
 
     total: float
     parts: Mapping[str, float]
     exact_match: float
-    """Reported apart, whether it is part of the reward or not."""
+    """Always reported, whether or not it is part of the reward."""
 
 
 def final_answer(completion: str) -> str:
-    """Return the text of the last <answer>…</answer>, or the whole completion without one."""
+    """Return the text of the last <answer>…</answer>, or the whole completion if there is none."""
     answers: list[str] = _ANSWER.findall(completion)
     return answers[-1] if answers else completion
 
 
 def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
-    """Return 1.0 for a completion of the form its mode asks for, else 0.0.
+    """Return 1.0 if the completion has the form its mode requires, else 0.0.
 
-    Reward: the actor's fields parsed. Search: there is an <answer> that is not blank. In modes
-    None and Prompt nothing is asked for but some text.
+    Mode Reward: the actor's fields parsed. Search: there is a non-blank <answer>. None and
+    Prompt: the completion is not blank.
     """
     match mode:
         case RetrievalMode.REWARD:
@@ -105,11 +105,11 @@ def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
 def rag_score(
     actor: Sequence[Passage], reference: Sequence[Passage], score_threshold: float
 ) -> float:
-    """Return the share of the reference's results that the actor found too (design RagScore).
+    """Return the score-weighted share of the reference's results that the actor also found.
 
     Σ score_ref[i] · [the actor returned i with a score ≥ threshold] / Σ score_ref, by passage id;
-    a negative score counts 0. Without anything to be found (Σ = 0) the share is defined as 0, so
-    that such a prompt's group has no variance and teaches nothing.
+    negative scores count as 0. With nothing to find (Σ = 0) the share is 0, so such a prompt's
+    group has no variance and teaches nothing.
     """
     found = {passage.id for passage in actor if passage.score >= score_threshold}
     weights = [(passage.id, max(passage.score, 0.0)) for passage in reference]
@@ -118,16 +118,16 @@ def rag_score(
 
 
 class Rewards:
-    """A job's reward terms; an async context manager that ends what they have started."""
+    """A job's reward terms; an async context manager that ends everything they started."""
 
     def __init__(
         self, spec: RewardSpec, retrieval: RetrievalSpec, retry: RetryPolicy = RetryPolicy()
     ) -> None:
-        """Import the Python rewards. Raises TrainerError (RewardCodeError) naming the function."""
+        """Import Python rewards. Raises TrainerError (RewardCodeError) naming the function."""
         if spec.code_from.path and spec.code_from.path not in sys.path:
             sys.path.insert(0, spec.code_from.path)
         self.empty_references = 0
-        """Samples scored 0 by RagScore because the reference endpoint found nothing."""
+        """Number of samples RagScore scored 0 because the reference endpoint found nothing."""
         self._mode = retrieval.mode
         self._score_threshold = _actor_threshold(retrieval)
         self._http = HttpPool(JUDGE_CONCURRENCY)
@@ -144,7 +144,7 @@ class Rewards:
 
     async def score(self, sample: RewardSample) -> Score:
         """Return the sample's reward. Raises RewardFailed for the first term that fails."""
-        # Every term ends before the sample does: nothing of it is left running.
+        # Wait for every term even if one fails, so that nothing of this sample keeps running.
         outcomes = await asyncio.gather(
             *(term.value(sample) for term in self._terms), return_exceptions=True
         )
@@ -189,7 +189,7 @@ class Rewards:
                 assert_never(kind)
 
     def _rag_score(self, sample: RewardSample) -> float:
-        if sample.fields is None:  # nothing was asked: Format says so
+        if sample.fields is None:  # no retrieval call was made; Format covers this
             return 0.0
         reference = sample.retrieved[EndpointRole.REFERENCE]
         self.empty_references += not reference
@@ -211,7 +211,7 @@ async def _ask_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
 
 
 def _actor_threshold(retrieval: RetrievalSpec) -> float:
-    """Return the actor endpoint's scoreThreshold; only RagChat's scores are made for one."""
+    """Return the actor endpoint's scoreThreshold; it applies to RagChat scores only."""
     for endpoint in retrieval.endpoints:
         if endpoint.role is EndpointRole.ACTOR and endpoint.protocol is EndpointProtocol.RAG_CHAT:
             return endpoint.score_threshold

@@ -1,4 +1,4 @@
-"""Compare a text with accepted answers as SQuAD does, CJK by characters; pure."""
+"""Compare a text with accepted answers as SQuAD does, CJK character by character; pure."""
 
 import re
 import string
@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-# Kana, ideographs and Hangul: scripts whose words are not (reliably) set apart by spaces.
+# Kana, ideographs and Hangul: scripts that do not (reliably) separate words with spaces.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -15,7 +15,7 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 def tokens(text: str) -> list[str]:
     """Return lower-cased words and single CJK characters, without punctuation and articles.
 
-    A text of articles only keeps them: "A" may be the answer to a multiple choice.
+    A text of nothing but articles keeps them: "A" may answer a multiple-choice question.
     """
     bare = "".join(c for c in text.lower() if not _is_punctuation(c))
     return _TOKEN.findall(_ARTICLE.sub(" ", bare)) or _TOKEN.findall(bare)
@@ -28,12 +28,12 @@ def exact_match(text: str, answers: Sequence[str]) -> float:
 
 
 def f1(text: str, answers: Sequence[str]) -> float:
-    """Return the best token F1 of `text` with an accepted answer, 0.0 to 1.0."""
+    """Return the best token F1 of `text` against any accepted answer, 0.0 to 1.0."""
     return max((_f1(tokens(text), tokens(answer)) for answer in answers), default=0.0)
 
 
 def contains(text: str, answers: Sequence[str]) -> float:
-    """Return 1.0 if the tokens of an accepted answer stand in `text` side by side, else 0.0."""
+    """Return 1.0 if `text` contains an accepted answer's tokens in sequence, else 0.0."""
     found = _spaced(tokens(text))
     return float(any(_spaced(tokens(answer)) in found for answer in answers if tokens(answer)))
 

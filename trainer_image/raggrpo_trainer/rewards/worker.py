@@ -1,8 +1,8 @@
-"""`python -m raggrpo_trainer.rewards.worker`: runs one user's reward function, one call at a time.
+"""`python -m raggrpo_trainer.rewards.worker`: runs a user's reward function, one call at a time.
 
-In a process of its own, because a reward that hangs or crashes must cost its sample only: a loop
-inside a regular expression, say, never lets another thread run. A line of JSON comes in per
-call, one goes out. Must stay light: importing torch here would cost seconds and gigabytes.
+It is a separate process so that a reward that hangs or crashes costs only its sample; a runaway
+regular expression, for example, never releases the GIL. Each call is one line of JSON in and one
+out. Must stay light: importing torch here would cost seconds and gigabytes.
 """
 
 import importlib
@@ -21,12 +21,12 @@ IMPORT_SECONDS = 120.0
 
 
 def load_function(target: str) -> Callable[[dict[str, Any]], Any]:
-    """Import `package.module:function`. Raises ImportError that names it and what is wrong."""
+    """Import `package.module:function`. Raises ImportError naming it and what is wrong."""
     module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ImportError(f"reward {target} cannot be imported: {_words(error)}") from error
+        raise ImportError(f"reward {target} cannot be imported: {_describe(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise ImportError(f"reward {target}: module {module_name} has no function {name}")
@@ -34,7 +34,7 @@ def load_function(target: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def as_number(value: object) -> float:
-    """Return a reward as float. Raises CallFailed (NotANumber) for NaN, infinity and text."""
+    """Return the reward as a float. Raises CallFailed (NotANumber) for NaN, infinity and text."""
     try:
         number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -45,11 +45,11 @@ def as_number(value: object) -> float:
 
 
 def raised(error: Exception) -> CallFailed:
-    """Return the failure of a reward function that raised `error`."""
-    return CallFailed(FailureCause.RAISED, _words(error))
+    """Return the failure for a reward function that raised `error`."""
+    return CallFailed(FailureCause.RAISED, _describe(error))
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS]
 
 
@@ -66,11 +66,11 @@ def _answer(function: Callable[[dict[str, Any]], Any], sample: dict[str, Any]) -
 
 
 def main() -> None:
-    """Serve calls from standard input until it ends."""
+    """Serve calls from standard input until it closes."""
     target, timeout_seconds = sys.argv[1], float(sys.argv[2])
     with os.fdopen(os.dup(1), "w", buffering=1) as replies:
         os.dup2(2, 1)  # what the function prints goes to the log
-        # After this time the kernel ends the process, whatever it is caught in.
+        # After this time the kernel ends the process, whatever it is doing.
         signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
         function = load_function(target)
         signal.setitimer(signal.ITIMER_REAL, 0)
