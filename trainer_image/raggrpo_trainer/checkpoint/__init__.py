@@ -1,1 +1,1 @@
-"""Checkpoints: the fence, the folder, saving, backups."""
+"""Checkpoints: fencing, folder layout, saving and backups."""

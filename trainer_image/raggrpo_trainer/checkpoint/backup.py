@@ -1,8 +1,8 @@
-"""Copies of checkpoints at a URL that fsspec understands (A27): file, s3, gs.
+"""Copies of checkpoints at a URL that fsspec understands: file, s3, gs.
 
 The same rule holds there: COMPLETE is copied last, and without it there is no checkpoint.
-Credentials come from the environment; this module never sees one, and never deletes. File systems
-raise what their clients raise, not only OSError: every such error is named with its URL.
+Credentials come from the environment and are never handled here. Must not delete anything. Clients
+of remote file systems raise more than OSError; every error is reported with its URL.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ from .folder import COMPLETE, Checkpoint, CheckpointName, Marker, parse_marker
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A whole checkpoint at the backup's URL."""
+    """A complete checkpoint at the backup URL."""
 
     file_system: Any
     folder: str
@@ -37,9 +37,9 @@ class Backup:
 
 
 def copy_out(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
-    """Copy a checkpoint below the URL; `check` is asked once more before it becomes complete.
+    """Copy a checkpoint to a folder under the URL, calling `check` before marking it complete.
 
-    Raises TrainerError CHECKPOINT_WRITE_FAILED naming the URL, and what `check` raises.
+    Raises TrainerError CHECKPOINT_WRITE_FAILED naming the URL, and whatever `check` raises.
     """
     with _naming(f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}"):
         file_system, root = _open(url)
@@ -51,10 +51,10 @@ def copy_out(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> Non
 
 
 def newest(url: str) -> Backup | None:
-    """Return the newest backup whose files are all there in full size.
+    """Return the newest backup whose files are all present at full size.
 
-    Raises TrainerError CHECKPOINT_WRITE_FAILED where nobody can tell: to begin anew could then
-    throw away what was learnt.
+    Raises TrainerError CHECKPOINT_WRITE_FAILED if the backups cannot be read: starting over could
+    then throw away training progress.
     """
     with _naming(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
@@ -69,7 +69,7 @@ def newest(url: str) -> Backup | None:
 
 
 def require(url: str) -> None:
-    """Raise TrainerError CHECKPOINT_WRITE_FAILED unless backups can be listed there."""
+    """Raise TrainerError CHECKPOINT_WRITE_FAILED unless backups at the URL can be listed."""
     with _naming(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         bucket = root.split("/")[0]
@@ -82,15 +82,15 @@ def _whole(file_system: Any, folder: str) -> Backup | None:
     try:
         marker = parse_marker(file_system.cat_file(posixpath.join(folder, COMPLETE)))
         present = {file: file_system.size(posixpath.join(folder, file)) for file in marker.files}
-    except (FileNotFoundError, ValueError):  # a copy that was cut short
+    except (FileNotFoundError, ValueError):  # an interrupted copy
         return None
     return Backup(file_system, folder, marker) if present == marker.files else None
 
 
 def _open(url: str) -> tuple[Any, str]:
-    # Only the local file system has folders to be made.
+    # Only the local file system needs folders created.
     options = {"auto_mkdir": True} if fsspec.utils.get_protocol(url) == "file" else {}
-    try:  # a cached instance would remember listings, and connections to a server that was down
+    try:  # a cached instance keeps old listings, and connections to a server that was down
         file_system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:
         raise TrainerError(

@@ -1,7 +1,7 @@
-"""Backups beside training: one at a time, the newest checkpoint first, trouble told and not raised.
+"""Backups in the background: one at a time, newest checkpoint first. Errors never raise.
 
-A daemon thread: an attempt that has to end does not wait for a server that does not answer. What
-is cut short has no marker there and is no backup.
+A daemon thread, so that an attempt that has to end never waits for an unresponsive server. An
+interrupted copy has no marker and therefore does not count as a backup.
 """
 
 import logging
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BackupOutcome:
-    """What became of one backup."""
+    """The outcome of one backup."""
 
     step: int
     failure: str = ""
-    """Empty: it is complete."""
+    """Empty if the backup is complete."""
 
 
 class BackupThread:
-    """Takes checkpoints as they are saved; one that a newer one overtakes is left out."""
+    """Backs up checkpoints as they are saved; a waiting one is skipped when a newer one arrives."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class BackupThread:
         self._outcomes: list[BackupOutcome] = []
 
     def offer(self, checkpoint: Checkpoint) -> None:
-        """Have it backed up as soon as the one before is done; returns at once."""
+        """Queue a checkpoint for backup once the current one is done; returns at once."""
         self._store.hold(checkpoint)
         with self._changed:
             if self._waiting is not None:
@@ -47,13 +47,13 @@ class BackupThread:
                 threading.Thread(target=self._serve, name="backup", daemon=True).start()
 
     def outcomes(self) -> list[BackupOutcome]:
-        """Return what has ended since the last call, oldest first."""
+        """Return the backups that ended since the last call, oldest first."""
         with self._changed:
             ended, self._outcomes = self._outcomes, []
         return ended
 
     def wait(self, seconds: float) -> bool:
-        """Wait until nothing is left to do; False: it took longer."""
+        """Wait until all backups are done; False if that takes longer than `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_busy, seconds)
 

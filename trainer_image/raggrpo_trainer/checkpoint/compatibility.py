@@ -1,6 +1,6 @@
-"""May a checkpoint be continued with this configuration? Compares values, loads nothing.
+"""Whether training may resume from a checkpoint with this configuration. Must not load anything.
 
-`identity` holds what no setting shows, by a name for messages: digests of the model's
+`identity` holds what the settings don't show, keyed by a name for messages: digests of the model's
 architecture and tokenizer, the number of prompts.
 """
 
@@ -27,7 +27,7 @@ def meta_of(
     *,
     identity: Mapping[str, object] = NOTHING,
 ) -> Meta:
-    """Describe a checkpoint of this configuration after `step` steps."""
+    """Return the metadata of a checkpoint of this configuration after `step` steps."""
     return Meta(
         step=step,
         cursor=cursor,
@@ -53,9 +53,9 @@ def compare(
 def check_compatible(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> list[str]:
-    """Return what is worth a note, such as another world size, which is resharded (B20).
+    """Return notes on acceptable differences, such as a changed world size, which is resharded.
 
-    Raises TrainerError CHECKPOINT_INCOMPATIBLE, naming every value that differs.
+    Raises TrainerError CHECKPOINT_INCOMPATIBLE naming every value that differs.
     """
     differing = compare(meta, config, identity=identity)
     if differing or meta.resume_hash != config.attempt.resume_hash:

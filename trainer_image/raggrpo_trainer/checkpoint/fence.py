@@ -1,12 +1,12 @@
-"""One writer per checkpoint folder: claims, heartbeats and who counts as superseded.
+"""One writer per checkpoint folder: claims, heartbeats and detecting that we were superseded.
 
     <path>/fence/00000003          the claim of epoch 3: job, attempt, host, process
     <path>/fence/00000003.accepts  checkpoints of older epochs that still count
-    <path>/fence/00000003.beat     a counter that grows while the holder lives
+    <path>/fence/00000003.beat     a counter that grows while the holder is alive
 
-Every attempt claims the next epoch. What an older attempt finishes later, for instance after
-being frozen, is in nobody's accepts list, so no successor ever reads it. This module never
-touches a checkpoint, and never compares clocks of two hosts.
+Every attempt claims the next epoch. A checkpoint that an older attempt finishes later, say after
+having been frozen, is in no accepts list, so no successor ever reads it. Must not touch
+checkpoints or compare clocks of different hosts.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0
 BEATS_WATCHED = 2.5
-"""Intervals without a beat after which another job counts as dead."""
+"""Beat intervals without a beat after which another job is considered dead."""
 _CLAIM = re.compile(r"\d{8,}")
 
 
@@ -51,7 +51,7 @@ class Claim:
 
 
 class Fence:
-    """The claim on a checkpoint folder, made by `claim` and held until `release`."""
+    """A claim on a checkpoint folder, acquired by `claim` and held until `release`."""
 
     def __init__(self, path: Path, epoch: int, claim: Claim, beat_seconds: float) -> None:
         self.path, self.epoch = path, epoch
@@ -72,11 +72,11 @@ class Fence:
         *,
         beat_seconds: float = BEAT_SECONDS,
     ) -> Self:
-        """Take over the folder as the next epoch and settle which checkpoints count.
+        """Take over the folder as the next epoch and record which checkpoints count.
 
-        Of another job's newest claim the heartbeat is watched first, so this may take a while.
-        Raises TrainerError: CHECKPOINT_PATH_IN_USE when that other job is alive,
-        CHECKPOINT_WRITE_FAILED when the folder cannot be written.
+        If the newest claim belongs to another job, its heartbeat is watched first, which takes a
+        while. Raises TrainerError: CHECKPOINT_PATH_IN_USE if that job is alive,
+        CHECKPOINT_WRITE_FAILED if the folder cannot be written.
         """
         claim = Claim(job_uid, job_name, attempt, socket.gethostname(), os.getpid())
         try:
@@ -94,10 +94,11 @@ class Fence:
         return fence
 
     def check(self) -> None:
-        """Make sure that this attempt still holds the folder.
+        """Verify that this attempt still holds the folder.
 
-        Raises TrainerError: SUPERSEDED by a later attempt of this job, CHECKPOINT_PATH_IN_USE by
-        another job, CHECKPOINT_WRITE_FAILED when claim or heartbeat cannot be kept.
+        Raises TrainerError: SUPERSEDED if a later attempt of this job took over,
+        CHECKPOINT_PATH_IN_USE if another job did, CHECKPOINT_WRITE_FAILED if the claim is gone or
+        the heartbeat cannot be written.
         """
         epochs = _epochs(self.path)
         newest = max(epochs, default=0)
@@ -121,14 +122,14 @@ class Fence:
             )
 
     def release(self) -> None:
-        """End the heartbeat, so that another job may take the folder over at once."""
+        """Stop the heartbeat so that another job can take over the folder at once."""
         self._released.set()
         if self._thread.is_alive():
             self._thread.join()
         _beat_path(self.path, self.epoch).unlink(missing_ok=True)
 
     def _settle(self) -> None:
-        """Write down once which older checkpoints count from now on."""
+        """Record, once and for all, which older checkpoints count from now on."""
         before = validity(self.path)
         accepted = {str(name) for name in _complete(self.path) if before.covers(name)}
         write_atomically(_accepts_path(self.path, self.epoch), json.dumps(sorted(accepted)))
@@ -142,13 +143,13 @@ class Fence:
                 _write_beat(_beat_path(self.path, self.epoch), beat)
                 self._beat_error = None
             except OSError as error:
-                self._beat_error = error  # one beat may be missed; check() raises it meanwhile
+                self._beat_error = error  # check() raises it unless the next beat succeeds
 
 
 def validity(path: Path) -> Validity:
     """Return which checkpoints a new claimant would accept; needs no claim.
 
-    Without any accepts list (a fresh folder, or checkpoints copied here) all complete ones count.
+    Without any accepts list (new folder, or checkpoints copied in) all complete ones count.
     """
     epochs = sorted(_epochs(path), reverse=True)
     for epoch in epochs:
@@ -161,13 +162,13 @@ def validity(path: Path) -> Validity:
 
 
 def probe(path: Path, job_uid: str, *, beat_seconds: float = BEAT_SECONDS) -> str | None:
-    """Return the name of another live job on this folder, or none. May watch for a while."""
+    """Return the name of another live job using this folder, or None. May watch for a while."""
     holder = _live_other(path, max(_epochs(path), default=0), job_uid, beat_seconds)
     return None if holder is None else holder.job_name
 
 
 def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
-    """Create the next epoch's claim; a rival who was faster is looked at before trying again."""
+    """Create the next epoch's claim; after losing a race, check the winner and try again."""
     draft = path / "fence" / f"{uuid.uuid4().hex}.tmp"
     draft.write_text(json.dumps(asdict(claim)))
     newest = max(_epochs(path), default=0)
@@ -176,13 +177,13 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
             holder = _live_other(path, newest, claim.job_uid, beat_seconds)
             if holder is not None:
                 raise _in_use(path, holder)
-            # Copied checkpoints may carry higher epochs than any claim here.
+            # Checkpoints copied in may have higher epochs than any claim here.
             epoch = 1 + max([newest, *(name.epoch for name in CheckpointName.all_in(path))])
-            # The beat exists before the claim does: a claim without one has been released.
+            # Create the beat before the claim: a claim without a beat has been released.
             with contextlib.suppress(FileExistsError), _beat_path(path, epoch).open("xb") as file:
                 file.write(_counter(0))
             try:
-                os.link(draft, _claim_path(path, epoch))  # whole or not at all, and never twice
+                os.link(draft, _claim_path(path, epoch))  # atomic, and fails if the claim exists
             except FileExistsError:
                 newest = epoch
                 continue
@@ -192,7 +193,7 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
 
 
 def _live_other(path: Path, epoch: int, job_uid: str, beat_seconds: float) -> Claim | None:
-    """Return the holder of an epoch if it is another job whose heartbeat moves."""
+    """Return the holder of an epoch if it is another job whose heartbeat advances."""
     if epoch == 0:
         return None
     holder = _read_claim(path, epoch)
@@ -255,7 +256,7 @@ def _beat(path: Path, epoch: int) -> bytes | None:
 
 
 def _write_beat(path: Path, beat: int) -> None:
-    """Overwrite the counter in place: that needs no new block, so it works on a full disk."""
+    """Overwrite the counter in place: this needs no new block, so it works on a full disk."""
     with path.open("r+b") as file:
         file.write(_counter(beat))
 

@@ -1,9 +1,9 @@
-"""What a checkpoint folder looks like on disk, and which ones can be loaded. Never deletes.
+"""Layout of checkpoint folders on disk, and which of them can be loaded. Must not delete.
 
     <path>/step_00000100.e3/   shards of torch.distributed.checkpoint
                                meta.json   step, data cursor, what the result depends on, metrics
-                               COMPLETE    last of all: who wrote it, every file with its size
-                               REJECTED    why it must not be used, if so
+                               COMPLETE    written last: who wrote it, every file with its size
+                               REJECTED    if present, why it must not be used
 
 No COMPLETE, no checkpoint.
 """
@@ -30,7 +30,7 @@ _NAME = re.compile(r"step_(\d{8,})\.e(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointName:
-    """Steps done and the fencing epoch that wrote it; the greater one is the newer one."""
+    """Steps done and the fencing epoch that wrote it; names sort from old to new."""
 
     step: int
     epoch: int
@@ -45,24 +45,24 @@ class CheckpointName:
 
     @classmethod
     def among(cls, folders: Iterable[str]) -> list[Self]:
-        """Return those of the folders' names that are a checkpoint's, newest first."""
+        """Return the checkpoint names among these folder names, newest first."""
         found = map(_NAME.fullmatch, folders)
         return sorted((cls(int(m[1]), int(m[2])) for m in found if m), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a run needs besides model and optimiser, and what its result depends on."""
+    """What resuming needs besides model and optimiser, and what the result depends on."""
 
     step: int
     cursor: Cursor
-    """Where the data goes on."""
+    """Where the data continues."""
     world_size: int
     """Trainer ranks that wrote the shards."""
     resume_hash: str
-    """Hash of what a checkpoint depends on; compared before it is loaded (B20)."""
+    """Hash of the settings a checkpoint depends on; compared before loading."""
     resume_values: Mapping[str, Any]
-    """The settings behind that hash, by field path, to name what differs."""
+    """The settings behind that hash, by field path, so that differences can be named."""
     metrics: Mapping[str, float]
 
 
@@ -78,7 +78,7 @@ class Marker:
     time: str
     """RFC 3339."""
     score: float | None
-    """What `best` compares, larger is better; none: never the best."""
+    """Compared to find the best checkpoint, larger is better; None is never the best."""
     files: Mapping[str, int]
     """Size in bytes by path inside the folder."""
 
@@ -96,21 +96,21 @@ class Checkpoint:
 
     @property
     def name(self) -> CheckpointName:
-        """Return step and epoch."""
+        """Return its step and epoch."""
         return CheckpointName(self.marker.step, self.marker.epoch)
 
     @property
     def size(self) -> int:
-        """Return its bytes."""
+        """Return its size in bytes."""
         return sum(self.marker.files.values())
 
     @property
     def score(self) -> float:
-        """Return what `best` compares; -inf where there is nothing to compare."""
+        """Return the score that decides which is best; -inf if it has none."""
         return -math.inf if self.marker.score is None else self.marker.score
 
     def ref(self) -> CheckpointRef:
-        """Return it as /progress reports it."""
+        """Return the reference that /progress reports."""
         marker = self.marker
         return CheckpointRef(
             step=marker.step,
@@ -122,20 +122,20 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Which complete checkpoints count: those of `epoch`, and the older ones it accepted."""
+    """Which complete checkpoints count: those of `epoch` and the older ones it accepted."""
 
     epoch: int
     accepted: frozenset[str]
 
     def covers(self, name: CheckpointName) -> bool:
-        """Whether a complete checkpoint of this name may be used."""
+        """Return whether a complete checkpoint of this name may be used."""
         return name.epoch == self.epoch or str(name) in self.accepted
 
 
 def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[SkippedCheckpoint]]:
-    """Return the loadable checkpoints, newest first, and the complete ones that are not, with why.
+    """Return the loadable checkpoints, newest first, and the other complete ones with the reason.
 
-    Folders without COMPLETE are remains of a killed save and not worth a word.
+    Folders without COMPLETE are left over from a killed save and not reported.
     """
     usable: list[Checkpoint] = []
     skipped: list[SkippedCheckpoint] = []
@@ -152,25 +152,25 @@ def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[Ski
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the folder was written to its end; not yet whether it still is whole."""
+    """Return whether the save finished; says nothing about damage since then."""
     return (folder / COMPLETE).is_file()
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Return the size of every file below the folder by relative path."""
+    """Return the size of every file under the folder, by relative path."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
 
 
 def write_marker(folder: Path, marker: Marker) -> None:
-    """Make the folder a checkpoint: everything else reaches the disk first."""
+    """Turn the folder into a checkpoint; everything else is flushed to disk first."""
     sync_tree(folder)
     write_atomically(folder / COMPLETE, json.dumps(asdict(marker), indent=1))
     _sync(folder.parent)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all, also after a power cut."""
+    """Write a file so that, even after a power cut, it exists completely or not at all."""
     draft = path.with_name(f"{path.name}.tmp")
     draft.write_text(text)
     _sync(draft)
@@ -184,7 +184,7 @@ def parse_marker(text: bytes) -> Marker:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush all files and folders below to the disk."""
+    """Flush all files and folders in the tree to disk."""
     for parent, _, files in os.walk(folder):
         for name in files:
             _sync(Path(parent, name))

@@ -1,12 +1,12 @@
-"""Save, keep and find checkpoints so that at no instant fewer than one is complete (A28).
+"""Save, keep and find checkpoints, so that from the first save on one is always complete.
 
     store = CheckpointStore(config.checkpoint, fence, config.attempt.config_hash)
-    store.clean_up()                                     # when older ranks are dead
+    store.clean_up()                                     # once older ranks are dead
     checkpoint = store.newest or store.restore()
     store.save(meta_of(config, step, cursor, metrics), ranks.save, score=reward)
 
-All methods block: call them in a thread. What a folder holds is `checkpoint_folder`'s matter, who
-may write is `fence`'s, whether a configuration fits is `checkpoint_compatibility`'s.
+All methods block: call them in a thread. `folder` defines the layout, `fence` who may write and
+`compatibility` whether a configuration fits.
 """
 
 import errno
@@ -45,22 +45,22 @@ from .folder import (
 )
 
 SPACE_FACTOR = 1.2
-"""Free space needed before a save, in sizes of the checkpoint before."""
+"""Free space required before a save, as a multiple of the previous checkpoint's size."""
 
 
 class SavePhase(StrEnum):
-    """Points of a save at which a drill may strike (B29)."""
+    """Points of a save at which a drill can inject a fault."""
 
     SHARDS = "shards"
-    """The shards are written, nothing else."""
+    """Only the shards are written."""
     COMPLETE = "complete"
-    """All is on disk but the marker."""
+    """Everything but the marker is on disk."""
     RETENTION = "retention"
-    """The checkpoint is complete, older ones are not yet removed."""
+    """The checkpoint is complete; older ones are not yet removed."""
 
 
 class CheckpointStore:
-    """The checkpoints of one job, written by the holder of the fence."""
+    """The checkpoints of one job, written by the fence's holder."""
 
     def __init__(
         self,
@@ -70,23 +70,23 @@ class CheckpointStore:
         *,
         reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
     ) -> None:
-        """`reached` is told every phase of a save and its step."""
+        """`reached` is called with every phase of a save and its step."""
         self._spec, self._fence, self._config_hash = spec, fence, config_hash
         self._reached = reached
         self._path = fence.path
         self._lock = threading.Lock()
         self._held: set[CheckpointName] = set()
         self.checkpoints, self.skipped = discover(self._path, fence.validity)
-        """Usable checkpoints, newest first; and complete ones that are not, with the reason."""
+        """Usable checkpoints, newest first; and complete but unusable ones with the reason."""
 
     @property
     def newest(self) -> Checkpoint | None:
-        """Return the one to resume from."""
+        """Return the checkpoint to resume from."""
         return self.checkpoints[0] if self.checkpoints else None
 
     @property
     def best(self) -> Checkpoint | None:
-        """Return the one with the highest score."""
+        """Return the checkpoint with the highest score."""
         return best_of(self.checkpoints)
 
     def save(
@@ -94,9 +94,9 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint, then remove those that need not be kept.
 
-        `save_shards` writes into the folder it is given and raises OSError where that fails.
-        A step that this attempt has saved already is not saved again. Raises TrainerError:
-        VOLUME_FULL, CHECKPOINT_WRITE_FAILED, and those of Fence.check.
+        `save_shards` writes into the folder it is given and raises OSError if that fails. A step
+        this attempt has already saved is not saved again. Raises TrainerError: VOLUME_FULL,
+        CHECKPOINT_WRITE_FAILED, and those of Fence.check.
         """
         with self._lock:
             name = CheckpointName(meta.step, self._fence.epoch)
@@ -115,19 +115,19 @@ class CheckpointStore:
             return checkpoint
 
     def reject(self, checkpoint: Checkpoint, reason: str) -> None:
-        """Mark a checkpoint so that no attempt uses it again, for instance after a failed load."""
+        """Mark a checkpoint so that no attempt uses it again, for example after a failed load."""
         with self._lock, _naming(checkpoint.folder):
             write_atomically(checkpoint.folder / REJECTED, reason)
             self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
 
     def reject_all(self, folders: Collection[str], reason: str) -> None:
-        """Mark the checkpoints in these folders, but never the last one that can be used."""
+        """Reject the checkpoints in these folders, but never the last usable one."""
         for checkpoint in self.checkpoints:
             if str(checkpoint.folder) in folders and len(self.checkpoints) > 1:
                 self.reject(checkpoint, reason)
 
     def clean_up(self) -> None:
-        """Remove what killed attempts left half-written. Call it when their ranks are dead."""
+        """Remove what killed attempts left half-written. Call only once their ranks are dead."""
         with self._lock, _naming(self._path):
             for name in CheckpointName.all_in(self._path):
                 folder = self._path / str(name)
@@ -137,13 +137,13 @@ class CheckpointStore:
                 shutil.rmtree(leftover)
 
     def export(self, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a folder, then put it in the place of the exported model."""
+        """Let `write` fill a folder, then replace the exported model with it."""
         target = self._path / names.EXPORT_DIR
         draft = target.with_name(f"{target.name}.e{self._fence.epoch}.tmp")
         replaced = target.with_name(f"{target.name}.old.tmp")
         with self._lock, _naming(draft):
             for leftover in (draft, replaced):
-                shutil.rmtree(leftover, ignore_errors=True)  # mostly there is none
+                shutil.rmtree(leftover, ignore_errors=True)  # usually absent
             draft.mkdir()
             write(draft)
             sync_tree(draft)
@@ -155,19 +155,19 @@ class CheckpointStore:
         return target
 
     def hold(self, checkpoint: Checkpoint) -> None:
-        """Keep retention off a checkpoint until it is released."""
+        """Protect a checkpoint from retention until it is released."""
         self._held.add(checkpoint.name)
 
     def release(self, checkpoint: Checkpoint) -> None:
-        """Let retention have it again."""
+        """Allow retention to remove the checkpoint again."""
         self._held.discard(checkpoint.name)
 
     def back_up(self, checkpoint: Checkpoint) -> None:
-        """Copy a checkpoint, which has to be held, to checkpoint.backup.url."""
+        """Copy a checkpoint to checkpoint.backup.url; the caller must hold it."""
         checkpoint_backup.copy_out(checkpoint, self._spec.backup.url, self._fence.check)
 
     def restore(self) -> Checkpoint | None:
-        """Fetch the newest whole backup into this attempt's epoch; none where there is none."""
+        """Fetch the newest complete backup as a checkpoint of this epoch; None if there is none."""
         if not self._spec.backup.url:
             return None
         found = checkpoint_backup.newest(self._spec.backup.url)
@@ -184,13 +184,13 @@ class CheckpointStore:
         world_size: int,
         score: float | None,
     ) -> Checkpoint:
-        """Write one folder, COMPLETE last; whatever fails leaves all others as they were."""
+        """Write one folder, COMPLETE last; a failure leaves all other folders untouched."""
         folder = self._path / str(name)
         self._fence.check()
         self._require_space()
         try:
             with _naming(folder):
-                shutil.rmtree(folder, ignore_errors=True)  # of a failed save of this attempt
+                shutil.rmtree(folder, ignore_errors=True)  # left by a failed save of this attempt
                 folder.mkdir()
                 fill(folder)
                 marker = Marker(
@@ -208,7 +208,7 @@ class CheckpointStore:
                 self._fence.check()
                 write_marker(folder, marker)
         except BaseException:
-            # The failure on its way says more than one of the removal; clean_up removes the rest.
+            # Removal errors must not hide the original failure; clean_up removes the rest.
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
@@ -222,9 +222,9 @@ class CheckpointStore:
             raise _volume_full(self._path, f"a checkpoint needs {_gib(needed)}")
 
     def _remove_old(self) -> None:
-        """Remove every checkpoint folder older than the newest `keepLast`, but not the best.
+        """Remove every checkpoint folder older than the newest `keepLast`, except the best.
 
-        That includes damaged, rejected and half-written ones. The marker goes first.
+        This includes damaged, rejected and half-written ones. The marker is removed first.
         """
         keep = kept(self.checkpoints, self._spec.keep_last, self._spec.keep_best)
         recent = [c.name for c in self.checkpoints[: self._spec.keep_last]]
@@ -242,27 +242,27 @@ class CheckpointStore:
 def kept(
     checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: bool
 ) -> frozenset[CheckpointName]:
-    """Return the names that stay: the newest `keep_last`, and the best."""
+    """Return the names to keep: the newest `keep_last` and, with `keep_best`, the best."""
     newest_first = sorted((c.name for c in checkpoints), reverse=True)
     best = best_of(checkpoints) if keep_best else None
     return frozenset(newest_first[:keep_last]) | ({best.name} if best else set())
 
 
 def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the one with the highest score, the newer of equals; none where none has a score."""
-    scored = [c for c in checkpoints if c.score > -math.inf]  # which NaN is not either
+    """Return the highest score's checkpoint, the newest of equals; None if none has a score."""
+    scored = [c for c in checkpoints if c.score > -math.inf]  # also excludes NaN
     return max(scored, key=lambda c: (c.score, c.name), default=None)
 
 
 def _remove(folder: Path) -> None:
     (folder / COMPLETE).unlink(missing_ok=True)
-    sync_tree(folder)  # the marker is gone on the disk too before anything else is
+    sync_tree(folder)  # the marker's removal must reach the disk first
     shutil.rmtree(folder)
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn an OSError into the trainer's own, naming the path and what to do."""
+    """Turn an OSError into a TrainerError naming the path and the remedy."""
     try:
         yield
     except OSError as error:
@@ -276,7 +276,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _errno(error: OSError) -> int:
-    """Return the number of an OSError; Ray's copy of a rank's error holds it in its `cause`."""
+    """Return an OSError's errno; Ray's copy of a rank's error keeps it in its `cause`."""
     return error.errno or getattr(getattr(error, "cause", None), "errno", None) or errno.EIO
 
 
