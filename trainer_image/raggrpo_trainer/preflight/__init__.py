@@ -1,4 +1,4 @@
-"""The launch check-list (A12), run before any GPU is taken: named checks, and facts for sizing.
+"""The checks run before any GPU is allocated; also gathers facts for sizing.
 
-One module per subject. Imports neither Ray, torch nor vLLM, so that it starts in seconds.
+One module per subject. Must not import Ray, torch or vLLM, so that it starts in seconds.
 """

@@ -1,7 +1,7 @@
-"""`python -m raggrpo_trainer.preflight`: exit code 0 when a result was written, whatever it says.
+"""`python -m raggrpo_trainer.preflight`: exits 0 if a result was written, whatever it says.
 
-RAGGRPO_CONFIG holds the configuration; the result goes to the file that RAGGRPO_PREFLIGHT_OUTPUT
-names, in a pod the termination message, or to standard output.
+Reads the configuration from RAGGRPO_CONFIG. Writes the result to the file named by
+RAGGRPO_PREFLIGHT_OUTPUT (in a pod, the termination message) or else to standard output.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from .run import run_checks, to_bytes
 
 
 def main(env: Mapping[str, str] = os.environ) -> int:
-    """Run the checks and write their result."""
+    """Run the checks and write the result."""
     try:
         config = read_config(env)
     except TrainerError as error:
@@ -27,7 +27,7 @@ def main(env: Mapping[str, str] = os.environ) -> int:
     result = to_bytes(asyncio.run(run_checks(config, env)))
     output = env.get(names.ENV_PREFLIGHT_OUTPUT, "")
     if output:
-        Path(output).write_bytes(result)  # in place: a pod's termination message is a mount
+        Path(output).write_bytes(result)  # in place: a pod's termination message is a mounted file
     else:
         sys.stdout.buffer.write(result + b"\n")
     return 0

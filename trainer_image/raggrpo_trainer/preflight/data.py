@@ -1,4 +1,4 @@
-"""Checks DataReadable, DataColumns and SampleLengths: every row is read, the longest tokenised."""
+"""Checks DataReadable, DataColumns and SampleLengths: reads all rows, tokenises the longest."""
 
 import json
 import statistics
@@ -22,21 +22,21 @@ from .finding import Finding, judged, not_evaluated
 
 FIRST_ROWS = 100
 LONGEST_ROWS = 100
-"""By characters: the longest in tokens is nearly always among them."""
+"""Longest in characters: the longest in tokens is nearly always among them."""
 ANY_LENGTH = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What was found in the data files."""
+    """The contents of the data files, and what the checks found."""
 
     findings: tuple[Finding, ...]
     prompts: list[Prompt]
-    """Of the training files; empty when they cannot be read."""
+    """Of the training files; empty if they cannot be read."""
 
 
 def check_data(config: TrainerConfig) -> Data:
-    """Read all rows that the trainer will read."""
+    """Read every row the trainer will read."""
     data = config.data
     missing = dict(_missing_columns(config))
     columns = judged(
@@ -62,7 +62,7 @@ def check_data(config: TrainerConfig) -> Data:
 def check_lengths(
     config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokenizer | None
 ) -> Finding:
-    """Compare the longest prompts, with room for whole passages, with maxPromptLength (C8)."""
+    """Compare the longest prompts, plus room for full-length passages, with maxPromptLength."""
     if not prompts or tokenizer is None:
         return not_evaluated(CheckId.SAMPLE_LENGTHS, "needs the data and the tokenizer")
     longest = sorted(prompts, key=lambda prompt: len(prompt.text))[-LONGEST_ROWS:]
@@ -89,7 +89,7 @@ def check_lengths(
 
 
 def _missing_columns(config: TrainerConfig) -> Iterator[tuple[str, str]]:
-    """Yield (file, what it lacks) for files that can be read at all."""
+    """Yield (file, problem) for readable files that lack a needed column."""
     wanted = _wanted_columns(config)
     for file in [*config.data.train_files, *config.data.validation_files]:
         known = _columns(Path(file))
@@ -106,7 +106,7 @@ def _wanted_columns(config: TrainerConfig) -> dict[str, str]:
 
 
 def _columns(path: Path) -> list[str]:
-    """Return the names a file offers; none when it cannot be read, which DataReadable tells."""
+    """Return a file's columns; none if it is unreadable, which DataReadable reports."""
     try:
         if path.suffix == ".parquet":
             return list(pq.read_schema(path).names)
@@ -136,7 +136,7 @@ def _read(
 
 
 def _length(prompt: Prompt, config: TrainerConfig, tokenizer: Tokenizer) -> int:
-    """Return the tokens of a prompt in its templates, passages left empty."""
+    """Return the token count of a prompt in its templates, with empty passages."""
     composed = compose(
         prompt,
         [""] * _num_passages(config),
@@ -150,7 +150,7 @@ def _length(prompt: Prompt, config: TrainerConfig, tokenizer: Tokenizer) -> int:
 
 
 def _num_passages(config: TrainerConfig) -> int:
-    """Return how many passages a prompt is given before generation."""
+    """Return how many passages are added to a prompt before generation."""
     if config.retrieval.mode is not RetrievalMode.PROMPT:
         return 0
     return max((endpoint.top_k for endpoint in config.retrieval.endpoints), default=0)

@@ -1,4 +1,4 @@
-"""`Finding`: the outcome of one check, before it is shortened for the result."""
+"""`Finding`: the outcome of one check, before its evidence is shortened for the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from raggrpo_api.preflight import CheckId, CheckState
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check saw, and the exit code that a failure stands for."""
+    """What a check found, and the exit code if it failed."""
 
     id: CheckId
     state: CheckState
@@ -23,12 +23,12 @@ def judged(
     evidence: str,
     exit_code: ExitCode = ExitCode.PREFLIGHT_FAILED,
 ) -> Finding:
-    """Return a failure that names every problem, or success with its evidence."""
+    """Return a failure listing every problem, or success with its evidence."""
     if problems:
         return Finding(check, CheckState.FAILED, "; ".join(problems), exit_code)
     return Finding(check, CheckState.PASSED, evidence)
 
 
 def not_evaluated(check: CheckId, why: str) -> Finding:
-    """Return that a check could not be made, or that there is nothing to check."""
+    """Return the finding of a check that could not be made or had nothing to check."""
     return Finding(check, CheckState.NOT_EVALUATED, why)

@@ -1,6 +1,6 @@
-"""Check ModelReadable: configuration, weights and tokenizer of the model folder; no tensor is read.
+"""Check ModelReadable: the model folder's configuration, weights and tokenizer.
 
-The facts come from config.json and from the headers of the safetensors files.
+The facts come from config.json and the safetensors headers; must not read any tensors.
 """
 
 import json
@@ -17,25 +17,25 @@ from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
 from .finding import Finding, judged
 
 MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
+"""The safetensors format's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What was found in the folder."""
+    """What was found in the model folder."""
 
     finding: Finding
     facts: Facts
     tokenizer: Tokenizer | None
-    """None when it cannot be loaded."""
+    """None if it cannot be loaded."""
 
 
 class _Unreadable(Exception):
-    """A file that is missing, damaged or of the wrong kind, in words."""
+    """A file is missing, damaged or of the wrong kind; the message says which."""
 
 
 def check_model(path: Path) -> Model:
-    """Read everything, so that all problems are named at once."""
+    """Check everything, so that all problems are reported at once."""
     if not path.is_dir():
         problem = f"{path} is no folder: model.path names a Hugging Face model's folder"
         return Model(judged(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
@@ -62,7 +62,7 @@ def check_model(path: Path) -> Model:
 
 
 def count_parameters(path: Path) -> int:
-    """Return the number of parameters in the folder's safetensors files, each name once."""
+    """Return the number of parameters in the safetensors files, counting each name once."""
     shapes: dict[str, list[int]] = {}
     for file in _weight_files(path):
         shapes |= dict(_tensors(file))
@@ -104,7 +104,7 @@ def _weight_files(path: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield (name, shape) from the header, whose last offset tells how long the file must be."""
+    """Yield (name, shape) from the header; its last offset also gives the expected file size."""
     try:
         with path.open("rb") as file:
             [size] = struct.unpack("<Q", file.read(8))
@@ -126,7 +126,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
 def _tokenizer(path: Path) -> Tokenizer:
     if not (path / "tokenizer.json").exists():
         return load_tokenizer(str(path))
-    # Unlike AutoTokenizer this needs no torch, which would take half of preflight's time.
+    # Unlike AutoTokenizer, this avoids importing torch, which would take half of preflight's time.
     from transformers import PreTrainedTokenizerFast
 
     tokenizer: Tokenizer = PreTrainedTokenizerFast.from_pretrained(path)

@@ -1,4 +1,4 @@
-"""Run all checks side by side and put their outcome into one small result."""
+"""Run all checks concurrently and combine their findings into one small result."""
 
 import asyncio
 import importlib.metadata
@@ -18,12 +18,12 @@ from .services import check_retrieval, check_rewards
 from .storage import check_free, check_paths, check_space, check_writable, corpus_bytes
 
 EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 96))
-"""Evidence kept of a passed check and of a failed one: the first pair that fits is taken."""
+"""Evidence limits for passed and failed checks; the first pair that makes the result fit wins."""
 ELLIPSIS = "…"
 
 
 async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
-    """Return every check's outcome but RulesOnFacts, which the operator judges by the facts."""
+    """Return every check's outcome except RulesOnFacts, which the operator evaluates."""
     (facts, findings), free, retrieval, rewards = await asyncio.gather(
         asyncio.to_thread(_check_files, config),
         asyncio.to_thread(check_free, config),
@@ -34,7 +34,7 @@ async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> Preflight
 
 
 def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
-    """Return the result in the order of CheckId, its evidence shortened until it fits."""
+    """Return the result in CheckId order, with evidence shortened until it fits."""
     order = list(CheckId)
     ordered = sorted(findings, key=lambda finding: order.index(finding.id))
     texts = [_one_line(finding.evidence) for finding in ordered]
@@ -56,7 +56,7 @@ def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
 
 
 def exit_code(findings: Sequence[Finding]) -> ExitCode:
-    """Return the code of the first failure that has one of its own, else PREFLIGHT_FAILED."""
+    """Return the first failure's specific code, PREFLIGHT_FAILED if none has one, else DONE."""
     codes = [f.exit_code for f in findings if f.state is CheckState.FAILED]
     special = [code for code in codes if code is not ExitCode.PREFLIGHT_FAILED]
     return next(iter([*special, *codes]), ExitCode.DONE)
@@ -100,7 +100,7 @@ def _one_line(text: str) -> str:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of UTF-8, the last of them an ellipsis where text is missing."""
+    """Return at most `limit` bytes of UTF-8, ending in an ellipsis if text was cut."""
     if len(text.encode()) <= limit:
         return text
     room = limit - len(ELLIPSIS.encode())

@@ -1,4 +1,4 @@
-"""Checks RetrievalReachable and RewardCode: what the job calls while it runs."""
+"""Checks RetrievalReachable and RewardCode: the services and code the job calls."""
 
 import asyncio
 import os
@@ -20,11 +20,11 @@ from raggrpo_trainer.sample_failures import RetrievalFailed
 from .finding import Finding, judged, not_evaluated
 
 RETRY = RetryPolicy(retries=1)
-"""A refused endpoint is told within seconds (A4); a cold one may be slow once."""
+"""One retry: reports a refusing endpoint within seconds, yet lets a cold one be slow once."""
 
 
 async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
-    """Make one real call to every endpoint that the operator does not run itself, all at once."""
+    """Make one real call to every external endpoint, all at the same time."""
     spec = config.retrieval
     endpoints = spec.external
     if not endpoints:
@@ -45,7 +45,7 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
 
 
 async def check_rewards(spec: RewardSpec) -> Finding:
-    """Import every Python reward, each in a process of its own: the code is the user's."""
+    """Import every Python reward, each in its own process because it is user code."""
     targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
     if not targets:
         return not_evaluated(CheckId.REWARD_CODE, "no Python reward")
@@ -58,7 +58,7 @@ async def check_rewards(spec: RewardSpec) -> Finding:
 async def _call(
     client: RetrievalClient, endpoint: RetrievalEndpoint, fields: Mapping[str, str]
 ) -> tuple[bool, str]:
-    """Return whether the answer can be used, and what happened."""
+    """Return whether the answer is usable, and what happened."""
     sent = fields if endpoint.role is EndpointRole.ACTOR else None
     began = time.monotonic()
     try:
@@ -73,7 +73,7 @@ async def _call(
 
 
 async def _import(target: str, folder: str) -> str:
-    """Return why a reward cannot be imported; empty when it can."""
+    """Return why a reward cannot be imported; empty if it can."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "raggrpo_trainer.rewards.worker", target, "1"),

@@ -17,12 +17,12 @@ from raggrpo_trainer.errors import TrainerError
 from .finding import Finding, judged, not_evaluated
 
 CHECKPOINT_BYTES_PER_PARAMETER = 16
-"""Parameters and two moments in fp32, and the exported model beside them."""
+"""Parameters and two moments in fp32, plus the exported model."""
 GIB = 2**30
 
 
 def check_paths(config: TrainerConfig) -> Finding:
-    """Look for everything that the job reads."""
+    """Check that everything the job reads exists and is readable."""
     given = list(_read_paths(config))
     problems = []
     for field, text in given:
@@ -35,14 +35,14 @@ def check_paths(config: TrainerConfig) -> Finding:
 
 
 def corpus_bytes(config: TrainerConfig) -> int:
-    """Return the size of what managed retrievers load (C20)."""
+    """Return the size of the files that managed retrievers load."""
     managed = [e.managed for e in config.retrieval.endpoints if e.managed is not None]
     files = [Path(name) for m in managed for name in (m.corpus, m.vectors) if name]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def check_writable(config: TrainerConfig) -> Finding:
-    """Create, flush and delete a file in checkpoint and log folder; list what is backed up."""
+    """Create, flush and delete a file in the checkpoint and log folders; list the backups."""
     problems = []
     for field, text in _written_paths(config):
         try:
@@ -60,7 +60,7 @@ def check_writable(config: TrainerConfig) -> Finding:
 
 
 def check_space(config: TrainerConfig, facts: Facts) -> Finding:
-    """Compare the free space with what the kept checkpoints will take, those there counted in."""
+    """Compare free space with what the kept checkpoints need beyond those already there."""
     if not facts.parameters:
         return not_evaluated(CheckId.CHECKPOINT_SPACE, "needs the model's size")
     spec, path = config.checkpoint, Path(config.checkpoint.path)
@@ -74,7 +74,7 @@ def check_space(config: TrainerConfig, facts: Facts) -> Finding:
 
 
 def check_free(config: TrainerConfig) -> Finding:
-    """Make sure that no other live job writes to the checkpoint folder."""
+    """Check that no other live job writes to the checkpoint folder."""
     path = Path(config.checkpoint.path)
     try:
         holder = probe(path, config.attempt.job_uid)
