@@ -1,1 +1,1 @@
-"""The machine under the processes: memory, devices, placement, signals."""
+"""The machines that processes run on: memory, devices, placement, signals."""

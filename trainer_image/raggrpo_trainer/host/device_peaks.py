@@ -1,9 +1,9 @@
-"""What GPUs can do at best, by the name that their driver gives; must not know torch."""
+"""Peak throughput of GPUs by the name their driver reports. Must not import torch."""
 
 import re
 
 PEAK_TFLOPS = (
-    ("MIG", 0.0),  # a slice of a GPU: the figure of the whole would be wrong
+    ("MIG", 0.0),  # a slice of a GPU: the whole GPU's figure would be wrong
     ("H100 PCIE", 756.0),
     ("H100 NVL", 835.0),
     ("H100", 989.0),
@@ -16,10 +16,10 @@ PEAK_TFLOPS = (
     ("L40S", 362.0),
     ("L4", 121.0),
 )
-"""Words of a name and dense BF16 TFLOP/s by the maker's data sheets; the first that fits counts."""
+"""(words in the name, dense BF16 TFLOP/s from NVIDIA's data sheets); the first match counts."""
 
 
 def peak_tflops(device_name: str) -> float:
-    """Return dense BF16 TFLOP/s; 0: not known."""
+    """Return dense BF16 TFLOP/s, 0 if unknown."""
     words = set(re.split(r"[ -]", device_name.upper()))
     return next((peak for name, peak in PEAK_TFLOPS if words.issuperset(name.split())), 0.0)

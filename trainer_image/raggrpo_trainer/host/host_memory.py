@@ -1,4 +1,4 @@
-"""What this process's pod uses of its memory."""
+"""Memory used by the pod that this process runs in."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def host_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """Return bytes as the kubelet counts them: what the group uses less its idle page cache.
+    """Return the bytes used, counted as the kubelet does: without inactive page cache.
 
-    Outside a container it is the calling process's own resident memory.
+    Outside a container, return this process's own resident memory.
     """
-    current = cgroup / "memory.current"  # a machine's own root group has no such file
+    current = cgroup / "memory.current"  # absent in the host's root cgroup
     if not current.exists():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     lines = (cgroup / "memory.stat").read_text().splitlines()

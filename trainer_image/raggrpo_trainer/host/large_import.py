@@ -1,4 +1,4 @@
-"""`large_import`: how torch and vLLM are imported; must not know them."""
+"""`large_import`: faster imports of torch and vLLM. Must not import them itself."""
 
 import gc
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def large_import() -> Iterator[None]:
-    """Import without looking for garbage, and never look for it in what was imported.
+    """Disable garbage collection during an import and exempt the imported objects for good.
 
-    These libraries make a million objects that stay until the process ends. To look through them
-    again and again takes a quarter of an engine's start.
+    These libraries create a million objects that live until the process ends. Scanning them again
+    and again takes a quarter of an engine's start-up time.
     """
     gc.disable()
     try:

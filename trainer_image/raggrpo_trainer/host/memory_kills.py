@@ -1,7 +1,7 @@
-"""Whether a process ended because its pod's memory was used up.
+"""Whether a process died because its pod ran out of memory.
 
-Ray's own processes stay when the kernel ends a rank among them, so that the pod goes on and never
-says OOMKilled: only the kernel's count in the pod's control group does.
+When the kernel kills a rank, Ray's own processes survive, so the pod keeps running and never
+reports OOMKilled. Only the kernel's count in the pod's cgroup shows the kill.
 """
 
 import re
@@ -14,15 +14,15 @@ from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, Ray
 from .pod_processes import run_in_pod
 
 COUNTS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
-"""Of control groups version 2 and 1, as a container sees its own."""
+"""For cgroup v2 and v1, as seen from inside the container."""
 ACTOR_LOST = (RayActorError, OutOfMemoryError)
-"""What Ray raises for an actor that is gone: the second, which is no RayActorError, when Ray's own
-monitor ended it for memory before the kernel had to."""
+"""What Ray raises for a lost actor. OutOfMemoryError, which is not a RayActorError, means that
+Ray's own memory monitor killed it before the kernel had to."""
 ANSWER_SECONDS = 10.0
 
 
 def memory_kills(files: Iterable[Path] = COUNTS) -> int:
-    """Return how many processes of this pod the kernel has ended for memory; 0: not counted."""
+    """Return how many of this pod's processes the kernel has OOM-killed; 0 if it keeps no count."""
     for file in files:
         if file.is_file() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M)):
             return int(found[1])
@@ -30,9 +30,9 @@ def memory_kills(files: Iterable[Path] = COUNTS) -> int:
 
 
 def killed_for_memory(error: BaseException, kills: Mapping[str, int]) -> bool:
-    """Return whether that is what a lost process died of; blocks while its pods are asked.
+    """Return whether a lost process died from lack of memory; blocks while asking its pods.
 
-    `kills` holds `memory_kills` of every pod that it may be, by Ray node, as it was before.
+    `kills` maps the Ray node of every pod it may have run in to the earlier `memory_kills` there.
     """
     if isinstance(error, OutOfMemoryError):
         return True
@@ -42,5 +42,5 @@ def killed_for_memory(error: BaseException, kills: Mapping[str, int]) -> bool:
             if ray.get(answer, timeout=ANSWER_SECONDS) > kills[node]:
                 return True
         except (RayError, GetTimeoutError):
-            continue  # gone with its pod, which then says itself why
+            continue  # the pod is gone too; its own status says why
     return False

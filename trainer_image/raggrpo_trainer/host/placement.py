@@ -1,6 +1,6 @@
-"""Placement of ranks and engines: one detached placement group that belongs to the Ray cluster.
+"""Placement of ranks and engines: one detached placement group owned by the Ray cluster.
 
-It outlives the driver, and so do the engines in it. One bundle stands for one pod.
+It outlives the driver, and so do the engines in it. Each bundle corresponds to one pod.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ NAME = "pods"
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """Resources of each pod, and which pod holds which rank and engine."""
+    """Each pod's resources, and which pod hosts which rank and engine."""
 
     resources: tuple[dict[str, float], ...]
     of_rank: tuple[int, ...]
@@ -28,7 +28,7 @@ class Bundles:
 
 
 def bundles(config: TrainerConfig) -> Bundles:
-    """Return the pods that the job's ranks and engines need (pure)."""
+    """Return the bundles that the job's ranks and engines need (pure)."""
     world, nodes = config.world, config.resources.nodes
     colocated = config.resources.placement == "Colocated"
     of_rank = tuple(i * nodes // world.num_ranks for i in range(world.num_ranks))
@@ -46,7 +46,7 @@ def bundles(config: TrainerConfig) -> Bundles:
 
 
 class Placement:
-    """The job's placement group and the strategies of its actors."""
+    """The job's placement group and its actors' scheduling strategies."""
 
     def __init__(self, group: PlacementGroup, shape: Bundles) -> None:
         self._group, self._shape = group, shape

@@ -1,4 +1,4 @@
-"""Processes of an attempt in its pods: a process number means something in its own pod only."""
+"""An attempt's processes across pods: a PID is meaningful only within its own pod."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -9,27 +9,27 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 class PodProcess(NamedTuple):
-    """One process."""
+    """A process, identified by its pod and PID."""
 
     node: str
-    """Ray's node, which is a pod."""
+    """The id of the Ray node, which is a pod."""
     pid: int
 
 
 def node_id() -> str:
-    """Return the Ray node (pod) this process runs on."""
+    """Return the id of the Ray node (pod) this process runs on."""
     return str(ray.get_runtime_context().get_node_id())
 
 
 def this_process() -> PodProcess:
-    """Return the caller's own."""
+    """Return the calling process."""
     return PodProcess(node_id(), os.getpid())
 
 
 def send(processes: Iterable[PodProcess], number: int) -> list[int]:
-    """Send a signal to processes wherever they are; returns those not known to be gone.
+    """Send a signal to processes in any pod; return the PIDs of those not known to be gone.
 
-    Other pods are not waited for: one that does not answer may be what hangs.
+    Does not wait for other pods: an unresponsive one may be the very thing that hangs.
     """
     here, sent = node_id(), []
     for node, pid in processes:
@@ -42,7 +42,7 @@ def send(processes: Iterable[PodProcess], number: int) -> list[int]:
 
 
 def run_in_pod(node: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """Return a Ray reference to what a function returns in that pod, an error if it is lost."""
+    """Run a function in a pod; return a Ray reference to its result, or error if the pod is lost."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(function).options(num_cpus=0, scheduling_strategy=there)
     return task.remote(*arguments)

@@ -1,11 +1,11 @@
-"""Stack dumps: SIGUSR1 makes a process write the stacks of its threads to the log folder."""
+"""Stack dumps: on SIGUSR1 a process writes all its threads' stacks to the log folder."""
 
 import faulthandler
 import signal
 from pathlib import Path
 
 _files: list[object] = []
-"""Keeps the registered files open: faulthandler remembers only their descriptors."""
+"""Keeps the registered files open: faulthandler stores only their descriptors."""
 
 
 def register(folder: Path, role: str) -> None:
