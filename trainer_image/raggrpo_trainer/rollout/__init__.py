@@ -1,1 +1,1 @@
-"""Rollouts: a batch of prompts in, scored groups of completions out."""
+"""Rollouts: from a batch of prompts to scored groups of completions."""

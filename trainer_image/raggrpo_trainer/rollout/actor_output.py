@@ -1,4 +1,4 @@
-"""Parse what the actor wrote into its fields; pure, decides nothing about rewards."""
+"""Parse the actor's output into its fields. Pure; must not decide about rewards."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from raggrpo_api.spec.retrieval import ActorFormat, ActorOutput
 
 
 def parse_actor_output(text: str, spec: ActorOutput) -> dict[str, str] | None:
-    """Return the fields that `spec` names, stripped, or None when one is absent, blank or no text.
+    """Return the fields named in `spec`, stripped; None if one is absent, blank or not text.
 
     JSON: the first object in the text, in a code fence or amid prose; other keys are ignored.
     Tags: the first <field>…</field> of each. None means Format 0 and no RAG call.
@@ -34,9 +34,9 @@ def _first_object(text: str) -> dict[str, object]:
     for brace in re.finditer(r"\{", text):
         try:
             found, _ = decoder.raw_decode(text, brace.start())
-        except RecursionError:  # of absurd depth; trying each of its levels would take seconds
+        except RecursionError:  # absurdly nested; trying every level would take seconds
             return {}
-        except ValueError:  # no object starts here
+        except ValueError:  # not the start of an object
             continue
         if isinstance(found, dict):
             return found

@@ -1,21 +1,21 @@
-"""Advantages of one GRPO group; pure arithmetic that must not know how rewards came about."""
+"""Advantages of one GRPO group: pure arithmetic. Must not know how rewards are computed."""
 
 import math
 from collections.abc import Sequence
 
 _STD_FLOOR = 1e-6
-"""Added to the standard deviation, so that nearly equal rewards do not explode."""
+"""Added to the standard deviation so that nearly equal rewards don't blow up the advantages."""
 
 
 def group_advantages(
     rewards: Sequence[float | None], *, normalize_by_std: bool
 ) -> list[float | None]:
-    """Return reward minus the group's mean, per sample.
+    """Return each sample's reward minus the group's mean.
 
-    `None` is a sample that failed: it stays out of the baseline and remains `None` (A13). Without
-    two valid samples, or without any variance, there is nothing to learn and every valid sample
-    gets exactly 0. `normalize_by_std` divides by the sample standard deviation (DeepSeekMath,
-    arXiv 2402.03300); without it this is the unbiased form of Dr. GRPO (arXiv 2503.20783).
+    `None` marks a failed sample: it is excluded from the baseline and stays `None`. With fewer than
+    two valid samples or no variance there is nothing to learn, and every valid sample gets exactly
+    0. `normalize_by_std` divides by the sample standard deviation (DeepSeekMath, arXiv 2402.03300);
+    without it this is the unbiased form of Dr. GRPO (arXiv 2503.20783).
     """
     valid = [reward for reward in rewards if reward is not None]
     if len(valid) < 2 or min(valid) == max(valid):

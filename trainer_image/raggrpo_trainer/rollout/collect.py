@@ -1,11 +1,11 @@
-"""One step's rollouts: a coroutine per sample, retrieve ⇄ generate → reward, all overlapped.
+"""One step's rollouts: one coroutine per sample, retrieve ⇄ generate → reward, all overlapping.
 
     prompts ─▶ retrieve ─▶ compose ─▶ generate ─▶ reward ─▶ advantages ─▶ groups
                   (mode Search: generate ⇄ retrieve, several turns)
 
-A failed call concerns its sample only (A13): it is counted with its cause, leaves its group's
-baseline, and the step goes on. Requests of one step enter the engine together and in order, so
-that jitter of the retrieval service changes nothing in what is sampled.
+A failed call affects only its sample: it is counted with its cause, the sample is excluded from its
+group's baseline, and the step continues. A step's requests enter the engine together and in order,
+so that jitter in the retrieval service does not change what is sampled.
 """
 
 import asyncio
@@ -65,10 +65,10 @@ class Collector:
         *,
         swap_passages: bool = False,
     ) -> Batch:
-        """Retrieve for the prompts and compose them; may run while the step before trains.
+        """Retrieve passages and compose the prompts; may run while the previous step trains.
 
-        `swap_passages` gives every prompt the passages of another one: a control that shows
-        whether the policy reads them.
+        `swap_passages` gives every prompt another prompt's passages, a control experiment that
+        shows whether the policy reads them.
         """
         ledger = FailureLedger()
         found = await asyncio.gather(*(self._passages(prompt, ledger) for prompt in prompts))
@@ -114,7 +114,7 @@ class Collector:
         return Rollouts(batch.samples, seconds, batch.ledger)
 
     def groups(self, rollouts: Rollouts) -> list[Group]:
-        """Return the groups with advantages; failed samples are gone, or have reward 0."""
+        """Return the groups with advantages; failed samples are dropped or get reward 0."""
         by_prompt: dict[int, list[Sample]] = {}
         for sample in rollouts.samples:
             by_prompt.setdefault(id(sample.prompt), []).append(sample)
@@ -136,7 +136,7 @@ class Collector:
         return found
 
     def check_failures(self, rollouts: Rollouts) -> None:
-        """End the attempt when too many samples of a step failed (A13)."""
+        """Raise TrainerError if too many of the step's samples failed."""
         failed = sum(bool(s.failure) for s in rollouts.samples)
         limit = self._config.retrieval.max_failure_ratio
         if failed > limit * len(rollouts.samples):
@@ -204,7 +204,7 @@ class Collector:
         sample.take(await future)
 
     async def _search(self, batch: Batch, sample: Sample) -> None:
-        """Generate, and as long as the policy asks, search and go on (at most maxTurns times)."""
+        """Generate; whenever the policy asks, search and continue, at most maxTurns times."""
         retrieval = self._config.retrieval
         endpoint = next(e for e in retrieval.endpoints if e.role is EndpointRole.RETRIEVER)
         for turn in range(retrieval.max_turns + 1):
@@ -227,7 +227,7 @@ class Collector:
             sample.insert(self._information([p.text for p in found])[: room - 1])
 
     def _information(self, passages: Sequence[str]) -> list[int]:
-        """Return the tokens of a search's answer; every passage is cut by tokens (C8)."""
+        """Return a search result as tokens, each passage cut to maxPassageTokens."""
         spec = self._config.retrieval
         text = "".join(
             spec.passage_template.format(
@@ -274,7 +274,7 @@ class Collector:
             log.info("sample %s reward %.4f %s", sample.name, score.total, sample.parts)
 
     async def _retrieve_for_reward(self, subject: RewardSample) -> dict[str, Any]:
-        """Call the actor's and the reference's endpoints with what the actor wrote."""
+        """Query the actor endpoint with the actor's fields, the reference without them."""
         endpoints = [
             e for e in self._config.retrieval.endpoints if e.role is not EndpointRole.RETRIEVER
         ]

@@ -1,4 +1,4 @@
-"""What goes through a step: samples, the batch they form, and what became of it. Does no work."""
+"""Data passed through a step: samples, their batch, and the resulting rollouts. No logic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from raggrpo_trainer.sample_failures import FailureLedger
 
 @dataclass(slots=True)
 class Sample:
-    """One completion of one prompt on its way through the step."""
+    """One completion of one prompt, filled in as it goes through the step."""
 
     prompt: Prompt
     index: int
@@ -28,21 +28,21 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """Return the id that log lines and messages carry (A11)."""
+        """Return the id used in log lines and messages."""
         return f"{self.prompt.index}/{self.index}"
 
     def completion(self) -> Completion:
-        """Return the tokens as the trainer takes them."""
+        """Return the completion in the form the trainer expects."""
         return Completion(tuple(self.token_ids), tuple(self.sampled), tuple(self.logprobs))
 
     def take(self, generation: Generation) -> None:
-        """Append what the policy sampled."""
+        """Append tokens sampled by the policy."""
         self.token_ids += generation.token_ids
         self.sampled += [True] * len(generation.token_ids)
         self.logprobs += generation.logprobs
 
     def insert(self, token_ids: Sequence[int]) -> None:
-        """Append retrieved tokens: read by the policy, never trained on."""
+        """Append retrieved tokens, which the policy reads but never trains on."""
         self.token_ids += token_ids
         self.sampled += [False] * len(token_ids)
         self.logprobs += [0.0] * len(token_ids)
@@ -50,7 +50,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a batch is sampled; validation differs from training only here."""
+    """Sampling parameters; the only difference between validation and training."""
 
     n: int
     temperature: float
@@ -59,18 +59,18 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A step's prompts, composed with what was retrieved for them."""
+    """A step's samples, their prompts composed with the retrieved passages."""
 
     step: int
     samples: tuple[Sample, ...]
     sampling: Sampling
     ledger: FailureLedger
-    """Calls and failures of this step, by source and cause."""
+    """This step's calls and failures, by source and cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """A step's samples and where its time went (seconds, only what was waited for)."""
+    """A step's finished samples and where its time went, in seconds of waiting."""
 
     samples: tuple[Sample, ...]
     seconds: dict[str, float]

@@ -1,4 +1,4 @@
-"""Measuring on held-out prompts: greedy, one completion each, exact match apart from the reward."""
+"""Validation on held-out prompts: one greedy completion each, exact match beside the reward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class ValidationResult:
     num_samples: int
     num_failed: int
     control_exact_match: float | None = None
-    """Exact match with the passages of other prompts; near chance when retrieval is used."""
+    """Exact match with swapped passages; near chance if the policy relies on retrieval."""
 
 
 class Validator:
-    """Runs validation with the rollout path that training uses."""
+    """Runs validation through the same rollout code as training."""
 
     def __init__(
         self, config: TrainerConfig, prompts: Sequence[Prompt], collector: Collector
@@ -37,7 +37,7 @@ class Validator:
         self._with_control = config.validation.shuffled_control and prompt_mode
 
     async def measure(self, step: int) -> ValidationResult:
-        """Sample and score every held-out prompt once, and once more for the control."""
+        """Sample and score every held-out prompt, and once more for the control if enabled."""
         rollouts = await self._rollouts(step, swap_passages=False)
         control = None
         if self._with_control:
