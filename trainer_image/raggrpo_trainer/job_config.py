@@ -1,6 +1,6 @@
-"""What driver and preflight read from their environment: the configuration and secret headers.
+"""What driver and preflight read from the environment: the configuration and secret headers.
 
-Light on purpose: preflight imports neither Ray nor torch.
+Must stay light: preflight imports neither Ray nor torch.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from .errors import TrainerError
 
 
 def read_config(env: Mapping[str, str]) -> TrainerConfig:
-    """Return the configuration, refused when it was rendered for another schema.
+    """Return the configuration from the environment.
 
-    Raises TrainerError CONFIG_ERROR.
+    Raises TrainerError CONFIG_ERROR, also if it was rendered for another schema.
     """
     text = env.get(names.ENV_CONFIG, "")
     if not text:
@@ -41,9 +41,9 @@ def read_config(env: Mapping[str, str]) -> TrainerConfig:
 
 
 def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return each endpoint's headers by its name, secrets taken from the environment.
+    """Return each endpoint's headers by endpoint name, with secrets from the environment.
 
-    Raises TrainerError CONFIG_ERROR naming the variable that is missing.
+    Raises TrainerError CONFIG_ERROR naming the missing variable.
     """
     return {
         endpoint.name: {header.name: _header_value(header, env) for header in endpoint.headers}

@@ -1,11 +1,11 @@
-"""`python -m raggrpo_trainer.pre_stop`: have the driver save before this pod ends, and wait for it.
+"""`python -m raggrpo_trainer.pre_stop`: make the driver save before this pod ends, and wait for it.
 
-The preStop hook of head and workers. Light on purpose, and it never fails: without a driver there
-is nothing to save. Then nothing here is worth keeping, and Ray, which takes half a minute to end
-when it is told to, is killed: its pods hold GPUs and quota until they are gone.
+The preStop hook of head and workers. Must stay light and must never fail: without a driver there is
+nothing to save. Once the driver has ended, nothing in the pod is worth keeping, so Ray is killed: a
+regular shutdown takes half a minute, during which the pods still hold GPUs and quota.
 
-A worker whose RayCluster was deleted may find no way to the head any more, though the driver is
-saving: its ranks, which Ray ends with the driver, show that.
+If the RayCluster was deleted, a worker may be unable to reach the head although the driver is still
+saving. Ray ends the worker's ranks together with the driver, so living ranks mean a living driver.
 """
 
 import argparse
@@ -25,14 +25,14 @@ from raggrpo_api import names
 PAUSE_SECONDS = 0.5
 CALL_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
-"""How long ranks are taken for a driver that saves when nothing is heard of it: a head that died
-leaves them behind for longer."""
+"""How long living ranks count as a living driver that cannot be reached: if the head died, its
+ranks linger for longer than this."""
 RANK = "ray::RankActor"
-"""How Ray titles the process of a rank, followed by what it does."""
+"""Prefix of a rank's process title; Ray appends what it is doing."""
 END_SECONDS = 5.0
-"""In which `ray start` ends the container, and this hook with it."""
+"""Time for `ray start` to end the container, and this hook with it."""
 RAYLET = "/raylet/raylet"
-"""How the program of every Ray node ends; `ray start --block` ends with it."""
+"""Suffix of the path of every Ray node's main program; `ray start --block` ends with it."""
 
 
 def main(
@@ -42,7 +42,7 @@ def main(
     sleep: Callable[[float], None] = time.sleep,
     processes: Path = Path("/proc"),
 ) -> int:
-    """Ask until the driver has ended or the time is up; always 0."""
+    """Poll until the driver has ended or time is up; always return 0."""
     parser = argparse.ArgumentParser(prog="raggrpo_trainer.pre_stop", description=__doc__)
     parser.add_argument("--head", required=True, help="host of the progress server")
     parser.add_argument("--seconds", type=float, required=True, help="longest wait")
@@ -63,8 +63,8 @@ def main(
         sleep(PAUSE_SECONDS)
     if options.end_ray:
         kill_raylet(processes)
-        # `ray start` looks every second and takes everything with it. After the hook comes SIGTERM,
-        # on which it would rather ask one process after the other.
+        # `ray start` checks every second and then ends the container. If the hook returned first,
+        # SIGTERM would follow and make `ray start` shut down its processes one by one instead.
         sleep(END_SECONDS)
     return 0
 
@@ -73,26 +73,26 @@ def kill_raylet(processes: Path) -> None:
     """Kill every raylet among these processes."""
     for process, program in programs(processes):
         if program.endswith(RAYLET):
-            with suppress(OSError):  # it has ended meanwhile, or is not ours: a hook never fails
+            with suppress(OSError):  # it has ended by now, or is not ours; never fail
                 os.kill(process, signal.SIGKILL)
 
 
 def programs(processes: Path) -> Iterator[tuple[int, str]]:
-    """Yield every process with its program, or the title that it gave itself."""
+    """Yield every process with its program or self-assigned title."""
     for each in processes.iterdir():
         if each.name.isdigit():
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it has ended by now
                 yield int(each.name), (each / "cmdline").read_text().partition("\0")[0]
 
 
 def _is_running(url: str, token: str) -> bool | None:
-    """Ask the driver to end; return whether it still runs, None when nobody answers."""
+    """Ask the driver to end; return whether it still runs, None if there is no answer."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = Request(url, data=b"", headers=headers, method="POST")
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=CALL_SECONDS) as answer:
             return bool(json.load(answer)["running"])
-    except (URLError, OSError) as error:  # nobody listens, or not to us
+    except (URLError, OSError) as error:  # not listening, or not reachable from here
         sys.stderr.write(f"{url}: {error}\n")
         return None
 

@@ -1,4 +1,4 @@
-"""Failures that concern one sample, and their count: what ends a run is decided elsewhere (A13)."""
+"""Failures that affect a single sample, and their counts. Must not decide when a run ends."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -7,11 +7,11 @@ from enum import StrEnum
 
 
 class FailureCause(StrEnum):
-    """Why a retrieval or reward call gave nothing usable."""
+    """Why a retrieval or reward call returned nothing usable."""
 
     TIMEOUT = "Timeout"
     CONNECTION_REFUSED = "ConnectionRefused"
-    """Nobody listens there, or no route leads there."""
+    """Nothing listens there, or there is no route."""
     CONNECTION_LOST = "ConnectionLost"
     """The connection broke before the answer was complete."""
     DNS_FAILURE = "DnsFailure"
@@ -19,40 +19,40 @@ class FailureCause(StrEnum):
     HTTP_STATUS = "HttpStatus"
     BAD_JSON = "BadJson"
     MISSING_FIELD = "MissingField"
-    """A field of the answer is absent or of the wrong type."""
+    """A field of the answer is missing or has the wrong type."""
     CIRCUIT_OPEN = "CircuitOpen"
-    """Not asked: the service has just failed many times in a row."""
+    """Not called, because the service has just failed many times in a row."""
     RAISED = "Raised"
     """A Python reward raised an exception."""
     NOT_A_NUMBER = "NotANumber"
-    """A reward was NaN, infinite or no number at all."""
+    """A reward was NaN, infinite or not a number at all."""
 
 
 class CallFailed(Exception):
-    """One call failed; whoever made it adds whose call it was."""
+    """One call failed; the caller adds the source as a SampleFailed."""
 
     def __init__(self, cause: FailureCause, detail: str, *, transient: bool = False) -> None:
         super().__init__(f"{cause}: {detail}")
         self.cause = cause
         self.detail = detail
         self.transient = transient
-        """Whether the same call may succeed a little later."""
+        """Whether a retry may succeed."""
 
 
 class SampleFailed(CallFailed):
-    """One sample lost its passages or its reward; the rest of the step goes on."""
+    """One sample lost its passages or its reward; the rest of the step continues."""
 
     def __init__(self, source: str, cause: FailureCause, detail: str) -> None:
         super().__init__(cause, detail)
         self.source = source
-        """What failed, in words: "endpoint actor-8b", "reward Python"."""
+        """What failed, for messages: "endpoint actor-8b", "reward Python"."""
 
     def __str__(self) -> str:
         return f"{self.source}: {self.cause}: {self.detail}"
 
 
 class RetrievalFailed(SampleFailed):
-    """A retrieval endpoint gave no passages for a sample."""
+    """A retrieval endpoint returned no passages for a sample."""
 
     def __init__(self, endpoint: str, cause: FailureCause, detail: str) -> None:
         super().__init__(f"endpoint {endpoint}", cause, detail)
@@ -60,7 +60,7 @@ class RetrievalFailed(SampleFailed):
 
 
 class RewardFailed(SampleFailed):
-    """A reward function gave no number for a sample."""
+    """A reward function returned no number for a sample."""
 
     def __init__(self, name: str, cause: FailureCause, detail: str) -> None:
         super().__init__(f"reward {name}", cause, detail)
@@ -75,7 +75,7 @@ class _Tally:
 
 
 class FailureLedger:
-    """Counts calls and failures of one step by source and cause, with an example of each."""
+    """Counts one step's calls and failures by source and cause, keeping an example of each."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, _Tally] = {}
@@ -83,12 +83,12 @@ class FailureLedger:
         self._failed: set[Hashable] = set()
 
     def succeeded(self, sample: Hashable, source: str) -> None:
-        """Count a call of `source` (worded as in SampleFailed) that served its sample."""
+        """Count a successful call to `source` (named as in SampleFailed)."""
         self._samples.add(sample)
         self._tallies.setdefault(source, _Tally()).calls += 1
 
     def failed(self, sample: Hashable, failure: SampleFailed) -> None:
-        """Count a call that left its sample without an answer."""
+        """Count a failed call and its sample."""
         self._samples.add(sample)
         self._failed.add(sample)
         tally = self._tallies.setdefault(failure.source, _Tally())
@@ -98,15 +98,15 @@ class FailureLedger:
 
     @property
     def ratio(self) -> float:
-        """Share of the samples seen that lost a call; 0 when none was seen."""
+        """Share of samples with a failed call; 0 if there were no samples."""
         return len(self._failed) / len(self._samples) if self._samples else 0.0
 
     def causes(self, source: str) -> dict[FailureCause, int]:
-        """Return how many calls of `source` failed, by cause."""
+        """Return how many calls to `source` failed, by cause."""
         return dict(self._tallies.get(source, _Tally()).causes)
 
     def message(self) -> str:
-        """Return a sentence per failing source: how many failed, of what, one example."""
+        """Return a sentence per failing source: number of failures, causes and one example."""
         return "; ".join(
             _sentence(source, tally) for source, tally in self._tallies.items() if tally.causes
         )
@@ -114,7 +114,7 @@ class FailureLedger:
 
 def _sentence(source: str, tally: _Tally) -> str:
     counts = tally.causes.most_common()
-    # A call that was not made says nothing about why: prefer any other example.
+    # CircuitOpen does not explain the original problem: prefer any other example.
     telling = next((c for c, _ in counts if c is not FailureCause.CIRCUIT_OPEN), counts[0][0])
     listed = ", ".join(f"{cause} {count}" for cause, count in counts)
     failed = tally.causes.total()
