@@ -42,7 +42,7 @@ def send(processes: Iterable[PodProcess], number: int) -> list[int]:
 
 
 def run_in_pod(node: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """Run a function in a pod; return a Ray reference to its result, or error if the pod is lost."""
+    """Run a function in a pod; return a reference to its result, or an error if the pod is lost."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(function).options(num_cpus=0, scheduling_strategy=there)
     return task.remote(*arguments)
