@@ -1,10 +1,10 @@
-"""Exact attention for shared-prefix rows, as an attention function of transformers.
+"""Exact attention for shared-prefix rows, registered as a transformers attention function.
 
 A row holds prompts, each followed by its completions. A completion's token attends to its prompt
-and to its own completion up to itself; a dense [T, T] mask would compute every pair of tokens for
-that. Here each span costs two attentions without any mask: all its tokens over the prompt's
-keys (causal, top-left aligned: rows below the prompt see all of it), and the completions, as a
-batch, over themselves. The two are joined by their log-sum-exps, which is exact.
+and to its own completion up to itself. A dense [T, T] mask would compute every pair of tokens;
+instead, each span takes two attentions without a mask: all its tokens over the prompt's keys
+(causal and top-left aligned, so that rows below the prompt see all of it), and the completions,
+as a batch, over themselves. The two are combined by their log-sum-exps, which is exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from transformers import AttentionInterface
 from .packing import Span
 
 SHARED_PREFIX_ATTENTION = "raggrpo_shared_prefix"
-"""`attn_implementation` of models that are called with `shared_prefix=spans`."""
+"""`attn_implementation` of models called with `shared_prefix=spans`."""
 _UNKNOWN_OPTIONS = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""What some models ask of their attention and this one cannot do."""
+"""Attention options of some models that this implementation does not support."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # spans differ in every micro-batch
@@ -29,13 +29,13 @@ def shared_prefix_attention(
     query: Tensor,  # [1, heads, T, D]
     key: Tensor,  # [1, kv_heads, T, D]
     value: Tensor,  # [1, kv_heads, T, D]
-    attention_mask: Tensor | None,  # noqa: ARG001  # the spans say it all
+    attention_mask: Tensor | None,  # noqa: ARG001  # the spans define the mask
     *,
     scaling: float,
     shared_prefix: Sequence[Span],
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return the attention output [1, T, heads, D], in the form transformers asks for.
+    """Return the attention output [1, T, heads, D] in the form transformers expects.
 
     Raises ValueError for models whose attention is more than softmax(q k) v.
     """
@@ -54,7 +54,7 @@ def shared_prefix_attention(
 def concatenated_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
 ) -> Tensor:
-    """Return the same through the public function alone: the prompt's keys are copied n times."""
+    """Return the same using only public API, at the cost of copying the prompt's keys n times."""
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     parts = []
@@ -78,9 +78,9 @@ def concatenated_attention(
 
 
 class _JoinedAttention(torch.autograd.Function):
-    """The two attentions of every span through the CPU's flash kernel and its backward.
+    """Both attentions of every span, using the CPU flash kernel and its backward.
 
-    The kernel's backward pass takes the output and the log-sum-exp as inputs. Given the joined
+    The kernel's backward pass takes the output and the log-sum-exp as inputs. Given the combined
     ones, each half returns exactly its share of the gradient, as in ring attention
     (arXiv 2310.01889).
     """
@@ -122,14 +122,14 @@ class _JoinedAttention(torch.autograd.Function):
 
 
 def _attend(scaling: float, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return output and log-sum-exp [..., length, 1] of causal query, key, value."""
+    """Return output and log-sum-exp [..., length, 1] of causal attention over query, key, value."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     output, lse = flash(*tensors, 0.0, True, scale=scaling)
     return output, lse[..., None]
 
 
 def _gradients(scaling: float, *tensors: Tensor) -> Sequence[Tensor]:
-    """Return the gradients of query, key, value, given those, output, log-sum-exp, gradient."""
+    """Return the gradients of query, key, value; takes those, output, log-sum-exp and gradient."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     query, key, value, output, lse, grad = tensors
     gradients: Sequence[Tensor] = flash(
@@ -139,7 +139,7 @@ def _gradients(scaling: float, *tensors: Tensor) -> Sequence[Tensor]:
 
 
 def _tokens(x: Tensor, span: Span) -> Tensor:
-    """Return the span's part, a view: [1, heads, T, D] -> [1, heads, S, D]."""
+    """Return a view of the span's tokens: [1, heads, T, D] -> [1, heads, S, D]."""
     length = span.prompt + sum(count * length for count, length in span.blocks)
     return x[:, :, span.start : span.start + length]
 
@@ -149,7 +149,7 @@ def _prompt(x: Tensor, span: Span) -> Tensor:
 
 
 def _blocks(span: Span, *tensors: Tensor) -> Iterator[list[Tensor]]:
-    """Yield views of equally long completions: of [1, heads, S, D] each [n, heads, length, D]."""
+    """Yield views of equally long completions: [1, heads, S, D] -> [n, heads, length, D] each."""
     first = span.prompt
     for count, length in span.blocks:
         part = slice(first, first + count * length)

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens without a [tokens, vocabulary] tensor; knows no model."""
+"""Log-probabilities of given tokens without a [tokens, vocabulary] tensor. Knows no model."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _CHUNK_ELEMENTS = 1 << 25
-"""Logits held at once: 128 MiB in fp32, whatever the vocabulary."""
+"""Logits in memory at a time: 128 MiB in fp32, whatever the vocabulary size."""
 
 
 def chunked_logprobs(
@@ -20,8 +20,8 @@ def chunked_logprobs(
 ) -> Tensor:
     """Return log softmax(hidden @ weight.T / temperature)[target] in fp32: [K].
 
-    The logits of `chunk` tokens at a time are computed, reduced and thrown away, and computed
-    again in the backward pass, so peak memory does not grow with K. Under bf16 the products run in
+    Logits are computed for `chunk` tokens at a time, reduced and discarded, then recomputed in the
+    backward pass, so peak memory does not grow with K. With bf16 inputs the matrix products run in
     bf16; softmax, sums and the accumulation of the weight's gradient over chunks run in fp32.
     """
     chunk = chunk or max(1, _CHUNK_ELEMENTS // weight.shape[0])
@@ -60,7 +60,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         for part in _parts(len(targets), ctx.chunk):
             logits = _logits(hidden[part], weight, bias, ctx.temperature)
             scale = grad[part, None] / ctx.temperature
-            # d logprob / d logits = one_hot(target) - softmax, written over the logits
+            # d logprob / d logits = one_hot(target) - softmax, computed in place of the logits
             delta = logits.sub_(normalizers[part, None]).exp_().mul_(-scale)
             delta.scatter_add_(-1, targets[part, None], scale)
             if grad_bias is not None:

@@ -1,6 +1,6 @@
-"""The sharded model of one rank: a Hugging Face folder in, token log-probabilities out.
+"""A rank's sharded model: loads a Hugging Face folder, returns token log-probabilities.
 
-Collective (all ranks build and call it together); must not know loss or optimiser.
+Collective: all ranks must build and call it together. Must not know loss or optimiser.
 """
 
 import torch
@@ -20,8 +20,8 @@ from .packing import MicroBatch
 class TokenLogprobs(nn.Module):
     """A causal language model that returns the log-probabilities of a micro-batch's targets.
 
-    The output embedding is used inside this forward and not through the model's own head: FSDP has
-    it unsharded here, and the logits never exist as a whole.
+    It uses the output embedding directly instead of the model's own head: FSDP has it unsharded
+    during this forward, and the full logits never have to exist.
     """
 
     def __init__(self, causal_lm: PreTrainedModel, temperature: float) -> None:
@@ -37,7 +37,7 @@ class TokenLogprobs(nn.Module):
         ).last_hidden_state
         head = self.causal_lm.get_output_embeddings()
         return chunked_logprobs(
-            # index_select, since the backward pass of hidden[source] adds in no fixed order
+            # not hidden[source], whose backward pass sums in nondeterministic order
             hidden.flatten(0, 1).index_select(0, batch.source),
             head.weight,
             batch.targets,
@@ -59,8 +59,8 @@ def build_model(
 ) -> TokenLogprobs:
     """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
-    Each rank reads the whole model, 4 bytes of host memory per parameter until it is sharded.
-    Dropout is off. Raises ValueError when the attention cannot serve the row layout.
+    Each rank reads the whole model, which takes 4 bytes of host memory per parameter until it is
+    sharded. Dropout is off. Raises ValueError if the attention does not support the row layout.
     """
     causal_lm = AutoModelForCausalLM.from_pretrained(
         model_path,
@@ -73,7 +73,7 @@ def build_model(
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     policy = bf16 if precision is Precision.BF16 else MixedPrecisionPolicy()
     for layer in layers:
-        # A layer's own flag switches checkpointing on; its children stay in eval mode.
+        # Only the layer's own flag enables checkpointing; its children stay in eval mode.
         layer.training = gradient_checkpointing
         if compile_layers:
             layer.compile(dynamic=True)
@@ -84,7 +84,7 @@ def build_model(
 
 
 def attention_implementation(attention: Attention, row_layout: RowLayout) -> str:
-    """Return transformers' name of the attention that runs, also for reports (A32)."""
+    """Return transformers' name for the attention that runs; reports show it too."""
     match row_layout, attention:
         case RowLayout.SHARED_PREFIX, Attention.AUTO | Attention.SDPA:
             return SHARED_PREFIX_ATTENTION

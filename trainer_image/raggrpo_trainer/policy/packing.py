@@ -1,9 +1,9 @@
-"""From groups of completions to micro-batches of tensors; pure, knows neither model nor ranks.
+"""From groups of completions to micro-batches of tensors. Pure; must not know model or ranks.
 
     items(groups, weights) -> balance(items, num_ranks) -> plan(items, ...) -> micro_batch(rows)
 
-Every rank runs the first three for the whole batch (cheap integer work), hence all ranks agree on
-the number of micro-batches without talking, and builds tensors only for its own share.
+Every rank runs the first three for the whole batch (cheap integer work), so all ranks agree on the
+number of micro-batches without communicating. Each builds tensors only for its own share.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,63 +19,63 @@ from raggrpo_trainer.exchange.groups import Completion, Group
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A completion that is computed, with what the loss needs to know about it."""
+    """A completion to train on, with what the loss needs to know about it."""
 
     completion: Completion
     advantage: float
     weight: float
-    """Of each token's loss (loss.token_weights)."""
+    """Weight of each token's loss (loss.token_weights)."""
     offset: int
-    """Place of its first sampled token among all sampled tokens of the batch."""
+    """Index of its first sampled token among all sampled tokens of the batch."""
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The tokens fed to the model: nothing is predicted from the last sampled one on."""
+        """The tokens fed to the model: those before the last sampled one."""
         last = max(i for i, sampled in enumerate(self.completion.sampled) if sampled)
         return self.completion.token_ids[:last]
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A prompt with those of its completions that are computed together."""
+    """A prompt with the completions that are computed together with it."""
 
     prompt_ids: tuple[int, ...]
     targets: tuple[Target, ...]
 
     @property
     def num_tokens(self) -> int:
-        """Positions of its shared-prefix row."""
+        """Number of positions in its shared-prefix row."""
         return len(self.prompt_ids) + sum(len(target.inputs) for target in self.targets)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one prompt and its completions lie in a shared-prefix row, for the attention."""
+    """Where a prompt and its completions lie in a shared-prefix row, for the attention."""
 
     start: int
     prompt: int
-    """Number of prompt tokens, from `start` on."""
+    """Number of prompt tokens, beginning at `start`."""
     blocks: tuple[tuple[int, int], ...]
-    """(number, length) of runs of equally long completions, in the order of the row."""
+    """(count, length) of runs of equally long completions, in row order."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows of tokens, and the K sampled tokens among them as flat index tensors."""
+    """Rows of tokens, with the K sampled tokens among them as flat index tensors."""
 
     input_ids: Tensor  # [B, T]
     position_ids: Tensor  # [B, T]
     spans: tuple[Span, ...] | None
-    """Shared-prefix rows (B = 1, any number of prompts); None: padded rows, plain causal."""
+    """Shared-prefix layout (B = 1, any number of prompts); None: padded rows, plain causal."""
     source: Tensor  # [K], flat position in B * T whose hidden state predicts the token
     targets: Tensor  # [K], token ids
     rollout_logprobs: Tensor  # [K]
     advantages: Tensor  # [K]
     weights: Tensor  # [K]
-    tokens: Tensor  # [K], place among all sampled tokens of the batch
+    tokens: Tensor  # [K], index among all sampled tokens of the batch
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Return the same micro-batch on the device."""
+        """Return a copy on the device."""
         return MicroBatch(
             input_ids=self.input_ids.to(device),
             position_ids=self.position_ids.to(device),
@@ -92,10 +92,10 @@ class MicroBatch:
 def items(
     groups: Iterable[Group], weights: Iterable[float], *, skip_zero_advantage: bool
 ) -> list[Item]:
-    """Return what has to be computed; `weights` are per completion, in the groups' order.
+    """Return the items to compute; `weights` holds one per completion, in the groups' order.
 
-    A completion without sampled tokens, and with `skip_zero_advantage` one whose advantage is 0,
-    has no gradient and is left out; a prompt without completions is left out too.
+    A completion without sampled tokens has no gradient and is left out, and so is one with zero
+    advantage if `skip_zero_advantage`. A prompt left without completions is dropped.
     """
     found = []
     offset = 0
@@ -108,13 +108,14 @@ def items(
             if completion.num_sampled and (advantage != 0.0 or not skip_zero_advantage):
                 targets.append(target)
         if targets:
-            targets.sort(key=lambda target: len(target.inputs))  # the attention batches equal ones
+            # Equal lengths side by side, so that the attention can batch them.
+            targets.sort(key=lambda target: len(target.inputs))
             found.append(Item(group.prompt_ids, tuple(targets)))
     return found
 
 
 def balance(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
-    """Share the items among ranks so that each has about as many tokens: longest first, greedy."""
+    """Distribute the items so that all ranks get about as many tokens: longest first, greedy."""
     shares: list[list[Item]] = [[] for _ in range(num_ranks)]
     loads = [0] * num_ranks
     for item in sorted(work, key=lambda item: -item.num_tokens):
@@ -127,8 +128,8 @@ def balance(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
 def plan(work: Sequence[Item], layout: RowLayout, token_budget: int) -> list[list[Item]]:
     """Divide a rank's items into micro-batches of at most `token_budget` positions each.
 
-    An item above the budget is split by completions; a single completion above it is a
-    micro-batch of its own. Padded rows are grouped by length, so that little is padding.
+    An item above the budget is split between completions; a single completion above it gets its
+    own micro-batch. Padded rows are grouped by length to keep padding small.
     """
     if layout is RowLayout.PADDED:
         return _plan_padded(work, token_budget)
@@ -148,8 +149,8 @@ def plan(work: Sequence[Item], layout: RowLayout, token_budget: int) -> list[lis
 def micro_batch(work: Sequence[Item], layout: RowLayout) -> MicroBatch:
     """Build the tensors of one planned micro-batch.
 
-    Without items this is a single token that predicts nothing: a rank that has run out of work
-    still takes part in the collectives of the others.
+    Without items it is a single token that predicts nothing, because a rank that has run out of
+    work must still take part in the others' collectives.
     """
     work = work or [Item((0,), ())]
     if layout is RowLayout.PADDED:
@@ -217,7 +218,7 @@ def _padded(work: Sequence[Item]) -> MicroBatch:
 
 
 def _sampled(target: Target, before: Sequence[int]) -> Iterator[int]:
-    """Yield the position before each sampled token; `before[i]` is that of token i."""
+    """Yield the position before each sampled token; `before[i]` is the one before token i."""
     return (
         place for place, sampled in zip(before, target.completion.sampled, strict=False) if sampled
     )

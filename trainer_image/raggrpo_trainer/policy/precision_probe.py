@@ -1,7 +1,7 @@
-"""Choice of fp32 or bf16 on a CPU by measuring the model's own layer; must not touch the trainer.
+"""Choose fp32 or bf16 on a CPU by timing one of the model's layers. Must not touch the trainer.
 
-The measurement runs in a child process: a CPU may announce instructions that its hypervisor does
-not allow (AMX), and the first bf16 product then kills the process.
+The measurement runs in a child process: a CPU may advertise instructions (AMX) that its hypervisor
+does not allow, in which case the first bf16 product kills the process.
 """
 
 import subprocess
@@ -21,10 +21,10 @@ _REPEATS = 5
 
 
 def measure_precision(model_path: str) -> MeasuredPrecision:
-    """Find BF16 faster if one layer's passes forward and back are 1.2 times as fast in it.
+    """Return BF16 if a layer's forward and backward passes run at least 1.2 times as fast in it.
 
-    Takes seconds, most of them for imports. Raises CalledProcessError if the child fails by
-    itself; being killed by a signal is an answer.
+    Takes seconds, mostly for imports. Raises CalledProcessError if the child exits with an error;
+    being killed by a signal is a valid outcome that means FP32.
     """
     command = [
         sys.executable,
@@ -41,21 +41,21 @@ def measure_precision(model_path: str) -> MeasuredPrecision:
 
 
 def faster_precision(model_path: str) -> Precision:
-    """Measure in this process."""
+    """Measure in this process, which bf16 may kill."""
     config = AutoConfig.from_pretrained(model_path)
     config.num_hidden_layers = 1
     config.vocab_size, config.pad_token_id = 2, None
     model = AutoModel.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
     hidden = torch.randn(1, _TOKENS, config.hidden_size)
     seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
-    for _ in range(_REPEATS):  # alternating, so that a busy machine disturbs both alike
+    for _ in range(_REPEATS):  # alternating, so that a busy machine affects both alike
         for dtype in seconds:
             seconds[dtype] = min(seconds[dtype], _forward_backward(model.to(dtype), hidden))
     return clearly_faster(seconds[torch.float32], seconds[torch.bfloat16])
 
 
 def clearly_faster(fp32_seconds: float, bf16_seconds: float) -> Precision:
-    """Return BF16 only for a gain that outweighs its rounding, not for one within the noise."""
+    """Return BF16 only if the gain is worth its rounding errors and is not just noise."""
     return Precision.BF16 if fp32_seconds >= _CLEARLY_FASTER * bf16_seconds else Precision.FP32
 
 

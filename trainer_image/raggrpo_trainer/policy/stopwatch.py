@@ -1,4 +1,4 @@
-"""Seconds by part of a step, without making the GPU wait; must not decide what is measured."""
+"""Times the parts of a step without stalling the GPU. Must not decide what is measured."""
 
 import time
 from collections import defaultdict
@@ -15,11 +15,11 @@ class Stopwatch:
         self._marks: list[tuple[str, Any]] = [("", self._now())]
 
     def mark(self, part: str) -> None:
-        """Charge the time since the last mark to `part`; parts may repeat and add up."""
+        """Charge the time since the last mark to `part`; repeated parts add up."""
         self._marks.append((part, self._now()))
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each part. On a GPU this waits for the work marked so far."""
+        """Return each part's seconds. On a GPU this waits for the work marked so far."""
         if self._on_gpu:
             torch.cuda.synchronize()
         found: dict[str, float] = defaultdict(float)
