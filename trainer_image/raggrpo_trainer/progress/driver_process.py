@@ -1,21 +1,21 @@
-"""The driver as the progress server sees it: a process beside it that can be asked to save."""
+"""The driver as seen by the progress server beside it: a process that can be asked to save."""
 
 import os
 import signal
 
 
 class DriverProcess:
-    """The driver as seen from a process beside it."""
+    """The driver's PID, and whether it has been asked to stop."""
 
     def __init__(self) -> None:
         self.pid = 0
-        """0: no driver has said that it runs."""
+        """0 until a driver has announced itself."""
         self._asked = 0
 
     def stop(self) -> bool:
-        """Ask it once to save and exit (a second signal could hit it on its way out).
+        """Ask the driver to save and exit; return whether it still runs.
 
-        Tells whether it still runs.
+        The signal is sent only once: a second one could hit the driver on its way out.
         """
         if not self.pid:
             return False

@@ -1,6 +1,6 @@
-"""The progress server as a detached Ray actor on the head: it outlives a driver that died.
+"""The progress server as a detached Ray actor on the head, so that it outlives the driver.
 
-So the last progress of an attempt can still be read after its exit, and a blocked driver is seen.
+An attempt's last progress can thus be read after its exit, or while the driver is blocked.
 """
 
 import logging
@@ -31,32 +31,32 @@ class _Server:
         )
 
     def update(self, progress: bytes, metrics: bytes) -> None:
-        """Take over what GET /progress and GET /metrics answer."""
+        """Set what GET /progress and GET /metrics return."""
         self._server.update(progress, metrics)
 
     def watch(self, processes: list[PodProcess]) -> None:
-        """Remember the processes whose stacks may be asked for, the driver of this pod first."""
+        """Set the processes whose stacks can be dumped; the first must be this pod's driver."""
         self._watched = processes
         self._driver.pid = processes[0].pid
 
     def _dump_stacks(self) -> list[int]:
-        """Ask every known process for its stacks; returns who was asked."""
+        """Ask every watched process for its stacks; return the PIDs asked."""
         return send(self._watched, signal.SIGUSR1)
 
 
 class ProgressActor:
-    """The driver's handle."""
+    """The driver's handle to the progress server."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
         self._last: Any = None
 
     def publish(self, progress: bytes, metrics: bytes) -> None:
-        """Send without waiting."""
+        """Send an update without waiting for it to arrive."""
         self._last = self._actor.update.remote(progress, metrics)
 
     async def watch(self, processes: list[PodProcess]) -> None:
-        """Name the processes whose stacks are dumped on demand; all must have registered."""
+        """Set the processes whose stacks are dumped on demand; all must have registered already."""
         await self._actor.watch.remote(processes)
 
     async def flush(self) -> None:
@@ -66,7 +66,7 @@ class ProgressActor:
 
 
 async def obtain_progress_actor(port: int, token: str) -> ProgressActor:
-    """Return the cluster's progress server, started if there is none."""
+    """Return the cluster's progress server, starting it if there is none."""
     actor = (
         ray.remote(_Server)
         .options(

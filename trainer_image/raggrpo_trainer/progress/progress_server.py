@@ -1,6 +1,6 @@
-"""GET /progress and /metrics, POST /stacks and /stop in a thread of their own; knows no Ray.
+"""Serves GET /progress and /metrics, POST /stacks and /stop from its own thread. Knows no Ray.
 
-It answers with what it was given last, so a blocked or dead driver can still be seen.
+It returns the last update it received, so the state of a blocked or dead driver stays readable.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from aiohttp import web
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH = "/metrics"
-"""Open to whoever reaches the port: a scraper has one configuration for all jobs, no tokens."""
+"""Needs no token: a scraper has one configuration for all jobs and no per-job tokens."""
 TIMEOUT_SECONDS = 30.0
 T = TypeVar("T")
 
 
 class ProgressServer:
-    """Serves until `close`. Without a token it listens on this machine's loopback only."""
+    """Serves until `close`. Without a token it listens on the loopback interface only."""
 
     def __init__(
         self,
@@ -29,10 +29,10 @@ class ProgressServer:
         dump_stacks: Callable[[], list[int]] = list,
         stop_driver: Callable[[], bool] = bool,
     ) -> None:
-        """Listen on `port` (0: any free one); `dump_stacks` returns the processes it asked.
+        """Listen on `port` (0: any free one); `dump_stacks` returns the PIDs it asked.
 
-        `stop_driver` asks the driver to save and exit, and tells whether it still runs.
-        Raises OSError when the port is taken.
+        `stop_driver` asks the driver to save and exit, and returns whether it still runs.
+        Raises OSError if the port is taken.
         """
         self._token = f"Bearer {token}".encode() if token else b""
         self._dump_stacks, self._stop_driver = dump_stacks, stop_driver
@@ -47,7 +47,7 @@ class ProgressServer:
             raise
 
     def update(self, progress: bytes, metrics: bytes) -> None:
-        """Take over what the next requests are answered with."""
+        """Set the content that requests are answered with."""
         self._latest = (progress, metrics)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The reporting thread: writes and publishes what an attempt reports; must not know the loop.
+"""The reporting thread: writes and publishes an attempt's reports. Must not know the loop.
 
-Trouble with log files is counted and shown but never ends training.
+Errors while writing logs are counted and shown but never end training.
 """
 
 import logging
@@ -26,20 +26,20 @@ from .wandb_run import WandbRun
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
-"""Progress is published at least this often, so that the time in a stage is seen to grow."""
+"""Progress is published at least this often, so that the time in a stage visibly grows."""
 CLOSE_SECONDS = 30.0
-"""How long the end waits for a log folder that does not answer."""
+"""How long `finish` waits for an unresponsive log folder."""
 QUEUED_RECORDS = 1024
 MAX_METRICS = 64
 
 Record = StepRecord | dict[str, Any]
-"""A step, or an event as the history writes it."""
+"""A step, or an event in the form written to the history."""
 Publish = Callable[[bytes, bytes], None]
-"""Takes Progress as JSON and the Prometheus text; called from the reporting thread."""
+"""Receives Progress as JSON and the Prometheus text; called from the reporting thread."""
 
 
 class ReportingThread(threading.Thread):
-    """Takes records from the queue, writes what is due, publishes."""
+    """Takes records from the queue, writes what is due and publishes progress."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class ReportingThread(threading.Thread):
         self._bug: BaseException | None = None
 
     def measure(self, probe: Probe) -> None:
-        """Measure this too, from the next step on."""
+        """Add a probe, effective from the next step."""
         self._probes.append(probe)
 
     def put(self, record: Record) -> None:
-        """Queue a record; one that finds no room, since the disk hangs, is counted as lost."""
+        """Queue a record; if the queue is full because the disk hangs, count it as lost."""
         self._raise_bug()
         try:
             self._queue.put_nowait((utc_now(), record))
@@ -80,7 +80,7 @@ class ReportingThread(threading.Thread):
             self._dropped += 1
 
     def finish(self) -> None:
-        """Write and publish what is queued, then end; a log folder that hangs is left behind."""
+        """Write and publish what is queued, then end; give up on a log folder that hangs."""
         try:
             self._queue.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:
@@ -88,11 +88,11 @@ class ReportingThread(threading.Thread):
         else:
             self.join(CLOSE_SECONDS)
         if self.is_alive():
-            self._show()  # why the attempt ended must not wait for a slow disk
+            self._show()  # a slow disk must not delay the reason why the attempt ended
         self._raise_bug()
 
     def run(self) -> None:
-        """Keep a bug for the caller instead of dying in silence."""
+        """Serve, keeping any exception for the caller instead of dying silently."""
         try:
             self._serve()
         except BaseException as error:
@@ -109,13 +109,13 @@ class ReportingThread(threading.Thread):
                 self._guarded(lambda: self._boards.append(WandbRun(self._config)), place)
         while (item := self._next()) is not None:
             self._write(*item)
-        self._show()  # before the end of W&B, which may take seconds
+        self._show()  # before closing W&B, which may take seconds
         for board in self._boards:
             self._guarded(board.close, board.place)
         self._show()
 
     def _next(self) -> tuple[str, Record] | None:
-        """Return the next record; whenever there is none, publish."""
+        """Return the next record, publishing while there is none."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
@@ -171,7 +171,7 @@ class ReportingThread(threading.Thread):
         return self._config.monitoring.mode is MonitoringMode.FULL or step % every_steps == 0
 
     def _guarded(self, write: Callable[[], None], place: str) -> None:
-        """Count what a place refuses: a full log folder must not end a training run."""
+        """Count failed writes to a place: a full log folder must not end training."""
         try:
             write()
         except OSError as error:
@@ -195,7 +195,7 @@ class ReportingThread(threading.Thread):
 
 
 def _line(record: StepRecord, total_steps: int) -> str:
-    """Return the log line of a step (A9)."""
+    """Return a step's log line."""
     reward = "none" if record.reward_mean is None else f"{record.reward_mean:.4f}"
     stages = ", ".join(f"{name} {s:.2f}" for name, s in record.stage_seconds().items())
     return (
@@ -206,5 +206,5 @@ def _line(record: StepRecord, total_steps: int) -> str:
 
 
 def utc_now() -> str:
-    """Return the time as the history writes it."""
+    """Return the current time in the history's format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,7 +1,7 @@
-"""Weights & Biases in a process of its own: `python -m ….progress.wandb_process FD OPTIONS`.
+"""Weights & Biases in a separate process: `python -m ….progress.wandb_process FD OPTIONS`.
 
-It takes points from a socket until the trainer closes its end, and then has a few seconds to
-upload the rest. Here a server that hangs delays neither training nor its reports.
+It reads metrics from a socket until the trainer closes its end, then has a few seconds to upload
+the rest. Being separate, it keeps a hanging W&B server from delaying training or its reports.
 """
 
 import json
@@ -18,15 +18,15 @@ from typing import Any
 MAX_MESSAGE = 2**20
 INIT_SECONDS = 60.0
 UPLOAD_SECONDS = 5.0
-"""For what is not yet uploaded when the trainer leaves; the rest stays in the log folder."""
+"""Time for pending uploads once the trainer has closed; the rest stays in the log folder."""
 END_SECONDS = 7
-"""After so many this process is gone, whatever it waits for."""
+"""Once the trainer has closed, this process ends within this time, whatever it is doing."""
 
 log = logging.getLogger("raggrpo_trainer.wandb")
 
 
 def main() -> int:
-    """Log points until the trainer leaves; 1 when W&B cannot be used, which is said once."""
+    """Log metrics until the trainer closes; if W&B is unusable, log that once and return 1."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -35,12 +35,12 @@ def main() -> int:
     try:
         run = _run(**options)
     except _Unusable as reason:
-        channel.shutdown(socket.SHUT_RDWR)  # from now on the trainer counts what is lost
+        channel.shutdown(socket.SHUT_RDWR)  # from now on the trainer counts lost records
         log.error(
             "W&B project %s gets no metrics: %s; training goes on", options["project"], reason
         )
         return 1
-    # The axis is a number of ours: W&B's own step cannot go back when a checkpoint is resumed.
+    # Our own step axis: W&B's step cannot go back when training resumes from a checkpoint.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     while message := channel.recv(MAX_MESSAGE):
@@ -50,11 +50,11 @@ def main() -> int:
 
 
 class _Unusable(Exception):
-    """Why, and what to do."""
+    """W&B cannot be used; the message says why and what to do."""
 
 
 def _run(project: str, run_id: str, name: str, folder: str) -> Any:
-    """Begin the job's run or go on with it; its files lie in `folder`/wandb."""
+    """Start or continue the job's run; its files are in `folder`/wandb."""
     try:
         import wandb
     except ImportError as missing:
@@ -71,7 +71,7 @@ def _run(project: str, run_id: str, name: str, folder: str) -> Any:
             dir=folder,
             resume="allow",
             settings=wandb.Settings(
-                # The metrics alone: no output, code, packages, host, command or system figures.
+                # Metrics only: no output, code, packages, host, command line or system figures.
                 console="off",
                 disable_code=True,
                 disable_git=True,
@@ -95,7 +95,7 @@ def _run(project: str, run_id: str, name: str, folder: str) -> Any:
 
 
 def _end_in_time(channel: socket.socket) -> None:
-    """Wait until the trainer has closed its end, then let a signal end this process."""
+    """Wait until the trainer has closed its end, then set an alarm that ends this process."""
     closed = select.poll()
     closed.register(channel, 0)
     closed.poll()

@@ -1,4 +1,4 @@
-"""The job's run on Weights & Biases as the reporting thread sees it; must not import wandb."""
+"""The job's Weights & Biases run, used by the reporting thread. Must not import wandb."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from .wandb_process import END_SECONDS
 
 
 class WandbRun:
-    """One run for all attempts of the job, fed through a process that ends with this one."""
+    """One run for all attempts of the job, fed through a child that ends with this process."""
 
     def __init__(self, config: TrainerConfig, env: Mapping[str, str] = os.environ) -> None:
         monitoring, attempt = config.monitoring, config.attempt
@@ -24,7 +24,7 @@ class WandbRun:
             "name": attempt.job_name,
             "folder": monitoring.log_dir,
         }
-        # Messages stay whole; the other side learns when this one is gone, however it ended.
+        # SEQPACKET keeps messages whole, and the child notices however this process ends.
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
         with theirs:
@@ -34,12 +34,12 @@ class WandbRun:
                 [*program, str(number), json.dumps(options)],
                 pass_fds=[number],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a terminal's Ctrl-C is for the driver
+                start_new_session=True,  # Ctrl-C in a terminal is meant for the driver
                 env={"WANDB_ERROR_REPORTING": "false"} | _folders(monitoring.log_dir) | {**env},
             )
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Hand over the scalars' points at a step. Raises OSError when they cannot be taken."""
+        """Send a step's scalars to the child. Raises OSError if it cannot take them."""
         try:
             self._channel.send(json.dumps({"step": step, **scalars}).encode())
         except BlockingIOError as full:
@@ -48,7 +48,7 @@ class WandbRun:
             raise OSError("its process has ended; the reason stands above") from ended
 
     def close(self) -> None:
-        """Let it upload what is left, and wait for its end, which comes in `END_SECONDS`."""
+        """Let the child upload the rest, and wait for its end; kill it after `END_SECONDS`."""
         self._channel.close()
         try:
             self._process.wait(END_SECONDS + 1)
@@ -58,6 +58,6 @@ class WandbRun:
 
 
 def _folders(log_dir: str) -> dict[str, str]:
-    """Return the variables that keep W&B's files out of the home folder."""
+    """Return the environment variables that keep W&B's files out of the home folder."""
     names = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
     return dict.fromkeys(names, f"{log_dir}/wandb")
