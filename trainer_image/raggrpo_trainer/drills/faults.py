@@ -1,23 +1,23 @@
-"""`RAGGRPO_FAULT`: which faults a drill strikes, and when; parsed here, struck by `drill` (B29).
+"""Parses `RAGGRPO_FAULT`: which faults a drill injects, and when. `drill` injects them.
 
 Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
 
-    kill-driver@step=7            SIGKILL at the beginning of step 7; also kill-rank, kill-engine
+    kill-driver@step=7            SIGKILL at the start of step 7; also kill-rank, kill-engine
     kill-rank@save=10:shards      SIGKILL while step 10 is saved, at a phase: shards (the default),
                                   complete (all but the marker), retention (older ones remain)
-    pause@save=10:complete:20     the save stands still for 20 s at that phase
+    pause@save=10:complete:20     the save pauses for 20 s at that phase
     corrupt-checkpoint@save=10:retention   a shard of the newest complete checkpoint is cut in half
-    hang-driver@step=4            the driver's event loop blocks for ever
-    hang-rank@step=4              a call that never returns blocks it; also hang-engine
-    use-memory@step=4:2           a rank takes 2 GiB: more than its pod may have, or a leak
+    hang-driver@step=4            the driver's event loop blocks forever
+    hang-rank@step=4              the rank blocks in a call that never returns; also hang-engine
+    use-memory@step=4:2           a rank allocates 2 GiB: past its pod's limit, or like a leak
     freeze@step=4                 the driver stops itself (SIGSTOP)
-    nan@step=6                    the step's advantages are not numbers
-    oom@step=6                    the step fails as if the GPU's memory were used up
-    exit0@step=5                  exit code 0 before the target
+    nan@step=6                    the step's advantages are NaN
+    oom@step=6                    the step fails as if the GPU were out of memory
+    exit0@step=5                  exit code 0 before the target step
     slow-step@step=9:3            step 9 takes 3 s longer
-    wrong-resume                  starts from step 0 in spite of a checkpoint
+    wrong-resume                  starts from step 0 despite a checkpoint
 
-`@attempt=2` chooses the attempt (default 1; 0: every one). Each fault strikes once an attempt.
+`@attempt=2` selects the attempt (default 1; 0: all). Each fault strikes once per attempt.
 """
 
 import re
@@ -45,7 +45,7 @@ WHEN = {
     "slow-step": {STEP},
     "wrong-resume": {START},
 }
-"""Every fault, and at what it can strike."""
+"""Every fault, and when it can strike."""
 PHASES = ("shards", "complete", "retention")
 
 _ENTRY = re.compile(
@@ -72,7 +72,7 @@ class Faults:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], attempt: int) -> Self:
-        """Parse RAGGRPO_FAULT. Raises ValueError, naming the entry and what it should be."""
+        """Parse RAGGRPO_FAULT. Raises ValueError naming the bad entry and the expected form."""
         entries = re.split("[,;]", env.get(ENV_FAULT, ""))
         parsed = [_parse(entry.strip()) for entry in entries if entry.strip()]
         return cls({moment: text for moment, text, of in parsed if of in (0, attempt)})
@@ -80,7 +80,7 @@ class Faults:
     def due(
         self, name: str, *, step: int | None = None, save: int | None = None, phase: str = ""
     ) -> str:
-        """Return the fault's argument (or its name) the first time it is due here, else ""."""
+        """Return the fault's argument (or its name) the first time it is due, else ""."""
         argument = self._arguments.pop(_Moment(name, step, save, phase), None)
         return "" if argument is None else argument or name
 

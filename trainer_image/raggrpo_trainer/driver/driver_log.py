@@ -1,7 +1,7 @@
-"""Keeps the driver's output beside the attempt's other records, where it outlives the pod.
+"""Keeps the driver's output with the attempt's other records, where it outlives the pod.
 
-Ray writes it to a file of the head. A thread of its own copies what that file grows by, so that a
-volume that hangs or is full holds up nobody.
+Ray writes the output to a file on the head. A separate thread copies that file as it grows, so
+that a volume that hangs or is full blocks nothing else.
 """
 
 import logging
@@ -15,13 +15,13 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 5.0
-"""What a driver that is killed may lose of its log."""
+"""How much of its log a killed driver may lose."""
 CLOSE_SECONDS = 10.0
 
 
 @contextmanager
 def kept_output(target: Path) -> Iterator[None]:
-    """Copy to this file what the process prints, where that goes to a file and to no terminal."""
+    """Copy this process's output to `target`, if standard output is a file."""
     source = Path(os.readlink("/proc/self/fd/1"))
     if not source.is_file():
         yield
@@ -43,12 +43,12 @@ class LogCopy(threading.Thread):
         self._closing = threading.Event()
 
     def close(self) -> None:
-        """Copy the rest; a folder that hangs is left behind."""
+        """Copy the rest; give up on a folder that hangs."""
         self._closing.set()
         self.join(CLOSE_SECONDS)
 
     def run(self) -> None:
-        """Begin anew: an older log of this attempt's number is that of a job that was deleted."""
+        """Copy until closed, overwriting any log of this attempt's number left by a deleted job."""
         try:
             self._target.parent.mkdir(parents=True, exist_ok=True)
             with self._source.open("rb") as source, self._target.open("wb") as target:
