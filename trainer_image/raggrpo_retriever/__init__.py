@@ -1,1 +1,1 @@
-"""The bundled retriever: an HTTP server over one corpus, without knowledge of jobs."""
+"""The bundled retriever: an HTTP server for one corpus. Must not know about jobs."""

@@ -1,7 +1,7 @@
 """`python -m raggrpo_retriever`: serve one corpus over HTTP until SIGTERM.
 
-The port is open before the index is loaded: `/healthz` answers 503 until then. Exit code 3: the
-corpus is unusable (one line says why); 2: wrong arguments or an address that cannot be used.
+The port opens before the index is loaded; until then `/healthz` returns 503. Exit codes: 3 if the
+corpus is unusable (one line says why), 2 for bad arguments or an address that cannot be used.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SECONDS_FOR_OPEN_REQUESTS = 2  # after SIGTERM
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server and return the process's exit code."""
+    """Run the server and return the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             server.should_exit |= shelf.index is None
 
-    # A daemon: the end of the process does not wait for a long load.
+    # A daemon thread, so that a long load does not delay the process's exit.
     threading.Thread(target=load, name="load-index", daemon=True).start()
     _announce(listener, options.port_file)
     server.run(sockets=[listener])
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def load_index(corpus: Path, kind: IndexKind, vectors: Path | None) -> Index:
-    """Build the index; dense vectors lie beside the corpus (same name, `.npy`) unless given.
+    """Build the index; unless given, vectors are read from the corpus's path with suffix `.npy`.
 
     Raises CorpusError.
     """
@@ -104,7 +104,7 @@ def _announce(listener: socket.socket, port_file: Path | None) -> None:
     if port_file is not None:
         unfinished = port_file.with_name(f"{port_file.name}.{os.getpid()}")
         unfinished.write_text(f"{port}\n")
-        unfinished.replace(port_file)  # whoever waits for the file never reads half a number
+        unfinished.replace(port_file)  # atomic: a waiting reader never sees half a number
     print(f"listening on {host}:{port}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Read a corpus file into passages, or say what is wrong with it; nothing is searched here."""
+"""Read a corpus file into passages, or report what is wrong with it. Does no searching."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ SHAPE = '{"id": "7", "contents": "..."}'
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One text that can be found: `id` is unique in its corpus, `contents` is never blank."""
+    """A searchable text: `id` is unique in its corpus, `contents` is never blank."""
 
     id: str
     contents: str
@@ -27,8 +27,8 @@ class CorpusError(Exception):
 def load_corpus(path: Path) -> list[Passage]:
     """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]}.
 
-    A title stands on a line of its own before the text. Integer ids become strings. Raises
-    CorpusError with the file, the line (row) counted from 1 and the remedy.
+    A title goes on its own line before the text. Integer ids become strings. Raises CorpusError
+    with the file, the line (row) counted from 1 and the remedy.
     """
     if not path.exists():
         raise CorpusError(f"{path}: no such file; give the absolute path of a corpus file")
@@ -46,9 +46,9 @@ def load_corpus(path: Path) -> list[Passage]:
 
 
 def load_vectors(path: Path, count: int) -> np.ndarray:
-    """Read `count` passage embeddings, [N, D] float32 in the corpus's order.
+    """Read `count` passage embeddings, [N, D] float32 in corpus order.
 
-    Raises CorpusError when the file is no numeric array of that length or holds NaN or infinity.
+    Raises CorpusError if the file is not a float array of that length or has NaN or infinity.
     """
     try:
         vectors = np.load(path, allow_pickle=False)
@@ -71,7 +71,7 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
 
 
 Record = tuple[str, object]
-"""Where it stands ("line 3"), and what was read there."""
+"""The place in the file ("line 3"), and the value read there."""
 
 
 def _jsonl_records(path: Path) -> Iterator[Record]:

@@ -1,6 +1,6 @@
-"""Search one corpus in memory: BM25 over words, or exact inner products over given vectors.
+"""In-memory search over one corpus: BM25 on words, or exact inner products with given vectors.
 
-Equal scores keep the corpus's order, so an answer depends on the corpus and the query alone.
+Ties are broken by corpus order, so that results depend only on the corpus and the query.
 """
 
 import logging
@@ -15,7 +15,7 @@ from .corpus import Passage
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG on import
 
-# Kana, ideographs and Hangul: scripts whose words are not (reliably) set apart by spaces.
+# Kana, ideographs and Hangul: scripts that do not (reliably) separate words with spaces.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W{_CJK}]+")
 
@@ -24,14 +24,14 @@ QUERIES_AT_ONCE = 64  # bounds the [queries, passages] score matrix of a dense s
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage that was found, with its score: larger is better, the scale is the index's own."""
+    """A passage found and its score: larger is better, the scale depends on the index."""
 
     passage: Passage
     score: float
 
 
 def tokenize(text: str) -> list[str]:
-    """Lower-cased words; a run of CJK characters becomes its bigrams, a lone one stays itself."""
+    """Return lower-cased words; runs of CJK characters become bigrams, a lone one stays as is."""
     tokens: list[str] = []
     for run in _RUN.finditer(text.lower()):
         word = run.group()
@@ -58,7 +58,7 @@ class Bm25Index:
         )
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """For each query its best passages: at most `top_k`, only such as share a token with it."""
+        """Return each query's best passages: at most `top_k`, each sharing a token with it."""
         return [self._search_one(query, top_k) for query in queries]
 
     def _search_one(self, query: str, top_k: int) -> list[Hit]:
@@ -74,13 +74,13 @@ class DenseIndex:
     """Exact search by inner product over one float32 vector per passage."""
 
     def __init__(self, passages: Sequence[Passage], vectors: np.ndarray) -> None:
-        """`vectors` [N, D] float32, in the order of `passages`."""
+        """`vectors`: [N, D] float32, in the order of `passages`."""
         self._passages = passages
         self._vectors = vectors
         self.dimension: int = vectors.shape[1]
 
     def search(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
-        """For each row of `queries` [Q, D] the `top_k` passages of the largest inner product."""
+        """Return the `top_k` passages by inner product for each row of `queries` [Q, D]."""
         hits: list[list[Hit]] = []
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             scores = queries[start : start + QUERIES_AT_ONCE] @ self._vectors.T  # [q, N]
@@ -92,7 +92,7 @@ Index = Bm25Index | DenseIndex
 
 
 def _best(scores: np.ndarray, top_k: int) -> list[int]:
-    """Positions of the `top_k` largest of `scores` [N], best first, ties in corpus order."""
+    """Return the indices of the `top_k` largest `scores` [N], best first, ties in corpus order."""
     count = min(top_k, len(scores))
     smallest = scores[np.argpartition(scores, -count)[-count]]
     above = np.flatnonzero(scores > smallest)

@@ -1,6 +1,6 @@
-"""The HTTP face of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
+"""The HTTP API of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
 
-It loads nothing itself: until somebody puts an index on its `Shelf`, it answers 503.
+Must not load anything itself: it returns 503 until the loader puts an index on its `Shelf`.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ Body = TypeVar("Body", bound=BaseModel)
 
 @dataclass
 class Shelf:
-    """Where the loader puts the index; `reason` says why there is none yet."""
+    """Where the loader puts the index; until then `reason` says why there is none."""
 
     index: Index | None = None
     reason: str = "the index is being loaded"
 
 
 class BadRequest(Exception):
-    """A request that cannot be served; `field` names the part of the body that is to blame."""
+    """The request cannot be served; `field` is the part of the body at fault."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -40,7 +40,7 @@ class BadRequest(Exception):
 
 
 class RetrieveRequest(BaseModel):
-    """Search-R1's request; `query` is its singular form, `vectors` serves dense indexes."""
+    """Search-R1's request; `query` is a single-query form, `vectors` is for dense indexes."""
 
     model_config = ConfigDict(strict=True)
 
@@ -52,7 +52,7 @@ class RetrieveRequest(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """RagChat's request: only a Reference call leaves the actor's three fields out."""
+    """RagChat's request; only Reference calls omit the actor's three fields."""
 
     model_config = ConfigDict(strict=True)
 
@@ -65,10 +65,10 @@ class ChatRequest(BaseModel):
 
 
 def build_app(shelf: Shelf) -> Starlette:
-    """Return the web application over `shelf`; whatever it refuses, it says why in `error`.
+    """Return the web application for `shelf`; every refusal gives its reason in `error`.
 
-    Unknown fields are ignored, because clients of these protocols add their own. A wrong request
-    is answered 400 by `/retrieve` and 422 by `/chat`, with the `field` that is to blame.
+    Unknown fields are ignored, because clients of these protocols add their own. For a bad request
+    `/retrieve` returns 400 and `/chat` 422, with the `field` at fault.
     """
 
     async def healthz(_: Request) -> Response:
@@ -92,7 +92,7 @@ def build_app(shelf: Shelf) -> Starlette:
 
 
 def retrieve_answer(index: Index, body: RetrieveRequest) -> dict[str, object]:
-    """Return one list per query: of documents, or of {"document", "score"} with `return_scores`."""
+    """Return a list per query: of documents, or of {"document", "score"} with `return_scores`."""
     return {
         "result": [
             [_found(hit, body.return_scores) for hit in hits] for hits in _search(index, body)
@@ -101,10 +101,10 @@ def retrieve_answer(index: Index, body: RetrieveRequest) -> dict[str, object]:
 
 
 def chat_answer(index: Index, body: ChatRequest) -> dict[str, object]:
-    """Return what is found for the joined fields, with scores as shares of the best one found.
+    """Return the passages found for the joined fields, scores relative to the best one.
 
-    So the best passage scores 1 whenever anything is found, and `score_threshold` 0.95 keeps what
-    is within 5 % of it: BM25 scores have no upper bound that a threshold could be a share of.
+    BM25 scores have no upper bound for a threshold to refer to. With relative scores the best
+    passage always scores 1, and `score_threshold` 0.95 keeps those within 5 % of it.
     """
     if not isinstance(index, Bm25Index):
         raise BadRequest("context", "is text, but this index finds vectors only; use /retrieve")
@@ -135,7 +135,7 @@ async def _serve(
     except ValidationError as error:
         return _refused(_blame(error), refusal)
     try:
-        # A search takes processor time: in a thread, so that /healthz keeps answering.
+        # Searching is CPU-bound; a thread keeps /healthz responsive.
         return JSONResponse(await asyncio.to_thread(answer, shelf.index, body))
     except BadRequest as error:
         return _refused(error, refusal)
@@ -151,7 +151,7 @@ def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
         raise BadRequest("vectors", "is missing; this index wants a list of vectors, not text")
     if any(len(vector) != index.dimension for vector in body.vectors):
         raise BadRequest("vectors", f"each must have {index.dimension} numbers")
-    with np.errstate(over="ignore"):  # the next line looks for what was beyond float32
+    with np.errstate(over="ignore"):  # values beyond float32 are caught below
         queries = np.array(body.vectors, np.float32).reshape(-1, index.dimension)
     if not np.isfinite(queries).all():
         raise BadRequest("vectors", "holds a number beyond the range of float32")
