@@ -1,1 +1,1 @@
-"""Prepare the quickstart's input on the spot: real records, and a tiny model warmed up on them."""
+"""Generate the quickstart's input: real records, and a tiny model warmed up on them."""

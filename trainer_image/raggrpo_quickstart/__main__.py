@@ -1,4 +1,4 @@
-"""`python -m raggrpo_quickstart --dir D`: corpus, questions and a warmed-up model, once."""
+"""`python -m raggrpo_quickstart --dir D`: create corpus, questions and warmed-up model, once."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 MARKER = "COMPLETE"
 STEPS = 45
 VERSION = 2
-"""Raised when what is prepared changes, so that old folders are made anew."""
+"""Bump when the prepared content changes, so that old folders are rebuilt."""
 
 
 def main() -> int:
@@ -35,9 +35,9 @@ def main() -> int:
 
 
 def _prepare(folder: Path, seed: int, steps: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # of an interrupted preparation
+    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted preparation
     folder.mkdir(parents=True)
-    # Imported late: a folder that is complete needs neither torch nor its seconds.
+    # Imported late: a complete folder should not cost torch's import time.
     import torch
 
     from . import model, records

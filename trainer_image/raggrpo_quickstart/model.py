@@ -1,7 +1,7 @@
-"""A tiny causal model and its tokenizer, made on the spot and warmed up by supervised steps.
+"""A tiny causal model and its tokenizer, created from scratch and warmed up by supervised steps.
 
-The warm-up teaches the form of an answer and a first idea of copying it from a passage; the codes
-it sees are random, so that nothing can be remembered and all has to be read.
+The warm-up teaches the form of an answer and a first notion of copying it from a passage. The codes
+it sees are random, so nothing can be memorised and everything has to be read.
 """
 
 import random
@@ -24,14 +24,14 @@ NAME_TOKENS = 3000
 HIDDEN, HEADS, LAYERS = 128, 4, 2
 ROPE_BASE = 1e6
 SHARPNESS = 3.0
-"""Bias with which a head of the first layer begins to look one certain distance back."""
+"""Initial bias that makes a first-layer head look back by one particular distance."""
 LOGIT_SCALE = 0.15
-"""Initial weight of the last norm: the logit of a token copied exactly is 128 times this."""
+"""Initial weight of the final norm; an exactly copied token's logit is 128 times this."""
 LEARNING_RATE, BATCH = 6e-3, 48
 
 
 def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer of the names, in which every code is one token."""
+    """Return a byte-level BPE tokenizer trained on the names; every code is a single token."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -53,11 +53,11 @@ def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
-    """Return a Qwen2 of about 1.5M parameters whose heads begin near those that copy.
+    """Return a Qwen2 of about 1.5M parameters, its heads initialised close to copying.
 
-    Copying takes two heads in a row (Olsson et al. 2022, "induction heads"): one that tells a
-    token what stands before it, one that finds the place where the present token stood before.
-    Found by chance they take thousands of steps; begun near them, a few dozen.
+    Copying takes two heads in sequence (Olsson et al. 2022, "induction heads"): one tells each
+    token what precedes it, the other finds where the current token occurred before. Learnt from
+    scratch they take thousands of steps; from this initialisation, a few dozen.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -93,9 +93,9 @@ def warm_up(
     seed: int,
     report: Callable[[int, float], None],
 ) -> None:
-    """Train on answers alone at a rising rate; `report` is told step and loss.
+    """Train on the answer tokens only, at a rising rate; `report` receives step and loss.
 
-    `codes` must hold those of held-out records too: a token that is never right is unlearned.
+    `codes` must include those of held-out records: a token that is never a target is unlearnt.
     """
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(
@@ -118,13 +118,13 @@ def warm_up(
 
 
 def prompt_text(question: Question, passages: Sequence[str]) -> str:
-    """Return the prompt as the trainer composes it from the same templates."""
+    """Return the same prompt that the trainer composes from these templates."""
     text = "".join(PASSAGE_TEMPLATE.format(index=i, text=p) for i, p in enumerate(passages, 1))
     return PROMPT_TEMPLATE.format(passages=text, prompt=question.record.question)
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write a Hugging Face folder."""
+    """Write model and tokenizer as a Hugging Face folder."""
     logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -133,8 +133,8 @@ def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 def _begin_near_copying(first: Any, second: Any) -> None:
     """Divide the hidden space into one slot per head; slot 0 holds a token's own embedding.
 
-    Head d of the first layer copies slot 0 of the token d places before into slot d. Head d of the
-    second looks where slot d holds what the present token has in slot d - 1, and copies all.
+    Head d of the first layer copies slot 0 of the token d positions back into slot d. Head d of
+    the second layer attends where slot d matches the current token's slot d - 1, and copies all.
     """
     size = HIDDEN // HEADS
     slots = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN)).Q.T.view(HEADS, size, HIDDEN)
@@ -151,7 +151,7 @@ def _begin_near_copying(first: Any, second: Any) -> None:
 
 
 def _look_back(attention: Any, rows: slice, distance: int) -> None:
-    """Bias queries and keys of one head so that rotary positions favour one distance."""
+    """Bias one head's queries and keys so that rotary positions favour one distance."""
     size = HIDDEN // HEADS
     angle = -distance * ROPE_BASE ** (-torch.arange(0, size, 2) / size)
     keys = attention.k_proj.bias[rows]
@@ -167,7 +167,7 @@ def _example(
     rng: random.Random,
     tokenizer: PreTrainedTokenizerFast,
 ) -> tuple[list[int], list[int]]:
-    """Return prompt and answer tokens, with a random code for every passage."""
+    """Return prompt and answer tokens, with a random code in every passage."""
     found = rng.sample(question.found, len(question.found))
     drawn = {record: rng.choice(codes) for record in found}
     text = prompt_text(question, [record.passage(drawn[record]) for record in found])
@@ -179,7 +179,7 @@ def _example(
 def _padded(
     examples: Sequence[tuple[list[int], list[int]]], padding: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens [B, T] and targets [B, T], -1 where nothing is learned."""
+    """Return tokens [B, T] and targets [B, T], with -1 where nothing is learnt."""
     width = max(len(prompt) + len(answer) for prompt, answer in examples)
     ids = torch.full((len(examples), width), padding)
     targets = torch.full((len(examples), width), -1)

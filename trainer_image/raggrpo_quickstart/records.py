@@ -1,8 +1,8 @@
-"""Turn pycountry's ISO tables into a corpus and questions about it; no model, nothing downloaded.
+"""Turn pycountry's ISO tables into a corpus and questions about it. Downloads nothing.
 
-Every record is one passage, "Aruba alpha-3 [ABW]", and its question, "Aruba alpha-3", asks for the
-code in brackets, which only the retrieved passages hold. Asked is only where every passage found
-shares a word of the name with the question, so that a passage has to be read to be chosen.
+Every record is one passage, "Aruba alpha-3 [ABW]". Its question, "Aruba alpha-3", asks for the code
+in brackets, which appears only in the retrieved passages. A question is asked only if every passage
+found shares a word of the name with it, so that the right one cannot be picked without reading.
 """
 
 import json
@@ -23,7 +23,7 @@ from raggrpo_retriever.index import Bm25Index
 
 TOP_K = 3
 MAX_NAME = 24
-"""Characters of a name: the few longer ones would set the length of every batch."""
+"""In characters: the few longer names would determine the length of every batch."""
 VALIDATION_QUESTIONS = 256
 
 _KINDS: tuple[tuple[Iterable[Any], dict[str, str]], ...] = (
@@ -31,7 +31,7 @@ _KINDS: tuple[tuple[Iterable[Any], dict[str, str]], ...] = (
     (pycountry.currencies, {"currency": "alpha_3", "currency-number": "numeric"}),
     (pycountry.languages, {"language": "alpha_3"}),
 )
-"""Each table with what a code is called in a passage and in the table."""
+"""Each table with its kinds of code: name in a passage → attribute in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Record:
 
     @property
     def question(self) -> str:
-        """What is asked, and searched for."""
+        """The question, which is also the search query."""
         return f"{self.name} {self.kind}"
 
     @property
     def answer(self) -> str:
-        """What is expected: one token of the model, with the space before it."""
+        """The expected answer: one token of the model, including the leading space."""
         return f" [{self.code}]"
 
     @property
@@ -58,13 +58,13 @@ class Record:
         return frozenset(re.findall(r"\w+", self.name.lower()))
 
     def passage(self, code: str = "") -> str:
-        """Return what the corpus holds of it, or the same with another code."""
+        """Return the record's passage in the corpus, or the same with another code."""
         return f"{self.question} [{code or self.code}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A record that is asked for, and the records that BM25 finds for it."""
+    """A record to ask for, and the records that BM25 finds for it."""
 
     record: Record
     found: tuple[Record, ...]
@@ -79,7 +79,7 @@ class Questions:
 
 
 def load_records() -> list[Record]:
-    """Return all records with names short enough, in the order of the ISO tables."""
+    """Return all records with short names and unambiguous questions, in ISO table order."""
     records = [
         Record(item.name, kind, getattr(item, field))
         for table, kinds in _KINDS
@@ -92,7 +92,7 @@ def load_records() -> list[Record]:
 
 
 def ask(records: Sequence[Record], seed: int) -> Questions:
-    """Ask for every record that BM25 finds among the first three, which all share a name word."""
+    """Ask for every record in its own BM25 top 3, if all three share a word of its name."""
     index = Bm25Index([Passage(str(i), r.passage()) for i, r in enumerate(records)])
     hits = index.search([record.question for record in records], TOP_K)
     found = [tuple(records[int(hit.passage.id)] for hit in each) for each in hits]
@@ -102,7 +102,7 @@ def ask(records: Sequence[Record], seed: int) -> Questions:
         if r in f and all(r.words & other.words for other in f)
     ]
     random.Random(seed).shuffle(asked)
-    # Every code of a country or currency is held out with its name.
+    # A name's questions are held out together: a country or currency has several codes.
     held_out = {question.record.name for question in asked[:VALIDATION_QUESTIONS]}
     return Questions(
         train=tuple(q for q in asked if q.record.name not in held_out),
@@ -111,7 +111,7 @@ def ask(records: Sequence[Record], seed: int) -> Questions:
 
 
 def write_corpus(records: Iterable[Record], path: Path) -> None:
-    """Write one line {"id", "contents"} for each record."""
+    """Write one line {"id", "contents"} per record."""
     lines = [
         json.dumps({"id": str(i), "contents": record.passage()}, ensure_ascii=False) + "\n"
         for i, record in enumerate(records)
