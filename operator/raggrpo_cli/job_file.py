@@ -1,4 +1,4 @@
-"""Reads a job file for a command; every mistake becomes lines on standard error and exit code 2."""
+"""Reads a job file for a command; mistakes are listed on standard error, with exit code 2."""
 
 import glob
 import os
@@ -43,7 +43,7 @@ def refuse(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
 
 
 def given_job(path: Path, sets: Sequence[str] | None = None) -> RagGrpoJob:
-    """Return the job of a file as a cluster would see it, or refuse it with every mistake."""
+    """Return the job in a file as a cluster would see it, or exit listing every mistake."""
     return _job(path, sets, None)
 
 
@@ -53,7 +53,7 @@ def local_job(
     endpoints: Sequence[str] | None,
     mounts: Sequence[str] | None,
 ) -> tuple[RagGrpoJob, Resolved]:
-    """Return the job of a file as it can run on this machine, or refuse it with every mistake."""
+    """Return the job in a file, adapted to this machine, or exit listing every mistake."""
     job = _job(path, sets, endpoints)
     try:
         job = mounted(job, read_mounts(mounts or [], _absolute), os.path.isdir)
@@ -67,7 +67,7 @@ def local_job(
 
 
 def accepted(job: RagGrpoJob) -> Resolved:
-    """Return the resolved job, or refuse it with every broken rule; warnings are printed."""
+    """Return the resolved job, or exit listing every broken rule; print warnings."""
     resolved = resolve(job)
     found = violations(job, resolved, None)
     for violation in found:
@@ -79,7 +79,7 @@ def accepted(job: RagGrpoJob) -> Resolved:
 
 
 def parsed(raw: Any) -> RagGrpoJob:
-    """Return the job, or refuse it with every mistake of form."""
+    """Return the parsed job, or exit listing every mistake in its form."""
     try:
         job = parse_job(raw)
     except RecursionError:
@@ -102,7 +102,7 @@ def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None
 
 
 def _read(path: Path) -> object:
-    """Return the one document of a YAML file."""
+    """Return the single document in a YAML file, or exit."""
     if path.is_dir():
         refuse(f"{path} is a folder: name a job file, such as {path / 'job.yaml'}")
     try:

@@ -30,7 +30,7 @@ def _main() -> None:
 
 
 def main() -> None:
-    """Entry point of `raggrpo` and of `kubectl raggrpo`, which are told apart by their name."""
+    """Run `raggrpo` or `kubectl raggrpo`, depending on the name of the executable."""
     if not Path(sys.argv[0]).name.startswith(PLUGIN):
         app()
     try:

@@ -1,4 +1,4 @@
-"""The manifests of a plan as YAML, for a person or a tool to read."""
+"""The manifests of a plan as YAML, for people and tools."""
 
 import json
 from importlib.metadata import version
@@ -27,7 +27,7 @@ RELEASE = "raggrpo-system"
 def manifests_text(
     job: RagGrpoJob, resolved: Resolved, image: str = "", facts: Facts | None = None
 ) -> str:
-    """Return a YAML stream; without an `image` that of this release stands for the operator's."""
+    """Return a YAML stream; without `image`, this release's stands in for the operator's."""
     settings = ClusterSettings(
         trainer_image=image or f"raggrpo/trainer:{version('raggrpo-operator')}",
         operator_namespace=RELEASE,
@@ -38,6 +38,6 @@ def manifests_text(
 
 
 def as_yaml(manifest: Manifest) -> str:
-    """Return the manifest as readable text, the same for the same manifest."""
-    plain = json.loads(json.dumps(manifest))  # no aliases
+    """Return the manifest as readable, deterministic YAML."""
+    plain = json.loads(json.dumps(manifest))  # avoids YAML aliases
     return str(yaml.safe_dump(plain, sort_keys=False, width=100, allow_unicode=True))

@@ -1,4 +1,4 @@
-"""Reads a job folder for a command that looks at a run, whether it has ended or not."""
+"""Reads a job folder for commands that inspect a run, finished or not."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +23,23 @@ DirOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """A job as its folder tells it."""
+    """A job as recorded in its folder."""
 
     folder: Path
     job: RagGrpoJob
     resolved: Resolved
     status: JobStatus
     temp_dir: Path | None = None
-    """Ray's folder while the job runs."""
+    """Ray's temporary folder; None unless the job is running."""
 
     @property
     def log_dir(self) -> Path:
-        """Return the folder of its history."""
+        """Return the folder that holds its history."""
         return Path(self.resolved.spec.monitoring.log_dir)
 
 
 def recorded_job(folder: Path) -> RecordedJob:
-    """Return the job of a folder, or end the command with what to do."""
+    """Return the job recorded in a folder, or exit with a remedy."""
     if not (folder / JOB).exists() or not (folder / STATE).exists():
         refuse(f"{folder} is no job folder: it is made by `raggrpo run JOB.yaml --dir {folder}`")
     try:
@@ -55,7 +55,7 @@ def recorded_job(folder: Path) -> RecordedJob:
 
 
 def the_folder(given: Path | None, job_file: Path | None) -> Path:
-    """Return the job folder: as given, or where `raggrpo run JOB.yaml` puts it."""
+    """Return the given job folder, or the one `raggrpo run JOB.yaml` uses by default."""
     if given is not None:
         return given
     if job_file is None:
@@ -64,5 +64,5 @@ def the_folder(given: Path | None, job_file: Path | None) -> Path:
 
 
 def default_folder(name: str) -> Path:
-    """Return the folder of a job that was run without --dir."""
+    """Return the folder of a job run without --dir."""
     return Path("raggrpo-jobs") / name

@@ -1,4 +1,4 @@
-"""`raggrpo check JOB.yaml`: the launch check-list, run here as preflight would run it (A12)."""
+"""`raggrpo check JOB.yaml`: run the preflight checks on this machine."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def check(
 
 
 def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
-    """Run the checks in a process of their own, as a cluster does; nothing of it stays."""
+    """Run the checks in a separate process, as in a cluster; leave no files behind."""
     from raggrpo_operator.local_runtime.preflight_run import PreflightRun
     from raggrpo_operator.local_runtime.processes import Processes
 
@@ -65,7 +65,7 @@ def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult
 
 
 def _on_facts(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
-    """Return what the rules object to now that model and data have been read."""
+    """Return the violations that only the facts about model and data reveal."""
     known = violations(job, resolve(job))
     found = violations(job, resolve(job, result.facts), result.facts)
     return tuple(violation for violation in found if violation not in known)

@@ -1,4 +1,4 @@
-"""`raggrpo compare`: two runs side by side, to see what a changed value did (A17, A35)."""
+"""`raggrpo compare`: show two runs side by side, to see what a changed value did."""
 
 import json
 import textwrap
@@ -15,9 +15,9 @@ from raggrpo_operator.core.spec.resolved_values import values_by_path
 from raggrpo_operator.core.text.figures import Figures, figures
 
 WIDTHS = (34, 27, 27, 6)
-"""Of name, A, B and B/A."""
+"""Of the columns name, A, B and B/A."""
 PER_RUN = frozenset({"checkpoint.path", "monitoring.logDir"})
-"""Fields that differ between any two runs."""
+"""Fields that always differ between two runs."""
 
 
 def compare(
@@ -30,7 +30,7 @@ def compare(
 
 
 def comparison(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
-    """Yield the lines of the table; the last column is B relative to A."""
+    """Yield the lines of the table; the last column is B divided by A."""
     yield _line("", a.folder.name, b.folder.name, "B/A")
     yield _line("job", a.job.metadata.name, b.job.metadata.name)
     yield _line("phase", a.status.phase, b.status.phase)
@@ -102,7 +102,7 @@ def _differences(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
 
 
 def _line(*cells: str) -> str:
-    """Return one row of at most 100 columns; longer texts go on below."""
+    """Return one row, at most 100 columns wide; longer cells wrap."""
     wrapped = [textwrap.wrap(cell, width) for cell, width in zip(cells, WIDTHS, strict=False)]
     rows = zip_longest(*wrapped, fillvalue="")
     return "\n".join(

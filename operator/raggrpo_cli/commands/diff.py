@@ -1,4 +1,4 @@
-"""`raggrpo diff A[@N] [B[@M]]`: what two attempts were configured differently (A16)."""
+"""`raggrpo diff A[@N] [B[@M]]`: how the configurations of two attempts differ."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def diff(
 def chosen(
     named: Sequence[AttemptName], newest: Mapping[str, int]
 ) -> tuple[AttemptName, AttemptName]:
-    """Return which attempts one or two names choose, or end the command with those there are."""
+    """Return the two attempts that one or two names select, or exit listing those that exist."""
     try:
         return pair(named[0], named[1] if len(named) > 1 else None, newest)
     except ValueError as wrong:
@@ -39,7 +39,7 @@ def chosen(
 
 
 def report(of_a: str, a: dict[str, Any], of_b: str, b: dict[str, Any]) -> str:
-    """Return what the command prints about two configurations."""
+    """Return the command's output for two configurations."""
     found = list(differences(a, b))
     return "\n".join([f"{of_a} → {of_b}", *(found or ["nothing differs"])])
 

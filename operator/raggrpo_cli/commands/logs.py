@@ -1,4 +1,4 @@
-"""`raggrpo logs`: the driver's output of an attempt, kept after the attempt is gone."""
+"""`raggrpo logs`: an attempt's driver output, which is kept after the attempt ends."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,7 @@ def logs(
 
 
 def _logs(recorded: RecordedJob) -> dict[int, Path]:
-    """Return attempt → log: those kept, and the one that Ray is writing, which is newer."""
+    """Return attempt → log; Ray's live log replaces its kept copy, which lags behind."""
     kept = (recorded.log_dir / ATTEMPTS_DIR).glob(f"*/{DRIVER_LOG}")
     found = {int(path.parent.name): path for path in kept}
     number = recorded.status.attempt

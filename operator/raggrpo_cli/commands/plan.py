@@ -1,4 +1,4 @@
-"""`raggrpo plan JOB.yaml`: every value with its origin, the sizing and its reasons, warnings."""
+"""`raggrpo plan JOB.yaml`: every value with its origin, the sizing with reasons, warnings."""
 
 import json
 from typing import Annotated
@@ -21,7 +21,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     manifests: Manifests = False,
 ) -> None:
-    """Show what a job amounts to: values with origin, sizing terms, warnings, or manifests."""
+    """Show what a job resolves to: values with origin, sizing terms, warnings, or manifests."""
     job = given_job(job_file, set_)
     resolved = resolve(job)
     found, sizing = violations(job, resolved), size(resolved.spec)

@@ -1,4 +1,4 @@
-"""`raggrpo rag-test JOB.yaml`: how the job's RAG endpoints answer, alone and under load (A15)."""
+"""`raggrpo rag-test JOB.yaml`: test the job's RAG endpoints with and without load."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def rag_test(
 
 
 def _measured(config: TrainerConfig, env: Mapping[str, str], seconds: float, most: int) -> RagTest:
-    """Measure in a process of the trainer, which has the client that training uses."""
+    """Measure in a trainer process, with the same client that training uses."""
     ended = subprocess.run(
         [*COMMAND, str(seconds), str(most)],
         env={**env, names.ENV_CONFIG: config.to_json()},
@@ -58,12 +58,12 @@ def _measured(config: TrainerConfig, env: Mapping[str, str], seconds: float, mos
         check=False,
     )
     if ended.returncode:
-        raise typer.Exit(ended.returncode)  # it has said why
+        raise typer.Exit(ended.returncode)  # it has printed the reason
     return RagTest.model_validate_json(ended.stdout)
 
 
 def lines(test: EndpointTest) -> Iterator[str]:
-    """Yield what is shown of one endpoint."""
+    """Yield the output lines for one endpoint."""
     yield f"endpoint {test.name} ({test.url})"
     if test.failure:
         yield f"  FAILED {test.failure}; check that the service runs, its URL and its headers"

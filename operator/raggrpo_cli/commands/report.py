@@ -1,4 +1,4 @@
-"""`raggrpo report`: renders a job's report anew, also while the job runs."""
+"""`raggrpo report`: render a job's report again, even while the job runs."""
 
 from pathlib import Path
 from typing import Annotated

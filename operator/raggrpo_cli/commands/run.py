@@ -1,4 +1,4 @@
-"""`raggrpo run JOB.yaml`: the whole job on this machine."""
+"""`raggrpo run JOB.yaml`: run the whole job on this machine."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
 SUSPENDED = 130
-"""As a shell reports a command that Ctrl-C ended."""
+"""What a shell reports for a command ended by Ctrl-C."""
 FAILED = 1
 CODES: Mapping[str, int] = {
     Cause.CONFIG_ERROR: ExitCode.CONFIG_ERROR,
@@ -27,7 +27,7 @@ CODES: Mapping[str, int] = {
     Cause.CHECKPOINT_INCOMPATIBLE: ExitCode.CHECKPOINT_INCOMPATIBLE,
     Cause.CHECKPOINT_PATH_IN_USE: ExitCode.CHECKPOINT_PATH_IN_USE,
 }
-"""Causes that the user has to mend before another run can help; all others end with FAILED."""
+"""Causes that the user must fix before another run can succeed; all others exit with FAILED."""
 
 
 def run(
@@ -64,7 +64,7 @@ def run(
 
 
 def exit_code(status: JobStatus, *, suspended_by_spec: bool) -> int:
-    """Return what the shell is told about a job that ended like this."""
+    """Return the command's exit code for a job that ended with this status."""
     match status.phase:
         case Phase.SUCCEEDED:
             return ExitCode.DONE
@@ -91,7 +91,7 @@ def _already_complete(recorded: RecordedJob) -> Iterator[str]:
 
 
 def _ending(recorded: RecordedJob) -> Iterator[str]:
-    """Write the last records and yield what the user is told."""
+    """Write summary and report, and yield the final output lines."""
     from raggrpo_operator.reporting.report import write_report
     from raggrpo_operator.reporting.summary import write_summary
 

@@ -1,4 +1,4 @@
-"""`raggrpo status`: where a local job stands, from its folder."""
+"""`raggrpo status`: show a local job's status, read from its folder."""
 
 import json
 from pathlib import Path

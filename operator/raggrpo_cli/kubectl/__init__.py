@@ -1,1 +1,1 @@
-"""`kubectl raggrpo`: the verbs of a job in a cluster, with the caller's own rights."""
+"""`kubectl raggrpo`: inspect jobs in a cluster. Uses only the caller's own rights."""

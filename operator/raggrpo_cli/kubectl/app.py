@@ -1,4 +1,4 @@
-"""The command when it is called as a kubectl plugin: registers one function per verb."""
+"""The command as a kubectl plugin: registers one function per verb."""
 
 import typer
 
@@ -14,4 +14,4 @@ for _verb in (status, logs, plan, diff):
 
 @app.callback()
 def _main() -> None:
-    """Look at retrieval-augmented GRPO jobs in a cluster, with your own rights."""
+    """Inspect retrieval-augmented GRPO jobs in a cluster, with your own rights."""

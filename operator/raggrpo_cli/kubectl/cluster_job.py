@@ -1,4 +1,4 @@
-"""Reaches a cluster for a command and reads a job there; every trouble becomes one line."""
+"""Connects a command to a cluster and reads jobs there; every error becomes one line."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ from raggrpo_operator.kube.client import DEPLOYMENTS, JOBS, Manifest
 from raggrpo_operator.kube.user_client import NoCluster, UserClient, connect_as_user
 
 TROUBLE = 1
-"""Exit code when the cluster cannot answer; what the caller can mend is CONFIG_ERROR."""
+"""Exit code for cluster errors; mistakes that the caller can fix exit with CONFIG_ERROR."""
 INTERRUPTED = 130
 OPERATOR_LABELS = "app.kubernetes.io/name=raggrpo-operator"
 IMAGE_VARIABLE = "RAGGRPO_TRAINER_IMAGE"
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 def in_cluster(
     kubeconfig: str, context: str, work: Callable[[UserClient], Awaitable[Result]]
 ) -> Result:
-    """Return what `work` does with the cluster, or end the command with what went wrong."""
+    """Return the result of `work` in the cluster, or exit saying what went wrong."""
     try:
         return asyncio.run(_connected(kubeconfig, context, work))
     except NoCluster as reason:
@@ -46,7 +46,7 @@ def in_cluster(
 
 
 async def the_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
-    """Return a job of the cluster, or end the command with what to do."""
+    """Return a job in the cluster, or exit with a remedy."""
     namespace = namespace or client.namespace
     try:
         return parsed(await client.get(JOBS, namespace, name))
@@ -59,7 +59,7 @@ async def the_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
 
 
 def parsed(raw: Manifest) -> RagGrpoJob:
-    """Return a job as the cluster holds it."""
+    """Return a job parsed from the cluster's object, or exit."""
     job = parse_job(raw)
     if isinstance(job, RagGrpoJob):
         return job
@@ -71,7 +71,7 @@ def parsed(raw: Manifest) -> RagGrpoJob:
 
 
 async def require_crd(client: UserClient) -> None:
-    """End the command when the cluster does not know our kind."""
+    """Exit if the cluster does not know our kind."""
     try:
         await client.document(f"/apis/{names.API_VERSION}")
     except NotFound:
@@ -79,7 +79,7 @@ async def require_crd(client: UserClient) -> None:
 
 
 def refuse_unknown_kind(client: UserClient) -> NoReturn:
-    """End the command: the operator's chart is not installed."""
+    """Exit saying that the operator's chart is not installed."""
     refuse(
         f"the cluster at {client.host} knows no {names.KIND}: install the operator "
         "(helm upgrade --install raggrpo-operator helm/raggrpo-operator) or choose another "
@@ -88,10 +88,10 @@ def refuse_unknown_kind(client: UserClient) -> NoReturn:
 
 
 async def default_image(client: UserClient) -> str:
-    """Return the trainer image that the operator gives jobs without one.
+    """Return the image that the operator uses for jobs that name none.
 
     Raises:
-        OperatorError: It cannot be read with the caller's rights, or there is no operator.
+        OperatorError: The caller may not read it, or there is no operator.
 
     """
     found = await client.find(DEPLOYMENTS, "", labels=OPERATOR_LABELS)
@@ -107,7 +107,7 @@ async def _connected(
 ) -> Result:
     task = asyncio.current_task()
     assert task is not None
-    # As Ctrl-C does: what was begun in the cluster is taken back before the process ends.
+    # Like Ctrl-C: what was started in the cluster is cleaned up before the process ends.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     client = await connect_as_user(kubeconfig, context)
     try:

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo diff A[@N] [B[@M]]`: what two attempts were configured differently (A16)."""
+"""`kubectl raggrpo diff A[@N] [B[@M]]`: how the configurations of two attempts differ."""
 
 import json
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo logs NAME`: the driver's output of an attempt, from the head or the volume."""
+"""`kubectl raggrpo logs NAME`: an attempt's driver output, from the head or the volume."""
 
 import sys
 from typing import Annotated
@@ -23,11 +23,11 @@ from .reader import reader
 
 HEAD = "ray-head"
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
-"""Conditions that say why nothing has begun, the plainest first."""
+"""Conditions that say why nothing has started, the most direct first."""
 DRIVER = ENTRYPOINT.removeprefix("exec ")
 NO_LOG = 3
 # $1: Ray's own file on a head, $2: the copies on the volume, $3: attempt, $4: follow or not.
-# A driver that has ended writes no more, so tail ends with it.
+# tail exits with the driver, which is the only writer.
 READ = f"""
 for log in "$1" "$2/$3/{names.DRIVER_LOG}"; do
     [ -r "$log" ] || continue
@@ -65,7 +65,7 @@ def logs(
 
 
 def _number(job: RagGrpoJob, asked: int) -> int:
-    """Return the attempt that is meant; one that has not been submitted has no log yet."""
+    """Return the attempt to show, or exit if it has not been submitted and so has no log."""
     newest, name = job.status.attempt, job.metadata.name
     if not 0 <= asked <= max(1, newest):
         refuse(f"--attempt {asked}: job {name} has attempts 1 to {newest}")
@@ -87,13 +87,13 @@ def _command(job: RagGrpoJob, number: int, follow: bool) -> list[str]:
     log_dir = resolve(job, job.status.preflight.known_facts).spec.monitoring.log_dir
     live = f"/tmp/ray/{names.ray_driver_log(submission)}"
     kept = f"{log_dir}/{names.ATTEMPTS_DIR}"
-    is_newest = number == job.status.attempt  # only its driver can still write
+    is_newest = number == job.status.attempt  # only its driver can still be writing
     mode = "follow" if follow and is_newest else ""
     return ["sh", "-c", READ, "logs", live, kept, str(number), mode]
 
 
 async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> Ended:
-    """Run it in the head, which has everything, or in a pod made for it."""
+    """Run the command in the head, which has all logs, or else in a temporary reader pod."""
     namespace = job.metadata.namespace
     head = await _running_head(client, job)
     if head:
@@ -129,7 +129,7 @@ def _print(output: bytes) -> None:
 
 
 def _others(ended: Ended) -> str:
-    """Return which attempts left something, or why that cannot be told."""
+    """Return which attempts left records, or why they cannot be listed."""
     left = ended.errors.split("\n")
     if left[0].startswith("ls:"):
         return f": {left[0].removeprefix('ls: ')}"

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo plan`: what a job of the cluster, or a file for it, amounts to there."""
+"""`kubectl raggrpo plan`: what a job, in the cluster or in a file, resolves to there."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +30,7 @@ def plan(
     kubeconfig: Kubeconfig = "",
     manifests: Manifests = False,
 ) -> None:
-    """Show what a job amounts to: values with origin, sizing, warnings, image; or manifests."""
+    """Show what a job resolves to: values with origin, sizing, warnings, image; or manifests."""
     if bool(name) == (file is not None):
         refuse("name one job: NAME of one in the cluster, or -f JOB.yaml")
     of_file = given_job(file) if file is not None else None
@@ -53,7 +53,7 @@ def plan(
 
 
 async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:
-    """Return the image, empty where it cannot be read, and what there is to say of it."""
+    """Return the image, or "" if it cannot be read, and a remark about it."""
     if job.spec.image:
         return job.spec.image, ""
     try:

@@ -1,4 +1,4 @@
-"""A short-lived pod that reads a job's volumes: made, waited for, and deleted in every case."""
+"""A short-lived pod that reads a job's volumes: created, awaited and always deleted."""
 
 import asyncio
 import uuid
@@ -19,17 +19,17 @@ CORE_EVENTS = Resource("v1", "events")
 
 @asynccontextmanager
 async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterator[str]:
-    """Yield the name of a running pod with the job's volumes; it is gone afterwards.
+    """Yield the name of a running pod with the job's volumes; delete it afterwards.
 
     Raises:
-        OperatorError: It may not be made or does not start; the message says why.
+        OperatorError: It cannot be created or does not start; the message says why.
 
     """
     about = job.metadata
     name = f"{about.name}-reader-{uuid.uuid4().hex[:5]}"
     creating = asyncio.ensure_future(client.create(render_reader_pod(job, name, image)))
     try:
-        # Shielded: when Ctrl-C comes now, the pod must be known to be deleted.
+        # Shielded: even on Ctrl-C we need the created pod, to be able to delete it.
         await asyncio.shield(creating)
         await _until_running(client, about.namespace, name)
         yield name
@@ -59,7 +59,7 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
 
 
 async def _warning_about(client: UserClient, pod: Manifest) -> str:
-    """Return what the cluster warned of; a volume that cannot be mounted stands only there."""
+    """Return the pod's first Warning event; mount failures are reported only there."""
     about = pod["metadata"]
     try:
         events = await client.find(

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo status [NAME]`: a list of jobs, or one with attempts, conditions and sizing."""
+"""`kubectl raggrpo status [NAME]`: all jobs, or one with attempts, conditions and sizing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -48,14 +48,14 @@ def status(
 
 
 def one(job: RagGrpoJob) -> str:
-    """Return the lines of one job."""
+    """Return the full status of one job."""
     about = job.metadata
     heading = labelled("job", f"{about.namespace}/{about.name}, preset {job.spec.preset}", WIDTH)
     return "\n".join([*heading, render_status(job.status, WIDTH).rstrip()])
 
 
 def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
-    """Return one line for each job, at most 100 columns wide."""
+    """Return one line per job, at most 100 columns wide."""
     return "\n".join(_row(cells) for cells in (HEADINGS, *(_cells(job, now) for job in jobs)))
 
 
@@ -78,12 +78,12 @@ def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:
 
 
 def _row(cells: Iterable[str]) -> str:
-    """Return the cells in columns; only a name or a step count may be longer than its column."""
+    """Return the cells in columns; only a name or a step count may exceed its column."""
     return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip()
 
 
 def _age(seconds: float) -> str:
-    """Return a time as kubectl shows it: its largest unit."""
+    """Return an age as kubectl shows it: in its largest unit."""
     for unit, length in (("d", DAY), ("h", HOUR), ("m", MINUTE)):
         if seconds >= length:
             return f"{seconds // length:.0f}{unit}"
