@@ -1,1 +1,1 @@
-"""The Kubernetes API as this project uses it: clients, cached objects, what a pod tells."""
+"""Kubernetes API access: clients, cached objects, the Lease, and evidence read from pods."""

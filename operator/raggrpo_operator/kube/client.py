@@ -1,6 +1,6 @@
 """`KubeClient`: the few verbs of the Kubernetes API that the operator uses, on plain dicts.
 
-The only module that imports the Kubernetes client; every answer is judged once, here.
+HTTP statuses are turned into OperatorErrors here and nowhere else.
 """
 
 import json
@@ -33,13 +33,13 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 4
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object as the API's addresses name it."""
+    """A kind of object as named in API paths."""
 
     api_version: str
     plural: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the address of an object, or of all in the namespace (empty: everywhere)."""
+        """Return the path of an object, or of all in the namespace (empty: all namespaces)."""
         prefix = "/apis" if "/" in self.api_version else "/api"
         scope = f"namespaces/{namespace}" if namespace else ""
         parts = (prefix, self.api_version, scope, self.plural, name, subresource)
@@ -72,44 +72,44 @@ BY_KIND: Mapping[tuple[str, str], Resource] = {
 
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:
-    """Return the resource that serves the kind of this object."""
+    """Return the resource of this object's kind."""
     return BY_KIND[manifest["apiVersion"], manifest["kind"]]
 
 
 class KubeClient(Protocol):
-    """The verbs; every one raises OperatorError or one of its kinds."""
+    """The API verbs; each raises OperatorError or a subclass."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Manifest:
-        """Return the object; NotFound when there is none."""
+        """Return the object. Raises NotFound if there is none."""
         ...
 
     async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return all objects; an empty namespace means everywhere."""
+        """Return all objects; an empty namespace means all namespaces."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object; Conflict when one of this name exists."""
+        """Create the object. Raises Conflict if one of this name exists."""
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Apply our fields (server-side, forced); Conflict when its resourceVersion is old."""
+        """Apply our fields (server-side, forced). Raises Conflict if resourceVersion is stale."""
         ...
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Apply our fields of the status; Conflict when its resourceVersion is old."""
+        """Apply our status fields. Raises Conflict if resourceVersion is stale."""
         ...
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete exactly this object; NotFound or Conflict when it is another one now."""
+        """Delete the object with this uid. Raises NotFound or Conflict if it no longer exists."""
         ...
 
     async def document(self, path: str) -> Manifest:
-        """Return what the API server says about itself at this address."""
+        """Return the API server's own document at this path."""
         ...
 
 
 CallObserver = Callable[[str, int, float], None]
-"""Is told (method, HTTP status or 0, seconds) of every call."""
+"""Called with (method, HTTP status or 0, seconds) after every call."""
 
 
 class ApiServer:
@@ -139,7 +139,7 @@ class ApiServer:
             query = {**query, "continue": following}
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object; fields that the server does not know are refused, not dropped."""
+        """Create the object; fields unknown to the server are rejected, not dropped."""
         path = resource_of(manifest).path(manifest["metadata"]["namespace"])
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return await self._call("POST", path, body=manifest, query=query)
@@ -149,11 +149,11 @@ class ApiServer:
         return await self._apply(manifest, "")
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Apply our fields of the status."""
+        """Apply our status fields."""
         return await self._apply(manifest, "status")
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete exactly this object, and in the background what it owns."""
+        """Delete the object with this uid and, in the background, everything it owns."""
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -163,7 +163,7 @@ class ApiServer:
         await self._call("DELETE", resource.path(namespace, name), body=body)
 
     async def document(self, path: str) -> Manifest:
-        """Return what the API server says about itself at this address."""
+        """Return the API server's own document at this path."""
         return await self._call("GET", path)
 
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
@@ -205,7 +205,7 @@ class ApiServer:
 
 
 def judged(status: int, call: str, text: bytes) -> OperatorError:
-    """Return the trouble that an HTTP status of the API server means."""
+    """Return the OperatorError for an HTTP status from the API server."""
     message = f"{call}: HTTP {status} {_message(text)}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessRefused(message)
@@ -226,7 +226,7 @@ def _message(text: bytes) -> str:
 
 
 async def connect(told: CallObserver = lambda *_: None) -> ApiServer:
-    """Return a client of the cluster of $KUBECONFIG, else of the pod's own cluster."""
+    """Return a client for the cluster in $KUBECONFIG, else for the pod's own cluster."""
     configuration = Configuration()
     if os.environ.get("KUBECONFIG"):
         await config.load_kube_config(client_configuration=configuration)

@@ -1,4 +1,4 @@
-"""What the operator has seen of the cluster: objects by the job they belong to. Holds no client."""
+"""What the operator has seen of the cluster: objects grouped by job. Must not call the API."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from raggrpo_api import names
 from .client import Manifest
 
 RAY_CLUSTER_LABEL = "ray.io/cluster"
-"""With the RayCluster's name on every pod that KubeRay makes."""
+"""Holds the RayCluster's name on every pod that KubeRay creates."""
 
 
 class JobKey(NamedTuple):
-    """Which job."""
+    """Identifies a job."""
 
     namespace: str
     name: str
@@ -27,7 +27,7 @@ ByJob = Mapping[JobKey, Collection[Manifest]]
 
 @dataclass(slots=True)
 class ClusterObjects:
-    """Live views of the informer's caches, one per kind; empty until they are filled."""
+    """Live views of the informer's caches, one per kind; empty until the caches are filled."""
 
     jobs: ByJob = field(default_factory=dict)
     ray_clusters: ByJob = field(default_factory=dict)
@@ -37,28 +37,28 @@ class ClusterObjects:
 
 
 def job_key_of(child: Mapping[str, Any]) -> JobKey:
-    """Return the job of one of our objects, by its label."""
+    """Return the job that one of our objects belongs to, by label."""
     about = child["metadata"]
     return JobKey(about["namespace"], about.get("labels", {}).get(names.LABEL_JOB, ""))
 
 
 def owned_by(uid: str, objects: Collection[Manifest]) -> list[Manifest]:
-    """Return those objects that belong to this very job, not to a deleted one of its name."""
+    """Return the objects owned by this very job, not by a deleted one of the same name."""
     return [each for each in objects if uid in owner_uids(each)]
 
 
 def owner_uids(child: Mapping[str, Any]) -> list[str]:
-    """Return the uids of the owners of an object."""
+    """Return the uids of an object's owners."""
     return [owner["uid"] for owner in child["metadata"].get("ownerReferences", [])]
 
 
 def is_going(thing: Mapping[str, Any]) -> bool:
-    """Tell whether an object is being deleted."""
+    """Return whether an object is being deleted."""
     return bool(thing["metadata"].get("deletionTimestamp"))
 
 
 def condition_of(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return a condition of an object's status, empty when it has none of this type."""
+    """Return the condition of this type from an object's status, empty if there is none."""
     for condition in thing.get("status", {}).get("conditions", []):
         if condition["type"] == kind:
             found: Mapping[str, Any] = condition

@@ -1,7 +1,7 @@
-"""`Lease`: which replica works, by a Lease object. Clocks of different machines are not compared.
+"""`Lease`: leader election by a Lease object. Must not compare clocks of different machines.
 
-A leader that cannot renew stops before another one may begin: renewal gives up after
-RENEW_SECONDS, which is less than DURATION_SECONDS.
+A leader that cannot renew stops before another may take over: it gives up after RENEW_SECONDS,
+which is less than DURATION_SECONDS.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from .client import LEASES, KubeClient, Manifest
 log = logging.getLogger(__name__)
 
 DURATION_SECONDS = 15
-"""How long a Lease that is not renewed keeps others out."""
+"""How long a Lease that is not renewed blocks other replicas."""
 RENEW_SECONDS = 10.0
-"""How long a leader tries to renew."""
+"""How long a leader keeps trying to renew before it gives up."""
 RETRY_SECONDS = 2.0
 
 
 class Lease:
-    """The Lease as one replica sees it. `clock` is monotonic, in seconds."""
+    """The Lease as seen by one replica. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Lease:
         self._seen_at = float("-inf")
 
     async def acquire(self) -> None:
-        """Return as soon as this replica leads."""
+        """Wait until this replica is the leader."""
         while True:
             try:
                 if await self._take():
@@ -52,7 +52,7 @@ class Lease:
             await self._sleep(RETRY_SECONDS)
 
     async def keep(self) -> None:
-        """Renew; return when this replica leads no longer."""
+        """Keep renewing; return when this replica is no longer the leader."""
         renewed = self._clock()
         while True:
             await self._sleep(RETRY_SECONDS)
@@ -70,13 +70,13 @@ class Lease:
                     return
 
     async def release(self) -> None:
-        """Let another replica begin at once."""
+        """Give up the Lease, so that another replica can take over at once."""
         lease = await self._client.get(LEASES, self._namespace, self._name)
         if lease["spec"].get("holderIdentity") == self._identity:
             await self._client.apply(self._lease(lease, holder=""))
 
     async def _take(self) -> bool:
-        """Acquire or renew; False while somebody else leads."""
+        """Acquire or renew; return False while another replica leads."""
         try:
             lease = await self._client.get(LEASES, self._namespace, self._name)
         except NotFound:

@@ -1,4 +1,4 @@
-"""What a pod gives away about a loss or a start that fails. Pure: a pod in, evidence out."""
+"""Evidence in a pod's manifest of its loss or of a failure to start. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Pod = Mapping[str, Any]
 
 
 class Weight(IntEnum):
-    """How much a piece of evidence explains; the heavier one is told."""
+    """How much a piece of evidence explains; the heaviest is reported."""
 
     DELETED = 1
     ENDED = 2
@@ -26,7 +26,7 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A pod, or its main container, that is gone."""
+    """The loss of a pod or of its main container."""
 
     pod: str
     uid: str
@@ -36,7 +36,7 @@ class Loss:
     time: datetime
     weight: Weight
     node: str = ""
-    """Where it failed; empty when that says nothing against the node."""
+    """The node it failed on; empty if the node is not to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StartProblem:
     uid: str
     message: str
     is_final: bool
-    """Waiting does not mend it: somebody has to change something."""
+    """Waiting will not help: somebody has to change something."""
 
 
 CANNOT_START = frozenset(
@@ -73,14 +73,14 @@ OUT_OF_MEMORY = "OOMKilled"
 
 
 def is_head(pod: Pod) -> bool:
-    """Tell whether the pod is the head of a Ray cluster, as KubeRay labels it."""
+    """Return whether KubeRay labelled the pod as the head of a Ray cluster."""
     return bool(pod["metadata"].get("labels", {}).get("ray.io/node-type") == "head")
 
 
 def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
-    """Return why this pod of a Ray cluster is lost, None while it is not.
+    """Return why this pod of a Ray cluster is lost, or None if it is not.
 
-    `now` dates a deletion, which carries no time of its own.
+    `now` is used where the evidence has no time of its own, as with a deletion.
     """
     if (found := _out_of_memory(pod)) or (found := _disrupted(pod, now)):
         return found
@@ -92,16 +92,16 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
 
 
 def start_problem(pod: Pod) -> StartProblem | None:
-    """Return why this pod does not start, in the pod's own words; None when nothing is wrong."""
+    """Return why this pod does not start, quoting its status; None if nothing is wrong."""
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
         waiting = status.get("state", {}).get("waiting", {})
         if waiting.get("reason") in CANNOT_START:
             words = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
-            return StartProblem(*_who(pod), _told(pod, words), is_final=True)
+            return StartProblem(*_name_and_uid(pod), _message(pod, words), is_final=True)
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         words = f"{scheduled.get('reason', 'Pending')}: {scheduled.get('message', '')}"
-        return StartProblem(*_who(pod), _told(pod, words), is_final=False)
+        return StartProblem(*_name_and_uid(pod), _message(pod, words), is_final=False)
     return None
 
 
@@ -132,8 +132,8 @@ def _disrupted(pod: Pod, now: datetime) -> Loss | None:
 
 
 def _ended(pod: Pod, now: datetime) -> Loss | None:
-    """Return the end of the main container, which a restart in place does not undo."""
-    if is_going(pod):  # its containers end because it is deleted
+    """Return the loss of the main container; a restart in place does not undo it."""
+    if is_going(pod):  # its containers end because it is being deleted
         return None
     ends = list(_ends(pod))
     if ends:
@@ -152,7 +152,7 @@ def _plain_cause(pod: Pod) -> Cause:
 
 
 def _ends(pod: Pod) -> Iterator[Mapping[str, Any]]:
-    """Yield how the main container (Ray's, the first) ended, the newest end first."""
+    """Yield how the main container (the first, Ray's) ended, most recent first."""
     for status in _statuses(pod, "containerStatuses")[:1]:
         for state in ("state", "lastState"):
             if ended := status.get(state, {}).get("terminated"):
@@ -174,17 +174,17 @@ def _memory_limit(pod: Pod) -> str:
 
 
 def _loss(pod: Pod, cause: Cause, words: str, time: datetime, weight: Weight) -> Loss:
-    name, uid = _who(pod)
+    name, uid = _name_and_uid(pod)
     is_nodes_fault = cause is Cause.NODE_LOST or weight is Weight.ENDED
     node = pod.get("spec", {}).get("nodeName", "") if is_nodes_fault else ""
-    return Loss(name, uid, is_head(pod), cause, _told(pod, words), time, weight, node)
+    return Loss(name, uid, is_head(pod), cause, _message(pod, words), time, weight, node)
 
 
-def _who(pod: Pod) -> tuple[str, str]:
+def _name_and_uid(pod: Pod) -> tuple[str, str]:
     return pod["metadata"]["name"], pod["metadata"]["uid"]
 
 
-def _told(pod: Pod, words: str) -> str:
+def _message(pod: Pod, words: str) -> str:
     about = pod["metadata"]
     role = about.get("labels", {}).get(names.LABEL_ROLE, "pod")
     node = pod.get("spec", {}).get("nodeName")

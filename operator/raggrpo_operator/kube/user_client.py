@@ -1,4 +1,4 @@
-"""The API server as a person reaches it: by a kubeconfig and with that person's own rights."""
+"""Access to the API server for a person: through a kubeconfig, with that person's own rights."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,36 +17,36 @@ from raggrpo_operator.errors import TransientError
 from .client import PODS, ApiServer, Manifest, Resource, judged
 
 HEARTBEAT_SECONDS = 30.0
-"""A connection whose other end is gone is noticed within this time."""
+"""A dead connection is detected within this time."""
 
 
 class NoCluster(Exception):
-    """The kubeconfig names no cluster that can be used; the message says what to do."""
+    """The kubeconfig names no usable cluster; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command in a container ended."""
+    """The result of a command run in a container."""
 
     exit_code: int
     errors: str
-    """What it wrote to standard error."""
+    """Its standard error."""
 
 
 class UserClient(ApiServer):
-    """What a person may do beside the operator's verbs."""
+    """The operator's verbs plus those that only people use."""
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
         super().__init__(ApiClient(configuration))
         self._configuration = configuration
         self.host: str = configuration.host
         self.namespace = namespace
-        """Of the kubeconfig's context."""
+        """Default namespace of the kubeconfig's context."""
 
     async def find(
         self, resource: Resource, namespace: str, *, labels: str = "", fields: str = ""
     ) -> list[Manifest]:
-        """Return the objects that both selectors choose; an empty namespace means everywhere."""
+        """Return the objects that match both selectors; an empty namespace means all."""
         query = {"labelSelector": labels, "fieldSelector": fields}
         page = await self._call("GET", resource.path(namespace), query=query)
         found: list[Manifest] = page["items"]
@@ -60,10 +60,10 @@ class UserClient(ApiServer):
         command: Sequence[str],
         told: Callable[[bytes], None],
     ) -> Ended:
-        """Run a command in a container; `told` gets its output while it runs.
+        """Run a command in a container; `told` receives its output while it runs.
 
         Raises:
-            OperatorError: It could not be started, or the connection ended before it did.
+            OperatorError: It could not be started, or the connection broke before it ended.
 
         """
         path = PODS.path(namespace, pod, "exec")
@@ -95,7 +95,7 @@ class UserClient(ApiServer):
 
 
 async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient:
-    """Return a client for a kubeconfig and its context; where empty, as kubectl chooses.
+    """Return a client for a kubeconfig and context; if empty, use kubectl's defaults.
 
     Raises:
         NoCluster: There is no such file or context, or it cannot be used.
@@ -104,7 +104,7 @@ async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient
     there = _files(kubeconfig)
     configuration = Configuration()
     try:
-        # Not persisted: looking at a job changes no file of the user.
+        # Not persisted: inspecting a job must not change the user's files.
         loader = await load_kube_config(
             os.pathsep.join(there),
             context=context or None,
