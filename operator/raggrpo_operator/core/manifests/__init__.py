@@ -1,1 +1,1 @@
-"""What the operator creates in a cluster: one module per kind, dict literals, no client."""
+"""The objects that the operator creates in a cluster: dict literals. Must not use a client."""

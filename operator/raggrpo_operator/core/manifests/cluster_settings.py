@@ -1,18 +1,18 @@
-"""What one installation of the operator decides for all jobs. Reads no environment itself."""
+"""Settings of one operator installation for all jobs. Must not read the environment."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Settings that reach manifests."""
+    """Settings that end up in manifests."""
 
     trainer_image: str
-    """Image of jobs that name none."""
+    """Image for jobs that name none."""
     operator_namespace: str
-    """Where the operator's pods run; a NetworkPolicy lets them in."""
+    """Namespace of the operator's pods; a job's NetworkPolicy lets them in."""
     token_key_id: str
-    """Name of the installation key that new tokens are made with."""
+    """Name of the installation key that new tokens are derived from."""
     operator_labels: dict[str, str] = field(
         default_factory=lambda: {"app.kubernetes.io/name": "raggrpo-operator"}
     )
@@ -23,8 +23,8 @@ class ClusterSettings:
     service_account: str = "default"
     """Service account of a job's pods; its token is never mounted."""
     ray_version: str = "2.60.0"
-    """Ray in the trainer image, until preflight has read it."""
+    """Ray version assumed for the trainer image until preflight has read it."""
     scratch_size: str = "50Gi"
-    """Limit of /tmp: staged data, Ray's logs and spilled objects."""
+    """Size limit of /tmp: staged data, Ray's logs and spilled objects."""
     home_size: str = "10Gi"
-    """Limit of the home folder: caches."""
+    """Size limit of the home folder: caches."""

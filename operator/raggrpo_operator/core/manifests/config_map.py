@@ -1,4 +1,4 @@
-"""The record of one attempt's configuration. Nothing reads it: the submission carries its own."""
+"""The record of an attempt's configuration, for people: the attempt gets its own copy."""
 
 import json
 

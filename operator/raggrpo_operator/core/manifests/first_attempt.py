@@ -1,4 +1,4 @@
-"""All that a job's first attempt creates in a cluster, but for its token's Secret."""
+"""Everything that a job's first attempt creates in a cluster, except the token's Secret."""
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
@@ -19,7 +19,7 @@ from .retriever import render_retriever
 def render_first_attempt(
     job: RagGrpoJob, resolved: Resolved, settings: ClusterSettings, facts: Facts | None = None
 ) -> dict[str, Manifest]:
-    """Return the manifests by what they are, in the order of their creation."""
+    """Return the manifests by purpose, in order of creation."""
     sizing = size(resolved.spec, facts)
     config = trainer_config(job, resolved, number=1, facts=facts)
     found = {

@@ -1,4 +1,4 @@
-"""Metadata of everything the operator creates: owner, labels. Deletion is left to the owner."""
+"""Metadata of everything the operator creates: owner and labels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ def child_metadata(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Return the metadata of an object that ends with its job."""
+    """Return the metadata of an object that is deleted with its job."""
     metadata: Manifest = {
         "name": name,
         "namespace": job.metadata.namespace,
@@ -27,7 +27,7 @@ def child_metadata(
 
 
 def child_labels(job: RagGrpoJob) -> dict[str, str]:
-    """Return the labels that objects and pods of a job share; selectors use the last one."""
+    """Return the labels shared by all objects and pods of a job; selectors use the last one."""
     return {
         "app.kubernetes.io/part-of": "raggrpo",
         "app.kubernetes.io/instance": job.metadata.name,
@@ -37,7 +37,7 @@ def child_labels(job: RagGrpoJob) -> dict[str, str]:
 
 
 def owner_reference(job: RagGrpoJob) -> Manifest:
-    """Return the reference that garbage collection follows; it never holds up a deletion."""
+    """Return the reference used by garbage collection; it never blocks the owner's deletion."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,

@@ -1,6 +1,6 @@
 """Who may reach a job's pods: each other, the operator, and scrapers on the metrics port.
 
-Whoever reaches Ray's ports runs code in the pods, so Ray's token guards them as well.
+Anyone who can reach Ray's ports can run code in the pods, so they are also guarded by Ray's token.
 """
 
 from raggrpo_api import names
@@ -13,7 +13,7 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
 def render_network_policy(job: RagGrpoJob, settings: ClusterSettings) -> Manifest:
-    """Return the policy for all pods of the job; what they call is not limited."""
+    """Return the policy for all pods of the job; outgoing traffic is not restricted."""
     own_pods = {"matchLabels": {names.LABEL_JOB: job.metadata.name}}
     ingress: list[Manifest] = [
         {"from": [{"podSelector": own_pods}]},

@@ -1,6 +1,6 @@
 """What all pods of a job share: security, volumes, environment, scratch space, placement.
 
-Every pod is admitted by Pod Security `restricted`; a job can add nothing that would change that.
+Every pod meets Pod Security `restricted`, and nothing in a job's spec can change that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def trainer_image(job: RagGrpoJob, settings: ClusterSettings) -> str:
 
 
 def pod_labels(job: RagGrpoJob, role: PodRole) -> dict[str, str]:
-    """Return the labels of a pod."""
+    """Return the labels of a pod with this role."""
     return child_labels(job) | {
         "app.kubernetes.io/component": str(role),
         names.LABEL_ROLE: str(role),
@@ -40,7 +40,7 @@ def pod_spec(
     sizing: PodSizing,
     with_reward_code: bool = False,
 ) -> Manifest:
-    """Return a pod around one container; what it may do is the same for all roles."""
+    """Return the spec of a pod with one container; permissions are the same for all roles."""
     spec, scheduling = job.spec, job.spec.scheduling
     volumes = _scratch(settings) + _claims(spec) + _shm(sizing)
     if with_reward_code and spec.reward.code_from.config_map:
@@ -81,7 +81,7 @@ def container(
     with_reward_code: bool = False,
     read_only_claims: bool = False,
 ) -> Manifest:
-    """Return a container with requests as sized; memory and GPUs are limits too."""
+    """Return a container with the sized requests; memory and GPUs are limits too."""
     spec = job.spec
     mounts = [
         {"name": "tmp", "mountPath": "/tmp"},
@@ -106,7 +106,7 @@ def container(
         "imagePullPolicy": settings.image_pull_policy,
         "env": list(env),
         "resources": {
-            # No CPU limit: throttled ranks keep all others waiting in collectives.
+            # No CPU limit: a throttled rank keeps all others waiting in collectives.
             "requests": {"cpu": sizing.cpu, "memory": sizing.memory} | gpus,
             "limits": {"memory": sizing.memory} | gpus,
         },
@@ -124,9 +124,9 @@ def container(
 def trainer_env(
     spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
 ) -> list[Manifest]:
-    """Return the environment: ours, the job's, and Secrets of endpoint headers where needed.
+    """Return the environment: ours, the job's, and Secrets of endpoint headers if needed.
 
-    The job's variables win over ours but for reserved names, which the rules refuse.
+    The job's variables override ours, except for reserved names, which the rules reject.
     """
     env = {variable["name"]: variable for variable in plain_env(own)}
     if with_code and spec.reward.code_from.config_map:
@@ -138,7 +138,7 @@ def trainer_env(
 
 
 def plain_env(own: Mapping[str, str]) -> list[Manifest]:
-    """Return the environment of a process that needs none of the job's variables."""
+    """Return the environment of a process that uses none of the job's variables."""
     values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
     return [{"name": name, "value": value} for name, value in values.items()]
 
@@ -169,7 +169,7 @@ def _from_secret(name: str, reference: SecretKeyRef) -> Manifest:
 
 
 def _claim(name: str) -> str:
-    """Return the name of a claim's volume; the prefix keeps it apart from our own."""
+    """Return the name of a claim's volume; the prefix avoids clashes with our own volumes."""
     return f"claim-{name}"
 
 
@@ -198,16 +198,16 @@ def _claims(spec: JobSpec) -> list[Manifest]:
 
 
 def _shm(sizing: PodSizing) -> list[Manifest]:
-    """Return our own /dev/shm: KubeRay's has the whole memory limit as its size."""
+    """Return our own /dev/shm: KubeRay's would be as large as the whole memory limit."""
     if not sizing.shm:
         return []
     return [{"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": sizing.shm}}]
 
 
 def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
-    """Return the job's tolerations, and that of GPU nodes' usual taint where pods may land there.
+    """Return the job's tolerations, plus the usual GPU taint's for pods that may need GPU nodes.
 
-    A node selector can bind all pods of a GPU job to such nodes, the head and preflight too.
+    A node selector can pin all pods of a GPU job to GPU nodes, even the head and preflight.
     """
     given = [_toleration(each) for each in spec.scheduling.tolerations]
     bound = spec.resources.device is Device.GPU and spec.scheduling.node_selector

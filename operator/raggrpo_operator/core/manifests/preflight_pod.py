@@ -1,4 +1,4 @@
-"""The preflight pod: checks and facts before any GPU is taken; its result is its last message."""
+"""The preflight pod: runs before any GPU is allocated; its termination message is the result."""
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
@@ -11,7 +11,7 @@ from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
 TERMINATION_LOG = "/dev/termination-log"
-"""Kubernetes keeps 4,096 bytes of it in the pod's status."""
+"""Kubernetes keeps 4,096 bytes of this file in the pod's status."""
 
 
 def render_preflight_pod(
@@ -22,7 +22,7 @@ def render_preflight_pod(
     spec_hash: str,
     sizing: Sizing,
 ) -> Manifest:
-    """Return the pod that judges the spec with this hash; it asks for no GPU."""
+    """Return the pod that checks the spec with this hash; it requests no GPU."""
     sized = pod(sizing, PodRole.PREFLIGHT)
     own = {
         names.ENV_CONFIG: config.to_json(),
@@ -34,7 +34,7 @@ def render_preflight_pod(
     ) | {
         "command": ["python", "-m", "raggrpo_trainer.preflight"],
         "terminationMessagePath": TERMINATION_LOG,
-        # A check that crashed leaves the end of its log as the reason.
+        # If a check crashes, the end of the log becomes the message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     metadata = child_metadata(

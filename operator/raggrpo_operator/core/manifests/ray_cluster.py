@@ -1,7 +1,7 @@
-"""The RayCluster of a job: a head without GPUs that runs the driver, and pods with ranks.
+"""A job's RayCluster: a head without GPUs that runs the driver, and worker pods.
 
-It is created once and never applied again: `workerGroupSpecs` is one atomic list, and applying it
-would take out what a queueing system has put in.
+It is created once and never applied again: `workerGroupSpecs` is an atomic list, so applying it
+would remove what a queueing system has added.
 """
 
 from raggrpo_api import names
@@ -15,9 +15,9 @@ from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
 SPARE_CPUS = 2
-"""Logical CPUs of a worker beside its ranks and engines: Ray's own tasks must find a place."""
+"""Logical CPUs of a worker beyond its ranks and engines, so that Ray's own tasks find room."""
 SHUTDOWN_SECONDS = 15
-"""From the end of the preStop hook's wait for the driver to SIGKILL: for Ray to end in."""
+"""Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
 
 
 def render_ray_cluster(
@@ -28,9 +28,9 @@ def render_ray_cluster(
     sizing: Sizing,
     grace_seconds: int,
 ) -> Manifest:
-    """Return the number-th Ray cluster of the job.
+    """Return the job's Ray cluster with this number.
 
-    `grace_seconds` is the time a driver has to save after SIGTERM; pods get a little more.
+    `grace_seconds` is how long the driver may take to save after SIGTERM; pods get a little more.
     """
     labels = {names.LABEL_CLUSTER: str(number)}
     queue = job.spec.scheduling.queue_name
@@ -61,7 +61,7 @@ def render_ray_cluster(
 
 
 def ray_version(job: RagGrpoJob, settings: ClusterSettings) -> str:
-    """Return the version KubeRay is told: pinned, else read in preflight, else the operator's."""
+    """Return the Ray version for KubeRay: pinned, else preflight's, else the operator's setting."""
     pinned = job.status.pinned.get("rayVersion", "")
     return pinned or job.status.preflight.facts.ray_version or settings.ray_version
 
@@ -132,12 +132,12 @@ def _group(
 
 
 def _end_and_place(job: RagGrpoJob, grace_seconds: int) -> Manifest:
-    """Return how long a pod may take to end, and which nodes it keeps off: they failed before."""
+    """Return a pod's grace period and the node affinity that avoids nodes that failed before."""
     end: Manifest = {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS}
     nodes = avoided_nodes(job.status.restart_state, job.spec.recovery)
     if not nodes:
         return end
-    # By the node's name: its label kubernetes.io/hostname may differ.
+    # By node name: the label kubernetes.io/hostname may differ.
     term = {
         "matchFields": [
             {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes
@@ -150,7 +150,7 @@ def _end_and_place(job: RagGrpoJob, grace_seconds: int) -> Manifest:
 
 
 def _logical_cpus(job: RagGrpoJob, sizing: PodSizing) -> int:
-    """Return what Ray accounts: one per rank and engine that can lie in the pod, and a few."""
+    """Return the CPUs Ray may schedule: one per rank and engine that fits, plus spares."""
     if sizing.role is PodRole.ROLLOUT:
         return 1 + SPARE_CPUS
     resources = job.spec.resources
@@ -163,15 +163,15 @@ def _ray_env(grace_seconds: int) -> dict[str, str]:
     return {
         names.ENV_PROGRESS_PORT: str(names.PROGRESS_PORT),
         "RAY_DEDUP_LOGS": "0",
-        # Read by the process that stops a driver; without it a driver is killed after 3 s.
+        # Read by the process that stops the driver; by default it kills the driver after 3 s.
         "RAY_JOB_STOP_WAIT_TIME_S": str(grace_seconds),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # the default of 15 lets any other process starve ranks
+        "RAY_worker_niceness": "0",  # at the default of 15, any other process can starve ranks
     }
 
 
 def _lifecycle(grace_seconds: int, head: str) -> Manifest:
-    """Return the hook that has the driver save before the pod ends; KubeRay sets FQ_RAY_IP."""
+    """Return the hook that makes the driver save before the pod ends; KubeRay sets FQ_RAY_IP."""
     hook = "exec python -m raggrpo_trainer.pre_stop"
     command = f"{hook} --head {head} --seconds {grace_seconds} --end-ray"
     return {"preStop": {"exec": {"command": ["/bin/sh", "-c", command]}}}

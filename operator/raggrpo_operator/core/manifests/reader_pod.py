@@ -1,4 +1,4 @@
-"""A pod that mounts a job's volumes read-only for a person who wants to read them, and no more."""
+"""A pod that only mounts a job's volumes read-only, so that a person can read them."""
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import PodRole, PodSizing
@@ -8,16 +8,16 @@ from .metadata import Manifest, child_metadata
 from .pods import container, plain_env, pod_spec
 
 READER = "reader"
-"""Name of its container."""
+"""Name of the pod's container."""
 LIFE_SECONDS = 600
-"""After this the pod ends by itself, even if nobody is left to delete it."""
+"""After this time the pod ends by itself, even if nobody is left to delete it."""
 SIZING = PodSizing(role=PodRole.PREFLIGHT, cpu="50m", memory="64Mi")
 
 
 def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
-    """Return the pod; `image` serves a job that names none.
+    """Return the pod; `image` is used if the job names none.
 
-    It carries no job label: the operator must not take its end for a loss.
+    It has no job label, so that the operator does not mistake its end for a loss.
     """
     settings = ClusterSettings(trainer_image=image, operator_namespace="", token_key_id="")
     reading = container(

@@ -1,4 +1,4 @@
-"""A managed retriever: one Deployment and one Service per endpoint (B21)."""
+"""Managed retrievers: one Deployment and one Service per endpoint."""
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
@@ -15,7 +15,7 @@ from .pods import container, plain_env, pod_labels, pod_spec
 def render_retriever(
     job: RagGrpoJob, settings: ClusterSettings, *, endpoint: RetrievalEndpoint, sizing: Sizing
 ) -> tuple[Manifest, Manifest]:
-    """Return Deployment and Service of a managed endpoint. Raises ValueError for another one."""
+    """Return Deployment and Service of a managed endpoint. Raises ValueError for any other."""
     if endpoint.managed is None:
         raise ValueError(f"endpoint {endpoint.name} has a url and is not managed")
     name = names.retriever_name(job.metadata.name, endpoint.name)
@@ -32,7 +32,7 @@ def render_retriever(
     ) | {
         "command": _command(endpoint.managed),
         "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],
-        # The port is open before the index is loaded; only /healthz tells that it is.
+        # The port opens before the index is loaded; only /healthz shows when it is ready.
         "readinessProbe": {
             "httpGet": {"path": "/healthz", "port": "http"},
             "periodSeconds": 5,
@@ -84,7 +84,7 @@ def render_retriever(
 
 
 def with_retriever_urls(job: RagGrpoJob, config: TrainerConfig) -> TrainerConfig:
-    """Return the configuration with the addresses of the job's managed retrievers."""
+    """Return the configuration with the URLs of the job's managed retrievers filled in."""
 
     def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
         if endpoint.managed is None:

@@ -1,6 +1,6 @@
-"""The token of a job's Ray cluster: derived from the installation's key, so nobody reads it back.
+"""The token of a job's Ray cluster, derived from the installation's key so it is never read back.
 
-The operator may create Secrets and do nothing else with them.
+The operator may create Secrets but do nothing else with them.
 """
 
 import base64
@@ -17,7 +17,7 @@ TOKEN_KEY = "auth_token"
 
 
 def job_token(installation_key: bytes, job_uid: str) -> str:
-    """Return the job's token: HMAC-SHA256 of its uid, in hexadecimal digits."""
+    """Return the job's token: HMAC-SHA256 of its uid, in hexadecimal."""
     return hmac.new(installation_key, job_uid.encode(), hashlib.sha256).hexdigest()
 
 
