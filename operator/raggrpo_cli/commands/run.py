@@ -49,8 +49,8 @@ def run(
         before = state.status
         with ProgressDisplay(job.metadata.name) as display:
             supervise(folder, job, state, display.show)
-    except OperatorError as trouble:
-        refuse(str(trouble), FAILED if trouble.retryable else ExitCode.CONFIG_ERROR)
+    except OperatorError as error:
+        refuse(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:
         typer.echo("ended at once, without saving", err=True)
     finally:

@@ -37,10 +37,10 @@ def in_cluster(
         return asyncio.run(_connected(kubeconfig, context, work))
     except NoCluster as reason:
         refuse(str(reason))
-    except AccessRefused as trouble:
-        refuse(f"no rights: {trouble}; ask for them where the cluster is administered", TROUBLE)
-    except OperatorError as trouble:
-        refuse(str(trouble), TROUBLE)
+    except AccessRefused as error:
+        refuse(f"no rights: {error}; ask for them where the cluster is administered", TROUBLE)
+    except OperatorError as error:
+        refuse(str(error), TROUBLE)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(INTERRUPTED) from None
 

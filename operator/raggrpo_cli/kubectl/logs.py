@@ -115,9 +115,9 @@ async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
         return given or job.spec.image
     try:
         return await default_image(client)
-    except OperatorError as trouble:
+    except OperatorError as error:
         refuse(
-            f"the job names no image, and the operator's cannot be read ({trouble}): name one that "
+            f"the job names no image, and the operator's cannot be read ({error}): name one that "
             "has a shell with --image",
             TROUBLE,
         )

@@ -116,7 +116,7 @@ class ApiServer:
     """`KubeClient` over HTTP."""
 
     def __init__(self, api: ApiClient, told: CallObserver = lambda *_: None) -> None:
-        self._api, self._told = api, told
+        self._api, self._observe = api, told
 
     async def close(self) -> None:
         """Close the connections."""
@@ -167,8 +167,8 @@ class ApiServer:
         return await self._call("GET", path)
 
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
-        about = manifest["metadata"]
-        path = resource_of(manifest).path(about["namespace"], about["name"], subresource)
+        metadata = manifest["metadata"]
+        path = resource_of(manifest).path(metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
         return await self._call("PATCH", path, body=manifest, query=query, content=APPLY)
 
@@ -189,7 +189,7 @@ class ApiServer:
             body=body,
             auth_settings=["BearerToken"],
         )
-        begun, status = time.monotonic(), 0
+        started, status = time.monotonic(), 0
         try:
             answer = await self._api.call_api(*prepared, _request_timeout=TIMEOUT_SECONDS)
             status, text = answer.status, await answer.read()
@@ -197,7 +197,7 @@ class ApiServer:
             host = self._api.configuration.host
             raise TransientError(f"{method} {path}: {host} does not answer: {error!r}") from error
         finally:
-            self._told(method, status, time.monotonic() - begun)
+            self._observe(method, status, time.monotonic() - started)
         if status >= 400:
             raise judged(status, f"{method} {path}", text)
         answered: Manifest = json.loads(text)

@@ -38,8 +38,8 @@ class ClusterObjects:
 
 def job_key_of(child: Mapping[str, Any]) -> JobKey:
     """Return the job that one of our objects belongs to, by label."""
-    about = child["metadata"]
-    return JobKey(about["namespace"], about.get("labels", {}).get(names.LABEL_JOB, ""))
+    metadata = child["metadata"]
+    return JobKey(metadata["namespace"], metadata.get("labels", {}).get(names.LABEL_JOB, ""))
 
 
 def owned_by(uid: str, objects: Collection[Manifest]) -> list[Manifest]:

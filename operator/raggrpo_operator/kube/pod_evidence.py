@@ -96,12 +96,12 @@ def start_problem(pod: Pod) -> StartProblem | None:
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
         waiting = status.get("state", {}).get("waiting", {})
         if waiting.get("reason") in CANNOT_START:
-            words = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
-            return StartProblem(*_name_and_uid(pod), _message(pod, words), is_final=True)
+            detail = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
+            return StartProblem(*_name_and_uid(pod), _message(pod, detail), is_final=True)
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        words = f"{scheduled.get('reason', 'Pending')}: {scheduled.get('message', '')}"
-        return StartProblem(*_name_and_uid(pod), _message(pod, words), is_final=False)
+        detail = f"{scheduled.get('reason', 'Pending')}: {scheduled.get('message', '')}"
+        return StartProblem(*_name_and_uid(pod), _message(pod, detail), is_final=False)
     return None
 
 
@@ -109,26 +109,26 @@ def _out_of_memory(pod: Pod) -> Loss | None:
     for ended in _ends(pod):
         if ended.get("reason") == OUT_OF_MEMORY:
             limit = _memory_limit(pod)
-            words = f"ran out of memory (OOMKilled, limit {limit})"
+            detail = f"ran out of memory (OOMKilled, limit {limit})"
             time = parse_timestamp(ended["finishedAt"])
-            return _loss(pod, Cause.HOST_OUT_OF_MEMORY, words, time, Weight.OUT_OF_MEMORY)
+            return _loss(pod, Cause.HOST_OUT_OF_MEMORY, detail, time, Weight.OUT_OF_MEMORY)
     return None
 
 
 def _disrupted(pod: Pod, now: datetime) -> Loss | None:
     status = pod.get("status", {})
-    words = f"{status.get('reason', '')}: {status.get('message', '')}"
+    detail = f"{status.get('reason', '')}: {status.get('message', '')}"
     if status.get("reason") == "Evicted":
         starved = "memory" in status.get("message", "")
         cause = Cause.HOST_OUT_OF_MEMORY if starved else Cause.NODE_LOST
-        return _loss(pod, cause, words, now, Weight.DISRUPTED)
+        return _loss(pod, cause, detail, now, Weight.DISRUPTED)
     disruption = condition_of(pod, "DisruptionTarget")
     cause_of = _DISRUPTIONS.get(disruption.get("reason", ""))
     if disruption.get("status") != "True" or cause_of is None:
         return None
-    words = f"{disruption['reason']}: {disruption.get('message', '')}"
+    detail = f"{disruption['reason']}: {disruption.get('message', '')}"
     time = parse_timestamp(disruption["lastTransitionTime"])
-    return _loss(pod, cause_of, words, time, Weight.DISRUPTED)
+    return _loss(pod, cause_of, detail, time, Weight.DISRUPTED)
 
 
 def _ended(pod: Pod, now: datetime) -> Loss | None:
@@ -137,13 +137,13 @@ def _ended(pod: Pod, now: datetime) -> Loss | None:
         return None
     ends = list(_ends(pod))
     if ends:
-        words = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
+        detail = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
         time = parse_timestamp(ends[0]["finishedAt"]) if ends[0].get("finishedAt") else now
-        return _loss(pod, _plain_cause(pod), words, time, Weight.ENDED)
+        return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
     status = pod.get("status", {})
     if status.get("phase") == "Failed":
-        words = f"failed: {status.get('reason', '')} {status.get('message', '')}"
-        return _loss(pod, _plain_cause(pod), words, now, Weight.ENDED)
+        detail = f"failed: {status.get('reason', '')} {status.get('message', '')}"
+        return _loss(pod, _plain_cause(pod), detail, now, Weight.ENDED)
     return None
 
 
@@ -173,19 +173,19 @@ def _memory_limit(pod: Pod) -> str:
     return str(limits.get("memory", "none"))
 
 
-def _loss(pod: Pod, cause: Cause, words: str, time: datetime, weight: Weight) -> Loss:
+def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -> Loss:
     name, uid = _name_and_uid(pod)
     is_nodes_fault = cause is Cause.NODE_LOST or weight is Weight.ENDED
     node = pod.get("spec", {}).get("nodeName", "") if is_nodes_fault else ""
-    return Loss(name, uid, is_head(pod), cause, _message(pod, words), time, weight, node)
+    return Loss(name, uid, is_head(pod), cause, _message(pod, detail), time, weight, node)
 
 
 def _name_and_uid(pod: Pod) -> tuple[str, str]:
     return pod["metadata"]["name"], pod["metadata"]["uid"]
 
 
-def _message(pod: Pod, words: str) -> str:
-    about = pod["metadata"]
-    role = about.get("labels", {}).get(names.LABEL_ROLE, "pod")
+def _message(pod: Pod, text: str) -> str:
+    metadata = pod["metadata"]
+    role = metadata.get("labels", {}).get(names.LABEL_ROLE, "pod")
     node = pod.get("spec", {}).get("nodeName")
-    return f"{role} pod {about['name']}{f' on node {node}' if node else ''}: {words.strip(' :')}"
+    return f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}: {text.strip(' :')}"

@@ -166,22 +166,22 @@ class Composer:
         self._threads = ThreadPoolExecutor(
             min(config.data.num_workers, MAX_WORKERS, cpus), thread_name_prefix="compose"
         )
-        self._begun: dict[int, Future[ComposedPrompt]] = {}
+        self._started: dict[int, Future[ComposedPrompt]] = {}
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
         """Run `compose` in a thread, or return the result that `begin` started earlier."""
-        begun = self._begun.pop(prompt.index, None)  # present only if no passages are involved
-        return await asyncio.wrap_future(begun or self._submit(prompt, passages, seed))
+        started = self._started.pop(prompt.index, None)  # present only if no passages are involved
+        return await asyncio.wrap_future(started or self._submit(prompt, passages, seed))
 
     def begin(self, upcoming: Sequence[Prompt]) -> None:
         """Start composing these prompts unless they need passages; cancel all others started."""
         if self._config.retrieval.mode is RetrievalMode.PROMPT:
             return
-        begun, self._begun = self._begun, {}
+        previous, self._started = self._started, {}
         for prompt in upcoming:
-            future = begun.pop(prompt.index, None) or self._begun.get(prompt.index)
-            self._begun[prompt.index] = future or self._submit(prompt, (), 0)
-        for future in begun.values():
+            future = previous.pop(prompt.index, None) or self._started.get(prompt.index)
+            self._started[prompt.index] = future or self._submit(prompt, (), 0)
+        for future in previous.values():
             future.cancel()
 
     def close(self) -> None:

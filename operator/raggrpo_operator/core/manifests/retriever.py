@@ -100,7 +100,7 @@ def with_retriever_urls(job: RagGrpoJob, config: TrainerConfig) -> TrainerConfig
 
 
 def _command(managed: ManagedRetriever) -> list[str]:
-    words = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus]
-    words += ["--index", str(managed.index), "--host", "0.0.0.0"]
-    words += ["--port", str(names.RETRIEVER_PORT)]
-    return [*words, "--vectors", managed.vectors] if managed.vectors else words
+    command = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus]
+    command += ["--index", str(managed.index), "--host", "0.0.0.0"]
+    command += ["--port", str(names.RETRIEVER_PORT)]
+    return [*command, "--vectors", managed.vectors] if managed.vectors else command
