@@ -1,4 +1,4 @@
-"""Backups in the background: one at a time, newest checkpoint first. Errors never raise.
+"""Backups in the background: one at a time, newest checkpoint first. Errors are never raised.
 
 A daemon thread, so that an attempt that has to end never waits for an unresponsive server. An
 interrupted copy has no marker and therefore does not count as a backup.

@@ -1,4 +1,4 @@
-"""The checks run before any GPU is allocated; also gathers facts for sizing.
+"""Checks that run before any GPU is allocated; they also gather facts for sizing.
 
 One module per subject. Must not import Ray, torch or vLLM, so that it starts in seconds.
 """

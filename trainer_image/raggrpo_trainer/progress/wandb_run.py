@@ -24,7 +24,7 @@ class WandbRun:
             "name": attempt.job_name,
             "folder": monitoring.log_dir,
         }
-        # SEQPACKET keeps messages whole, and the child notices however this process ends.
+        # SEQPACKET keeps messages whole; the child sees this process end, however it does.
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
         with theirs:
@@ -48,7 +48,7 @@ class WandbRun:
             raise OSError("its process has ended; the reason stands above") from ended
 
     def close(self) -> None:
-        """Let the child upload the rest, and wait for its end; kill it after `END_SECONDS`."""
+        """Let the child upload the rest and wait for it; it should end within `END_SECONDS`."""
         self._channel.close()
         try:
             self._process.wait(END_SECONDS + 1)
