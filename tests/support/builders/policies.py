@@ -17,10 +17,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from raggrpo_api.spec.algorithm import LossAggregation
-from raggrpo_api.spec.model import Attention
-from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_api.spec.model import ModelSpec
+from raggrpo_api.spec.training import Precision, TrainingSpec
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.exchange.objective import Objective
+from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.policy.policy import Policy, init_process_group
 
 T = TypeVar("T")
@@ -59,24 +60,26 @@ def write_model(folder: Path, *, tied: bool = True, layers: int = 2) -> Path:
     return folder
 
 
-def a_policy(model: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Policy:
-    arguments: dict[str, Any] = {
-        "model_path": str(model),
-        "rank": rank,
-        "world_size": world_size,
-        "device": "cpu",
+def a_policy_config(
+    model: Path, *, objective: Objective | None = None, **training: Any
+) -> PolicyConfig:
+    given = {
         "precision": Precision.FP32,
-        "attention": Attention.AUTO,
-        "row_layout": RowLayout.SHARED_PREFIX,
         "tokens_per_micro_batch": 96,
-        "temperature": 0.7,
-        "objective": an_objective(),
         "learning_rate": 1e-2,
         "warmup_steps": 2,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
     }
-    return Policy(**arguments | changes)
+    return PolicyConfig(
+        model=ModelSpec(path=str(model)),
+        training=TrainingSpec.model_validate(given | training),
+        objective=objective or an_objective(),
+        temperature=0.7,
+        device="cpu",
+    )
+
+
+def a_policy(model: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Policy:
+    return Policy(a_policy_config(model, **changes), rank=rank, world_size=world_size)
 
 
 def a_completion(random: Random, length: int, *, inserted: slice = slice(0)) -> Completion:

@@ -14,7 +14,6 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import ray
 
@@ -34,7 +33,7 @@ from raggrpo_trainer.drills.drill import Drill
 from raggrpo_trainer.drills.faults import Faults
 from raggrpo_trainer.engines.engine_pool import EnginePool, engine_options
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.exchange.objective import Objective
+from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.exchange.precision import chosen_precision
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
@@ -145,7 +144,7 @@ class _Attempt:
         options = engine_options(config, precision)
         pool = EnginePool(config, options, placement, fence.epoch, folder)
         starting = asyncio.create_task(pool.start())
-        building = ranks.build(policy_arguments(config) | {"precision": precision})
+        building = ranks.build(policy_config(config, precision))
         inputs, _ = await asyncio.gather(reading, building)
         tokenizer, train_prompts, validation_prompts = inputs
         identity = identity_of(config, len(train_prompts))
@@ -242,36 +241,6 @@ async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
     return chosen_precision(wanted, await ranks.measure_precision(config.model.path))
 
 
-def policy_arguments(config: TrainerConfig) -> dict[str, Any]:
-    """Return the keyword arguments of `policy.Policy` except rank and world size."""
-    algorithm, training = config.algorithm, config.training
-    return {
-        "model_path": config.model.path,
-        "device": "cpu" if config.resources.device == "CPU" else "cuda",
-        "precision": training.precision,
-        "attention": config.model.attention,
-        "row_layout": training.row_layout,
-        "tokens_per_micro_batch": training.tokens_per_micro_batch,
-        "temperature": config.rollout.temperature,
-        "objective": Objective(
-            clip_ratio_low=algorithm.clip_ratio_low,
-            clip_ratio_high=algorithm.clip_ratio_high,
-            importance_cap=algorithm.importance_cap,
-            kl_coefficient=algorithm.kl_coefficient,
-            loss_aggregation=algorithm.loss_aggregation,
-            max_response_length=config.data.max_response_length,
-        ),
-        "learning_rate": training.learning_rate,
-        "max_grad_norm": training.max_grad_norm,
-        "warmup_steps": training.warmup_steps,
-        "weight_decay": training.weight_decay,
-        "mini_batch_prompts": training.mini_batch_prompts,
-        "gradient_checkpointing": training.gradient_checkpointing,
-        "compile_layers": training.compile,
-        "seed": training.seed,
-    }
-
-
 def attempt_folder(config: TrainerConfig) -> Path:
     """Return the folder of this attempt's records."""
     return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)
@@ -280,7 +249,7 @@ def attempt_folder(config: TrainerConfig) -> Path:
 def read_inputs(config: TrainerConfig) -> tuple[Tokenizer, list[Prompt], list[Prompt]]:
     """Return tokenizer, training and held-out prompts.
 
-    The prompts are read from copies on the pod's own disk if that is asked for (A6).
+    The prompts are read from copies on the pod's own disk if that is asked for.
     """
     data = config.data
     tokenizer = load_tokenizer(config.model.path)
@@ -313,7 +282,7 @@ def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> Retrieval
 
 
 async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
-    """Call every endpoint once before step 1; the first call of a service is slow (A4)."""
+    """Call every endpoint once before step 1; the first call of a service is slow."""
     endpoints, limit = config.retrieval.endpoints, config.retrieval.warm_up_timeout_seconds
     found = await asyncio.gather(*(retrieval.warm_up(e.name, limit) for e in endpoints))
     for endpoint, seconds in zip(endpoints, found, strict=True):

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_trainer.exchange.policy_config import PolicyConfig
 
 from .attention import SHARED_PREFIX_ATTENTION
 from .logprobs import chunked_logprobs
@@ -46,41 +47,34 @@ class TokenLogprobs(nn.Module):
         )
 
 
-def build_model(
-    model_path: str,
-    mesh: DeviceMesh,
-    *,
-    precision: Precision,
-    attention: Attention,
-    row_layout: RowLayout,
-    temperature: float,
-    gradient_checkpointing: bool = False,
-    compile_layers: bool = False,
-) -> TokenLogprobs:
+def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False) -> TokenLogprobs:
     """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
-    Each rank reads the whole model, which takes 4 bytes of host memory per parameter until it is
-    sharded. Dropout is off. Raises ValueError if the attention does not support the row layout.
+    Each rank reads the whole model, 4 bytes of host memory per parameter until it is sharded.
+    Dropout is off. A frozen model takes no gradients and is not compiled. Raises ValueError when
+    the attention cannot serve the row layout.
     """
+    training = config.training
     causal_lm = AutoModelForCausalLM.from_pretrained(
-        model_path,
+        config.model.path,
         dtype=torch.float32,
-        attn_implementation=attention_implementation(attention, row_layout),
+        attn_implementation=attention_implementation(config.model.attention, training.row_layout),
     ).eval()
     layers = decoder_layers(causal_lm)
-    if gradient_checkpointing:
+    recomputes = training.gradient_checkpointing and not frozen
+    if recomputes:
         causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    policy = bf16 if precision is Precision.BF16 else MixedPrecisionPolicy()
+    precision = bf16 if training.precision is Precision.BF16 else MixedPrecisionPolicy()
     for layer in layers:
         # Only the layer's own flag enables checkpointing; its children stay in eval mode.
-        layer.training = gradient_checkpointing
-        if compile_layers:
+        layer.training = recomputes
+        if training.compile and not frozen:
             layer.compile(dynamic=True)
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    model = TokenLogprobs(causal_lm, temperature)
-    fully_shard(model, mesh=mesh, mp_policy=policy)  # in place
-    return model
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    model = TokenLogprobs(causal_lm, config.temperature)
+    fully_shard(model, mesh=mesh, mp_policy=precision)  # in place
+    return model.requires_grad_(not frozen)
 
 
 def attention_implementation(attention: Attention, row_layout: RowLayout) -> str:

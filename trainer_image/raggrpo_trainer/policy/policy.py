@@ -1,7 +1,7 @@
 """One FSDP2 rank of the policy: step, log-probabilities, export, state. Knows no Ray, no vLLM.
 
     init_process_group(rank, world_size, "10.0.0.1", 29500, "cuda")
-    policy = Policy(model_path=..., rank=rank, world_size=world_size, ...)
+    policy = Policy(config, rank=rank, world_size=world_size)
     metrics = policy.step(groups, step=7)               # the same groups on every rank
     for name, tensor in policy.export_weights(): ...    # to the rollout engines
     dcp.save(policy.state_dict(), checkpoint_id=folder)
@@ -29,10 +29,10 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from raggrpo_api.spec.model import Attention
-from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.exchange.groups import Group
-from raggrpo_trainer.exchange.objective import Objective, token_weights
+from raggrpo_trainer.exchange.objective import token_weights
+from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import StepMetrics, UpdateSums, step_metrics
 from raggrpo_trainer.weights.export import full_parameters, write_folder
 
@@ -59,55 +59,21 @@ def init_process_group(
 class Policy:
     """The trained model and its optimiser, sharded over all ranks of the process group."""
 
-    def __init__(
-        self,
-        *,
-        model_path: str,
-        rank: int,
-        world_size: int,
-        device: str,
-        precision: Precision,
-        attention: Attention,
-        row_layout: RowLayout,
-        tokens_per_micro_batch: int,
-        temperature: float,
-        objective: Objective,
-        learning_rate: float,
-        warmup_steps: int,
-        weight_decay: float,
-        max_grad_norm: float,
-        mini_batch_prompts: int = 0,
-        gradient_checkpointing: bool = False,
-        compile_layers: bool = False,
-        seed: int = 0,
-    ) -> None:
-        torch.manual_seed(seed)
-        self._rank, self._world_size, self._device = rank, world_size, torch.device(device)
-        self._row_layout, self._tokens_per_micro_batch = row_layout, tokens_per_micro_batch
-        self._objective, self._mini_batch_prompts = objective, mini_batch_prompts
-        self._learning_rate, self._warmup_steps = learning_rate, warmup_steps
-        self._max_grad_norm = max_grad_norm
-        self._model_path, self._precision = model_path, precision
-
-        mesh = init_device_mesh(device, (world_size,))
-        shared: dict[str, Any] = {
-            "precision": precision,
-            "attention": attention,
-            "row_layout": row_layout,
-            "temperature": temperature,
-        }
-        self._model = build_model(
-            model_path,
-            mesh,
-            gradient_checkpointing=gradient_checkpointing,
-            compile_layers=compile_layers,
-            **shared,
-        )
+    def __init__(self, config: PolicyConfig, *, rank: int, world_size: int) -> None:
+        torch.manual_seed(config.training.seed)
+        self._config, self._training = config, config.training
+        self._rank, self._world_size = rank, world_size
+        self._device = torch.device(config.device)
+        mesh = init_device_mesh(config.device, (world_size,))
+        self._model = build_model(config, mesh)
         self._reference: TokenLogprobs | None = None
-        if objective.kl_coefficient > 0:
-            self._reference = build_model(model_path, mesh, **shared).requires_grad_(False)
+        if config.objective.kl_coefficient > 0:
+            self._reference = build_model(config, mesh, frozen=True)
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(), learning_rate, weight_decay=weight_decay, fused=True
+            self._model.parameters(),
+            self._training.learning_rate,
+            weight_decay=self._training.weight_decay,
+            fused=True,
         )
         self._allocate_moments()
 
@@ -134,10 +100,10 @@ class Policy:
         that has anything to teach nothing is computed.
         """
         clock, memory = Stopwatch(self._device), PeakMemory(self._device)
-        rate = self._learning_rate * min(1.0, step / max(1, self._warmup_steps))
+        rate = self._training.learning_rate * min(1.0, step / max(1, self._training.warmup_steps))
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
-        size = self._mini_batch_prompts or len(groups) or 1
+        size = self._training.mini_batch_prompts or len(groups) or 1
         work = [
             self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
             for first in range(0, max(1, len(groups)), size)
@@ -181,18 +147,18 @@ class Policy:
         memory with the parameters: use them before the next step. Every rank must exhaust the
         iterator, since each tensor is gathered when it is asked for.
         """
-        dtype = torch.bfloat16 if self._precision is Precision.BF16 else torch.float32
+        dtype = torch.bfloat16 if self._training.precision is Precision.BF16 else torch.float32
         for name, tensor in full_parameters(self._model.causal_lm, dtype):
             yield name, tensor.cpu()
 
     def release_cached_memory(self) -> None:
-        """Give back device memory that torch only keeps: engines may share the device (A26)."""
+        """Give back device memory that torch only keeps: engines may share the device."""
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def export_hf(self, folder: Path) -> None:
         """Write a plain Hugging Face folder on rank 0, in the data type of the starting model."""
-        source = Path(self._model_path)
+        source = Path(self._config.model.path)
         write_folder(self._model.causal_lm, source, folder, writes=self._rank == 0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -224,10 +190,10 @@ class Policy:
 
     def _work(self, groups: Sequence[Group], *, skip_zero_advantage: bool) -> "_Work":
         lengths = [done.num_sampled for group in groups for done in group.completions]
-        weights = token_weights(lengths, self._objective)
+        weights = token_weights(lengths, self._config.objective)
         todo = items(groups, weights, skip_zero_advantage=skip_zero_advantage)
         plans = [
-            plan(share, self._row_layout, self._tokens_per_micro_batch)
+            plan(share, self._training.row_layout, self._training.tokens_per_micro_batch)
             for share in balance(todo, self._world_size)
         ]
         return _Work(plans[self._rank], max(map(len, plans)), sum(lengths))
@@ -236,7 +202,7 @@ class Policy:
         """Yield as many micro-batches as every other rank does."""
         for number in range(work.num_micro_batches):
             rows = work.rows[number] if number < len(work.rows) else []
-            yield micro_batch(rows, self._row_layout).to(self._device)
+            yield micro_batch(rows, self._training.row_layout).to(self._device)
 
     def _accumulate_gradients(
         self, work: "_Work", old_logprobs: Tensor | None, clock: Stopwatch
@@ -255,7 +221,7 @@ class Policy:
                 rollout_logprobs=batch.rollout_logprobs,
                 advantages=batch.advantages,
                 weights=batch.weights,
-                objective=self._objective,
+                objective=self._config.objective,
                 old_logprobs=None if old_logprobs is None else old_logprobs[batch.tokens],
                 ref_logprobs=ref_logprobs,
             )
@@ -264,7 +230,9 @@ class Policy:
             # FSDP averages over ranks, the weights already hold the global denominator
             (terms.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
             clock.mark("backward")
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(
+            self._model.parameters(), self._training.max_grad_norm
+        )
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         return totals.over_ranks(), norm.item()

@@ -16,6 +16,7 @@ import ray
 
 from raggrpo_api.spec.model import Attention
 from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
@@ -72,17 +73,17 @@ class RankActor:
 
         return measure_precision(model_path)
 
-    def build(self, address: tuple[str, int], arguments: dict[str, Any]) -> RankInfo:
+    def build(self, address: tuple[str, int], config: PolicyConfig) -> RankInfo:
         """Join the process group and load the model."""
         from raggrpo_trainer.policy.policy import Policy, init_process_group
 
         host, port = address
-        init_process_group(self._rank, self._world_size, host, port, arguments["device"])
-        self._policy = Policy(rank=self._rank, world_size=self._world_size, **arguments)
+        init_process_group(self._rank, self._world_size, host, port, config.device)
+        self._policy = Policy(config, rank=self._rank, world_size=self._world_size)
         attention = ATTENTION_OF.get(self._policy.attention, Attention.SDPA)
         return RankInfo(
             process=this_process(),
-            precision=str(arguments["precision"]),
+            precision=str(config.training.precision),
             attention=str(attention),
             parameters=self._policy.num_parameters,
             peak_tflops=peak_tflops(self._policy.device_name),

@@ -13,6 +13,7 @@ from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.engines.engine_pool import end_actor
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
@@ -57,10 +58,10 @@ class Ranks:
         )
         return found[0]
 
-    async def build(self, arguments: dict[str, Any]) -> None:
-        """Join the ranks into one group and load the model. `arguments` are Policy's."""
+    async def build(self, config: PolicyConfig) -> None:
+        """Join the ranks into one group and load the model."""
         [address] = await self._all(lambda a: a.address.remote(), self.actors[:1])
-        self.infos = await self._all(lambda a: a.build.remote(address, arguments))
+        self.infos = await self._all(lambda a: a.build.remote(address, config))
 
     def flops_probe(self, every_steps: int) -> Probe:
         """Return the measurement of what share of their devices' arithmetic the ranks use."""

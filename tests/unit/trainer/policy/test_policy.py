@@ -408,7 +408,7 @@ def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
 
 
 def test_gradients_are_clipped_to_the_norm(model: Path) -> None:
-    free = a_policy(model, max_grad_norm=1e9).step(uneven_groups(), step=1)
+    free = a_policy(model, max_grad_norm=1e6).step(uneven_groups(), step=1)
 
     clipped = a_policy(model, max_grad_norm=1e-3).step(uneven_groups(), step=1)
 

@@ -1,0 +1,43 @@
+"""What every rank builds its policy from, without torch: the driver decides it."""
+
+from dataclasses import dataclass
+
+from raggrpo_api.spec.model import ModelSpec
+from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.training import Precision, TrainingSpec
+from raggrpo_api.trainer_config import TrainerConfig
+
+from .objective import Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyConfig:
+    """The same on all ranks."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    """With its precision decided: FP32 or BF16."""
+    objective: Objective
+    temperature: float
+    """Of sampling; log-probabilities are those under it."""
+    device: str
+    """Torch's name of the kind of device: cpu or cuda."""
+
+
+def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
+    """Return what the job asks of its policy, computed in `precision`."""
+    algorithm = config.algorithm
+    return PolicyConfig(
+        model=config.model,
+        training=config.training.model_copy(update={"precision": precision}),
+        objective=Objective(
+            clip_ratio_low=algorithm.clip_ratio_low,
+            clip_ratio_high=algorithm.clip_ratio_high,
+            importance_cap=algorithm.importance_cap,
+            kl_coefficient=algorithm.kl_coefficient,
+            loss_aggregation=algorithm.loss_aggregation,
+            max_response_length=config.data.max_response_length,
+        ),
+        temperature=config.rollout.temperature,
+        device="cpu" if config.resources.device is Device.CPU else "cuda",
+    )
