@@ -3,17 +3,19 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from raggrpo_api.progress import Progress
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, StepMetrics
 from raggrpo_trainer.progress.step_record import StepRecord
 from support.builders.jobs import a_job
 
 DEADLINE_SECONDS = 60.0
+_RANKS_FIELDS = {field.name for field in fields(StepMetrics)}
 
 
 def a_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
@@ -22,6 +24,19 @@ def a_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConf
 
 
 def a_step(step: int, **changes: Any) -> StepRecord:
+    of_ranks = {name: changes.pop(name) for name in _RANKS_FIELDS & changes.keys()}
+    trained = StepMetrics(
+        **dict.fromkeys(REDUCTIONS, 0.0)
+        | {"loss": 0.01, "mismatch_mean": 1e-5, "importance_mean": 1.0, "entropy": 1.2},
+        num_sampled_tokens=64,
+        num_trained_tokens=32,
+        num_positions=500,
+        grad_norm=1.5,
+        learning_rate=1e-4,
+        non_finite=False,
+        rank_memory_bytes=2**30,
+        device_memory_bytes=None,
+    )
     record = StepRecord(
         step=step,
         reward_mean=0.25,
@@ -31,22 +46,10 @@ def a_step(step: int, **changes: Any) -> StepRecord:
         num_samples=8,
         num_failed=1,
         zero_variance=0.5,
-        num_sampled_tokens=64,
-        num_trained_tokens=32,
-        num_positions=500,
         response_tokens=8.0,
-        loss=0.01,
-        grad_norm=1.5,
-        learning_rate=1e-4,
-        mismatch_mean=1e-5,
-        mismatch_max=1e-4,
-        importance_mean=1.0,
-        clip_fraction=0.0,
-        kl=0.0,
-        entropy=1.2,
+        trained=replace(trained, **of_ranks),
         seconds={"retrieve": 0.5, "generate": 1.0, "reward": 0.0, "train": 2.0, "sync": 0.25},
         step_seconds=4.0,
-        rank_memory_bytes=2**30,
     )
     return replace(record, **changes)
 

@@ -148,8 +148,8 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
             "the step's samples, or lower training.learningRate",
         )
     on_device = max(each.device_memory_bytes or 0 for each in of_ranks)
-    on_host = max(each.host_memory_bytes for each in of_ranks)
-    return replace(metrics, host_memory_bytes=on_host, device_memory_bytes=on_device or None)
+    on_host = max(each.rank_memory_bytes for each in of_ranks)
+    return replace(metrics, rank_memory_bytes=on_host, device_memory_bytes=on_device or None)
 
 
 async def _synchronise(parts: Parts, version: int) -> None:
@@ -286,23 +286,10 @@ def step_record(
         num_samples=len(rollouts.samples),
         num_failed=len(rollouts.samples) - len(scored),
         zero_variance=_mean([float(len(found) == 1) for found in by_prompt.values()]) or 0.0,
-        num_sampled_tokens=metrics.num_sampled_tokens,
-        num_trained_tokens=metrics.num_trained_tokens,
-        num_positions=metrics.num_positions,
         response_tokens=_mean(lengths) or 0.0,
-        loss=metrics.loss,
-        grad_norm=metrics.grad_norm,
-        learning_rate=metrics.learning_rate,
-        mismatch_mean=metrics.mismatch_mean,
-        mismatch_max=metrics.mismatch_max,
-        importance_mean=metrics.importance_mean,
-        clip_fraction=metrics.clip_fraction,
-        kl=metrics.kl,
-        entropy=metrics.entropy,
+        trained=metrics,
         seconds=seconds,
         step_seconds=total,
-        rank_memory_bytes=metrics.host_memory_bytes,
-        device_memory_bytes=metrics.device_memory_bytes,
     )
 
 

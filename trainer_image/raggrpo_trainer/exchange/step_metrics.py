@@ -1,85 +1,104 @@
-"""What one training step reports, and the sums it is made of; knows neither model nor torch."""
+"""What one training step reports, and how it is put together; knows neither model nor torch.
 
+A number that the loss measures is declared here, with its reduction, and computed in policy.loss.
+History, TensorBoard, W&B, Progress and the metrics page then show it under its name.
+"""
+
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Annotated, Generic, TypeVar, assert_never, get_type_hints
+
+N = TypeVar("N")
+
+
+class Reduction(Enum):
+    """How the numbers of tokens become one number of the step."""
+
+    TOKEN_MEAN = auto()
+    """The mean over the step's trained tokens."""
+    UPDATE_MEAN = auto()
+    """The sum over an update's tokens, averaged over the step's updates."""
+    MAX = auto()
+    """The largest; no number may be below 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossMetrics(Generic[N]):
+    """What the loss measures: N is Tensor for one micro-batch, float for an update or a step."""
+
+    loss: Annotated[N, Reduction.UPDATE_MEAN]
+    """Of a micro-batch: its share of the loss, which carries the gradient."""
+    mismatch_mean: Annotated[N, Reduction.TOKEN_MEAN]
+    """Of |trainer - rollout log-probability|."""
+    mismatch_max: Annotated[N, Reduction.MAX]
+    importance_mean: Annotated[N, Reduction.TOKEN_MEAN]
+    clip_fraction: Annotated[N, Reduction.TOKEN_MEAN]
+    """Tokens whose gradient the clip removed."""
+    kl: Annotated[N, Reduction.TOKEN_MEAN]
+    entropy: Annotated[N, Reduction.TOKEN_MEAN]
+    """Estimated by the mean of -log-probability of the sampled tokens."""
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(LossMetrics, include_extras=True).items()
+}
+SUMS = tuple(name for name in REDUCTIONS if REDUCTIONS[name] is not Reduction.MAX)
+MAXIMA = tuple(name for name in REDUCTIONS if REDUCTIONS[name] is Reduction.MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class StepMetrics:
-    """What one step did: over all ranks, except the last three, which are this rank's own.
+class Update:
+    """One update over all ranks."""
 
-    Means are over the trained tokens.
-    """
-
-    loss: float
-    """Mean over the step's updates."""
+    totals: LossMetrics[float]
+    """Sums and maxima over its tokens."""
+    num_tokens: int
+    num_positions: int
     grad_norm: float
-    """Before clipping; the largest of the step's updates."""
-    learning_rate: float
-    non_finite: bool
-    """A loss or gradient norm was not finite: that update and those after it were not made."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the optimiser may take it."""
+        return math.isfinite(self.totals.loss) and math.isfinite(self.grad_norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics(LossMetrics[float]):
+    """What one step did: over all ranks, except the memory, which is this rank's own."""
+
     num_sampled_tokens: int
     """Of the whole batch."""
     num_trained_tokens: int
     """Those that were computed: completions whose advantage is 0 are not."""
     num_positions: int
-    """Positions of all rows, prompts and padding included."""
-    mismatch_mean: float
-    """Of |trainer - rollout log-probability|."""
-    mismatch_max: float
-    importance_mean: float
-    clip_fraction: float
-    kl: float
-    entropy: float
-    """Estimated by the mean of -log-probability of the sampled tokens."""
-    seconds: dict[str, float]
+    """Positions that the forward passes computed, prompts and padding included."""
+    grad_norm: float
+    """Before clipping; the largest of the step's updates."""
+    learning_rate: float
+    non_finite: bool
+    """A loss or gradient norm was not finite: that update and those after it were not made."""
+    rank_memory_bytes: int
+    """What the rank's pod used of its memory after the step."""
     device_memory_bytes: int | None
     """The most that tensors held at once during the step; None on a CPU."""
-    host_memory_bytes: int = 0
-    """What the rank's pod used after the step; 0: not looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateSums:
-    """The sums of one update over all ranks."""
-
-    loss: float
-    clipped: float
-    mismatch: float
-    importance: float
-    kl: float
-    surprisal: float
-    num_tokens: float
-    num_positions: float
-    mismatch_max: float
-
-
-def step_metrics(
-    updates: list[tuple[UpdateSums, float]],
-    *,
-    learning_rate: float,
-    non_finite: bool,
-    num_sampled_tokens: int,
-    seconds: dict[str, float],
-    device_memory_bytes: int | None,
-) -> StepMetrics:
-    """Join the step's updates, each with its gradient norm."""
-    sums = [update for update, _ in updates]
-    tokens = sum(update.num_tokens for update in sums)
-    per_token = 1.0 / max(1.0, tokens)
-    return StepMetrics(
-        loss=sum(update.loss for update in sums) / max(1, len(sums)),
-        grad_norm=max((norm for _, norm in updates), default=0.0),
-        learning_rate=learning_rate,
-        non_finite=non_finite,
-        num_sampled_tokens=num_sampled_tokens,
-        num_trained_tokens=round(tokens),
-        num_positions=round(sum(update.num_positions for update in sums)),
-        mismatch_mean=per_token * sum(update.mismatch for update in sums),
-        mismatch_max=max((update.mismatch_max for update in sums), default=0.0),
-        importance_mean=per_token * sum(update.importance for update in sums),
-        clip_fraction=per_token * sum(update.clipped for update in sums),
-        kl=per_token * sum(update.kl for update in sums),
-        entropy=per_token * sum(update.surprisal for update in sums),
-        seconds=seconds,
-        device_memory_bytes=device_memory_bytes,
-    )
+def reduced(updates: Sequence[Update]) -> dict[str, float]:
+    """Return the step's LossMetrics by name."""
+    per_token = 1.0 / max(1, sum(update.num_tokens for update in updates))
+    found: dict[str, float] = {}
+    for name, reduction in REDUCTIONS.items():
+        values = [getattr(update.totals, name) for update in updates]
+        match reduction:
+            case Reduction.TOKEN_MEAN:
+                found[name] = per_token * sum(values)
+            case Reduction.UPDATE_MEAN:
+                found[name] = sum(values) / max(1, len(values))
+            case Reduction.MAX:
+                found[name] = max(values, default=0.0)
+            case _:
+                assert_never(reduction)
+    return found

@@ -1,29 +1,16 @@
 """The clipped GRPO objective over flat tokens; pure functions that must not see rows or ranks."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from raggrpo_trainer.exchange.objective import Objective
+from raggrpo_trainer.exchange.step_metrics import LossMetrics
 
 MISMATCH_TOLERANCE = 1e-3
 """Trainer and engine log-probabilities closer than this count as equal: the importance weight is
 exactly 1. Two fp32 implementations differ by about 5e-6, and by other amounts when the engine
 batches requests differently; without the dead band that noise would reach the parameters and a
 resumed run could not be bitwise equal. A real change of policy is far larger."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossTerms:
-    """One micro-batch's share of the loss, and detached sums over its tokens for the metrics."""
-
-    loss: Tensor  # [], carries the gradient
-    clipped: Tensor  # [], tokens whose gradient the clip removed
-    mismatch_sum: Tensor  # [], sum of |old trainer log-probability - rollout log-probability|
-    mismatch_max: Tensor  # []
-    importance_sum: Tensor  # []
-    kl_sum: Tensor  # []
 
 
 def grpo_loss(
@@ -35,9 +22,10 @@ def grpo_loss(
     objective: Objective,
     old_logprobs: Tensor | None = None,  # [K], of the policy before this batch's first update
     ref_logprobs: Tensor | None = None,  # [K], of the frozen reference
-) -> LossTerms:
-    """Return sum(weights * (importance * clipped surrogate + kl_coefficient * k3)).
+) -> LossMetrics[Tensor]:  # [K]; loss: []
+    """Return the loss and what else the tokens measure.
 
+    The loss is sum(weights * (importance * clipped surrogate + kl_coefficient * k3)).
     The surrogate is PPO's with separate clip distances (DAPO, arXiv 2503.14476). Without
     `old_logprobs` this is the batch's only update: the policy is its own old policy, the ratio is
     1 and only its gradient counts. The importance weight min(exp(old - rollout), cap) corrects for
@@ -59,13 +47,14 @@ def grpo_loss(
     if ref_logprobs is not None:
         kl = k3_divergence(logprobs, ref_logprobs)
         per_token = per_token + objective.kl_coefficient * kl
-    return LossTerms(
+    return LossMetrics(
         loss=(weights * per_token).sum(),
-        clipped=(clipped_ratio * advantages < ratio * advantages).sum(),
-        mismatch_sum=mismatch.abs().sum(),
-        mismatch_max=mismatch.abs().max() if len(mismatch) else mismatch.sum(),
-        importance_sum=importance.sum(),
-        kl_sum=kl.detach().sum(),
+        mismatch_mean=mismatch.abs(),
+        mismatch_max=mismatch.abs(),
+        importance_mean=importance,
+        clip_fraction=clipped_ratio * advantages < ratio * advantages,
+        kl=kl,
+        entropy=-logprobs,
     )
 
 

@@ -11,7 +11,6 @@ batch and takes its own share of it; nothing needs to be counted over the networ
 does not depend on the number of ranks.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +32,14 @@ from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
-from raggrpo_trainer.exchange.step_metrics import StepMetrics, UpdateSums, step_metrics
+from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced
+from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.weights.export import full_parameters, write_folder
 
 from .loss import grpo_loss
 from .model import TokenLogprobs, build_model
 from .packing import Item, MicroBatch, balance, items, micro_batch, plan
 from .peak_memory import PeakMemory
-from .stopwatch import Stopwatch
 from .update_totals import UpdateTotals
 
 
@@ -99,7 +98,7 @@ class Policy:
         not finite is not made, nor are those after it, and `non_finite` says so. Without a group
         that has anything to teach nothing is computed.
         """
-        clock, memory = Stopwatch(self._device), PeakMemory(self._device)
+        memory = PeakMemory(self._device)
         rate = self._training.learning_rate * min(1.0, step / max(1, self._training.warmup_steps))
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
@@ -108,27 +107,26 @@ class Policy:
             self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
             for first in range(0, max(1, len(groups)), size)
         ]
-        clock.mark("pack")
         # The first update starts from the old policy itself; the later ones must remember it.
         old = [None, *(self._token_logprobs(part) for part in work[1:])]
-        clock.mark("old_logprobs")
-        updates: list[tuple[UpdateSums, float]] = []
-        finite = True
+        updates: list[Update] = []
         for part, old_logprobs in zip(work, old, strict=True):
-            if part.num_micro_batches and finite:
-                sums, grad_norm = self._accumulate_gradients(part, old_logprobs, clock)
-                updates.append((sums, grad_norm))
-                finite = math.isfinite(sums.loss) and math.isfinite(grad_norm)
-                if finite:
+            if part.num_micro_batches and all(update.is_finite for update in updates):
+                updates.append(self._accumulate_gradients(part, old_logprobs))
+                if updates[-1].is_finite:
                     self._optimizer.step()
                 self._optimizer.zero_grad()
-                clock.mark("optimizer")
-        return step_metrics(
-            updates,
-            learning_rate=rate,
-            non_finite=not finite,
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # the step's time includes the optimizer's
+        return StepMetrics(
+            **reduced(updates),
             num_sampled_tokens=sum(part.num_sampled_tokens for part in work),
-            seconds=clock.seconds(),
+            num_trained_tokens=sum(update.num_tokens for update in updates),
+            num_positions=sum(update.num_positions for update in updates),
+            grad_norm=max((update.grad_norm for update in updates), default=0.0),
+            learning_rate=rate,
+            non_finite=not all(update.is_finite for update in updates),
+            rank_memory_bytes=host_memory_bytes(),
             device_memory_bytes=memory.peak_bytes(),
         )
 
@@ -204,20 +202,15 @@ class Policy:
             rows = work.rows[number] if number < len(work.rows) else []
             yield micro_batch(rows, self._training.row_layout).to(self._device)
 
-    def _accumulate_gradients(
-        self, work: "_Work", old_logprobs: Tensor | None, clock: Stopwatch
-    ) -> tuple[UpdateSums, float]:
+    def _accumulate_gradients(self, work: "_Work", old_logprobs: Tensor | None) -> Update:
         totals = UpdateTotals(self._device)
         for batch in self._micro_batches(work):
-            clock.mark("pack")
             ref_logprobs = None
             if self._reference is not None:
                 with torch.no_grad():
                     ref_logprobs = self._reference(batch)
-                clock.mark("reference")
-            logprobs = self._model(batch)
-            terms = grpo_loss(
-                logprobs,
+            metrics = grpo_loss(
+                self._model(batch),
                 rollout_logprobs=batch.rollout_logprobs,
                 advantages=batch.advantages,
                 weights=batch.weights,
@@ -225,17 +218,15 @@ class Policy:
                 old_logprobs=None if old_logprobs is None else old_logprobs[batch.tokens],
                 ref_logprobs=ref_logprobs,
             )
-            totals.add(batch, logprobs, terms)
-            clock.mark("forward")
+            totals.add(batch, metrics)
             # FSDP averages over ranks, the weights already hold the global denominator
-            (terms.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
-            clock.mark("backward")
+            (metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), self._training.max_grad_norm
         )
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        return totals.over_ranks(), norm.item()
+        return totals.over_ranks(norm.item())
 
     @torch.no_grad()
     def _token_logprobs(self, work: "_Work") -> Tensor:

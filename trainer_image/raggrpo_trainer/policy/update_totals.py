@@ -1,35 +1,41 @@
-"""The sums of one update, counted on the device; must not know the model."""
+"""The totals of one update, added up on the device; must not know the model."""
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from raggrpo_trainer.exchange.step_metrics import UpdateSums
+from raggrpo_trainer.exchange.step_metrics import MAXIMA, SUMS, LossMetrics, Update
 
-from .loss import LossTerms
 from .packing import MicroBatch
 
 
 class UpdateTotals:
-    """Sums over the micro-batches of one update."""
+    """Sums and maxima over the micro-batches of one update."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(8, dtype=torch.float64, device=device)
-        self._largest = torch.zeros((), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        self._maxima = torch.zeros(len(MAXIMA), dtype=torch.float64, device=device)
+        self._num_tokens = self._num_positions = 0
 
-    def add(self, batch: MicroBatch, logprobs: Tensor, terms: LossTerms) -> None:
+    def add(self, batch: MicroBatch, metrics: LossMetrics[Tensor]) -> None:
         """Count one micro-batch of this rank; waits for nothing."""
-        sums = (
-            *(terms.loss, terms.clipped, terms.mismatch_sum, terms.importance_sum, terms.kl_sum),
-            -logprobs.sum(),
-        )
-        self._sums[:6] += torch.stack([term.detach().double() for term in sums])
-        self._sums[6] += batch.targets.numel()
-        self._sums[7] += batch.input_ids.numel()
-        self._largest = torch.maximum(self._largest, terms.mismatch_max)
+        sums = [getattr(metrics, name).detach().sum().double() for name in SUMS]
+        largest = [_largest(getattr(metrics, name).detach()) for name in MAXIMA]
+        self._sums += torch.stack(sums)
+        self._maxima = torch.maximum(self._maxima, torch.stack(largest))
+        self._num_tokens += batch.targets.numel()
+        self._num_positions += batch.input_ids.numel()
 
-    def over_ranks(self) -> UpdateSums:
+    def over_ranks(self, grad_norm: float) -> Update:
         """Add up all ranks (collective)."""
-        dist.all_reduce(self._sums)
-        dist.all_reduce(self._largest, dist.ReduceOp.MAX)
-        return UpdateSums(*[*self._sums.tolist(), self._largest.item()])
+        counts = self._sums.new_tensor([self._num_tokens, self._num_positions])
+        sums = torch.cat([self._sums, counts])
+        dist.all_reduce(sums)
+        dist.all_reduce(self._maxima, dist.ReduceOp.MAX)
+        *totals, num_tokens, num_positions = [*self._maxima.tolist(), *sums.tolist()]
+        by_name = dict(zip((*MAXIMA, *SUMS), totals, strict=True))
+        return Update(LossMetrics(**by_name), round(num_tokens), round(num_positions), grad_norm)
+
+
+def _largest(values: Tensor) -> Tensor:
+    return (values.max() if values.numel() else values.sum()).double()

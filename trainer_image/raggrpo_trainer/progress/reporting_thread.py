@@ -199,8 +199,8 @@ def _line(record: StepRecord, total_steps: int) -> str:
     reward = "none" if record.reward_mean is None else f"{record.reward_mean:.4f}"
     stages = ", ".join(f"{name} {s:.2f}" for name, s in record.stage_seconds().items())
     return (
-        f"step {record.step}/{total_steps} reward {reward} loss {record.loss:.4g} "
-        f"grad {record.grad_norm:.3g} failed {record.num_failed}/{record.num_samples} "
+        f"step {record.step}/{total_steps} reward {reward} loss {record.trained.loss:.4g} "
+        f"grad {record.trained.grad_norm:.3g} failed {record.num_failed}/{record.num_samples} "
         f"{record.step_seconds:.2f} s ({stages})"
     )
 

@@ -23,7 +23,7 @@ def host_memory_probe(every_steps: int) -> Probe:
     """Measure `host_memory_bytes` of the driver's pod, `rank_memory_bytes` of the ranks' pods."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
-        of_ranks = record.rank_memory_bytes
+        of_ranks = record.trained.rank_memory_bytes
         return {"host_memory_bytes": host_memory_bytes(), "rank_memory_bytes": of_ranks}
 
     return Probe(every_steps, read)
@@ -33,7 +33,7 @@ def device_memory_probe(every_steps: int) -> Probe:
     """Report `device_memory_bytes`: the step's peak on the rank that held most; absent on CPUs."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
-        held = record.device_memory_bytes
+        held = record.trained.device_memory_bytes
         return {} if held is None else {"device_memory_bytes": held}
 
     return Probe(every_steps, read)
@@ -44,7 +44,7 @@ def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Pr
     peak_tflops = sum(peaks) if all(peaks) else 0.0
 
     def read(record: StepRecord) -> Mapping[str, float]:
-        work = FLOPS_PER_PARAMETER * parameters * record.num_positions
+        work = FLOPS_PER_PARAMETER * parameters * record.trained.num_positions
         tflops = work / max(record.seconds["train"], 1e-9) / 1e12
         return {"train_tflops": tflops} | ({"mfu": tflops / peak_tflops} if peak_tflops else {})
 

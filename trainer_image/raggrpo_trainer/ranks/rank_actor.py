@@ -8,7 +8,7 @@ import importlib
 import os
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
-from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
@@ -92,8 +91,7 @@ class RankActor:
 
     def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
         """Train one step; `groups` is the whole batch, of which this rank takes its share."""
-        metrics = self._built().step(groups, step=step)
-        return replace(metrics, host_memory_bytes=host_memory_bytes())
+        return self._built().step(groups, step=step)
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         """Return the log-probabilities of the sampled tokens, one list per completion."""

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from raggrpo_api.spec.algorithm import LossAggregation
 from raggrpo_trainer.exchange.objective import token_weights
-from raggrpo_trainer.policy.loss import LossTerms, grpo_loss
+from raggrpo_trainer.exchange.step_metrics import LossMetrics
+from raggrpo_trainer.policy.loss import grpo_loss
 from support.builders.policies import an_objective
 
 
@@ -19,7 +20,7 @@ def loss_of(
     old: list[float] | None = None,
     ref: list[float] | None = None,
     **objective: Any,
-) -> LossTerms:
+) -> LossMetrics[Tensor]:
     given = torch.as_tensor(logprobs)
     return grpo_loss(
         given,
@@ -43,7 +44,7 @@ def test_single_update_is_the_policy_gradient() -> None:
 
     assert terms.loss.item() == pytest.approx(-0.5 + 3.0)
     assert gradient_of([-1.0, -2.0], advantages=[0.5, -3.0]) == [-0.5, 3.0]
-    assert terms.clipped.item() == 0
+    assert terms.clip_fraction.sum().item() == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_clip_takes_effect_on_each_side_with_its_own_distance(
 
     assert terms.loss.item() == pytest.approx(expected_loss, rel=1e-5)
     assert gradient == [pytest.approx(expected_gradient, rel=1e-5)]
-    assert terms.clipped.item() == (1 if expected_gradient == 0.0 else 0)
+    assert terms.clip_fraction.sum().item() == (1 if expected_gradient == 0.0 else 0)
 
 
 def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None:
@@ -78,9 +79,11 @@ def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None
     gradient = gradient_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
 
     assert gradient == pytest.approx([-0.5, -1.5, -2.0], rel=1e-6)
-    assert terms.importance_sum.item() == pytest.approx(4.0)
-    assert terms.mismatch_sum.item() == pytest.approx(math.log(2) + math.log(1.5) + math.log(5))
-    assert terms.mismatch_max.item() == pytest.approx(math.log(5))
+    assert terms.importance_mean.sum().item() == pytest.approx(4.0)
+    assert terms.mismatch_mean.sum().item() == pytest.approx(
+        math.log(2) + math.log(1.5) + math.log(5)
+    )
+    assert terms.mismatch_max.max().item() == pytest.approx(math.log(5))
 
 
 def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
@@ -90,14 +93,14 @@ def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
     noised = loss_of(logprobs, advantages=[0.3, -0.7], rollout=noisy)
 
     assert noised.loss.item() == exact.loss.item()
-    assert noised.importance_sum.item() == 2.0
-    assert noised.mismatch_max.item() == pytest.approx(9e-4, rel=1e-2)
+    assert noised.importance_mean.sum().item() == 2.0
+    assert noised.mismatch_max.max().item() == pytest.approx(9e-4, rel=1e-2)
 
 
 def test_mismatch_beyond_the_tolerance_counts() -> None:
     terms = loss_of([-1.0], advantages=[1.0], rollout=[-1.002])
 
-    assert terms.importance_sum.item() == pytest.approx(math.exp(0.002), rel=1e-6)
+    assert terms.importance_mean.sum().item() == pytest.approx(math.exp(0.002), rel=1e-6)
 
 
 def test_kl_penalty_is_k3_times_its_coefficient() -> None:
@@ -105,7 +108,7 @@ def test_kl_penalty_is_k3_times_its_coefficient() -> None:
     terms = loss_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
     gradient = gradient_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
 
-    assert terms.kl_sum.item() == pytest.approx(math.exp(0.5) - 1.5, rel=1e-5)
+    assert terms.kl.sum().item() == pytest.approx(math.exp(0.5) - 1.5, rel=1e-5)
     assert terms.loss.item() == pytest.approx(0.1 * (math.exp(0.5) - 1.5), rel=1e-5)
     assert gradient == [pytest.approx(0.1 * (1 - math.exp(0.5)), rel=1e-5)]
 
@@ -116,7 +119,7 @@ def test_no_tokens_give_a_differentiable_zero() -> None:
     terms = loss_of(leaf, advantages=[])
 
     assert terms.loss.item() == 0.0
-    assert terms.mismatch_max.item() == 0.0
+    assert terms.mismatch_max.shape == (0,)
     assert torch.autograd.grad(terms.loss, leaf)[0].shape == (0,)
 
 

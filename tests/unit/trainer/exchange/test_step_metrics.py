@@ -1,0 +1,46 @@
+import math
+
+import pytest
+
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, LossMetrics, Update, reduced
+from raggrpo_trainer.progress.metric_sinks import PrometheusText
+from support.builders.reports import a_step
+
+
+def an_update(num_tokens: int = 1, grad_norm: float = 1.0, **totals: float) -> Update:
+    metrics = LossMetrics(**dict.fromkeys(REDUCTIONS, 0.0) | totals)
+    return Update(metrics, num_tokens, num_positions=0, grad_norm=grad_norm)
+
+
+def test_each_number_is_reduced_as_it_is_declared() -> None:
+    updates = [
+        an_update(3, loss=1.0, kl=0.6, mismatch_max=0.5),
+        an_update(1, loss=4.0, kl=0.2, mismatch_max=0.1),
+    ]
+
+    found = reduced(updates)
+
+    assert found.keys() == REDUCTIONS.keys()
+    assert found["kl"] == pytest.approx(0.2)
+    assert (found["loss"], found["mismatch_max"]) == (2.5, 0.5)
+
+
+def test_a_step_without_updates_has_zeros() -> None:
+    assert set(reduced([]).values()) == {0.0}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_update_is_finite_only_with_a_finite_loss_and_norm(bad: float) -> None:
+    assert an_update().is_finite
+    assert not an_update(loss=bad).is_finite
+    assert not an_update(grad_norm=bad).is_finite
+
+
+def test_every_declared_number_is_reported_under_its_name() -> None:
+    record = a_step(1)
+
+    text = PrometheusText("demo").render(Progress(attempt=1, stage=Stage.TRAINING), record, {}, 0)
+
+    assert record.scalars().keys() >= REDUCTIONS.keys()
+    assert all(f"\nraggrpo_{name}{{" in text.decode() for name in REDUCTIONS)
