@@ -249,7 +249,7 @@ def kept(
 
 
 def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the checkpoint with the highest score, the newest of equals; None if none is scored."""
+    """Return the checkpoint with the highest score, the newest of equals; None if none has one."""
     scored = [c for c in checkpoints if c.score > -math.inf]  # also excludes NaN
     return max(scored, key=lambda c: (c.score, c.name), default=None)
 

@@ -115,7 +115,7 @@ def items(
 
 
 def balance(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
-    """Distribute the items so that ranks get about equal numbers of tokens: greedy, longest first."""
+    """Distribute the items so that ranks get about equally many tokens: greedy, longest first."""
     shares: list[list[Item]] = [[] for _ in range(num_ranks)]
     loads = [0] * num_ranks
     for item in sorted(work, key=lambda item: -item.num_tokens):
