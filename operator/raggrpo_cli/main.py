@@ -26,7 +26,7 @@ for _verb in (run, validate, plan, check, rag_test, status, logs, report, compar
 
 @app.callback()
 def _main() -> None:
-    """Run and inspect retrieval-augmented GRPO jobs: declarative, self-restarting, on any machine."""
+    """Run and inspect retrieval-augmented GRPO jobs: declarative, restarted, on any machine."""
 
 
 def main() -> None:
