@@ -1,4 +1,4 @@
-"""Faults struck inside the real trainer, for drills and tests (B29). Does nothing unless asked."""
+"""Faults struck inside the real trainer, for drills and tests. Does nothing unless asked."""
 
 import asyncio
 import dataclasses
@@ -14,6 +14,7 @@ from typing import Any
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import CheckpointName
 from raggrpo_trainer.checkpoint.store import SavePhase
+from raggrpo_trainer.driver.hooks import Hooks
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 FOR_EVER = 86_400.0
 
 
-class Drill:
+class Drill(Hooks):
     """Strikes the faults that RAGGRPO_FAULT names when their moment comes."""
 
     def __init__(self, faults: Faults, checkpoints: Path) -> None:
@@ -35,7 +36,11 @@ class Drill:
         self._victims: dict[str, PodProcess] = {}
         self._actors: dict[str, Any] = {}
 
-    def aim(self, ranks: Ranks, pool: EnginePool) -> None:
+    def resumes(self) -> bool:
+        """Start from step 0 in spite of a checkpoint, when that is due."""
+        return not self._faults.due("wrong-resume")
+
+    def started(self, ranks: Ranks, pool: EnginePool) -> None:
         """Learn which processes there are to strike."""
         self._victims = {
             "driver": this_process(),
@@ -72,7 +77,7 @@ class Drill:
         if seconds := self._faults.due("slow-step", step=step):
             await asyncio.sleep(float(seconds))
 
-    def spoil(self, step: int, groups: Sequence[Group]) -> list[Group]:
+    def trained_groups(self, step: int, groups: Sequence[Group]) -> list[Group]:
         """Return the step's groups, with a NaN advantage when that is due."""
         if not self._faults.due("nan", step=step):
             return list(groups)

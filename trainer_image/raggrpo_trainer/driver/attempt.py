@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import ray
@@ -29,8 +29,6 @@ from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
 from raggrpo_trainer.data.prompts import Composer, PromptSource, Tokenizer, load_tokenizer
-from raggrpo_trainer.drills.drill import Drill
-from raggrpo_trainer.drills.faults import Faults
 from raggrpo_trainer.engines.engine_pool import EnginePool, engine_options
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
@@ -48,12 +46,16 @@ from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.validation import Validator
 
 from .driver_log import kept_output
+from .hooks import Hooks
 from .loop import Parts, Stopped, TrainState, train
 
 log = logging.getLogger(__name__)
 
 
-def main(env: Mapping[str, str] = os.environ) -> int:
+def main(
+    env: Mapping[str, str] = os.environ,
+    make_hooks: Callable[[TrainerConfig], Hooks] = lambda _: Hooks(),
+) -> int:
     """Run the attempt that RAGGRPO_CONFIG describes and return its exit code."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -63,15 +65,14 @@ def main(env: Mapping[str, str] = os.environ) -> int:
     except TrainerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    return asyncio.run(_Attempt(config, env).run())
+    return asyncio.run(_Attempt(config, env, make_hooks(config)).run())
 
 
 class _Attempt:
     """One attempt from its configuration to its exit code."""
 
-    def __init__(self, config: TrainerConfig, env: Mapping[str, str]) -> None:
-        self._config, self._env = config, env
-        self._faults = Faults.from_env(env, config.attempt.number)
+    def __init__(self, config: TrainerConfig, env: Mapping[str, str], hooks: Hooks) -> None:
+        self._config, self._env, self._hooks = config, env, hooks
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -133,12 +134,11 @@ class _Attempt:
         """Build ranks and engines side by side, resume, and run the loop."""
         config = self._config
         folder = attempt_folder(config)
-        drill = Drill(self._faults, Path(config.checkpoint.path))
         reporter.stage(Stage.LOADING_MODEL)
         await end_older_ranks(fence.epoch)
         placement = await Placement.obtain(config)
         ranks = Ranks.create(config, placement, fence.epoch, folder)
-        store = await asyncio.to_thread(self._open_store, fence, drill)
+        store = await asyncio.to_thread(self._open_store, fence)
         reading = asyncio.create_task(asyncio.to_thread(read_inputs, config))
         precision = await _precision(config, ranks)
         options = engine_options(config, precision)
@@ -154,7 +154,7 @@ class _Attempt:
         reporter.stage(Stage.STARTING_ROLLOUT)
         reused = await starting
         log.info("engines %s", ["attached" if r else "started" for r in reused])
-        drill.aim(ranks, pool)
+        self._hooks.started(ranks, pool)
 
         async def watch() -> None:
             of_ranks = [info.process for info in ranks.infos]
@@ -180,17 +180,17 @@ class _Attempt:
                 store=store,
                 backups=BackupThread(store),
                 reporter=reporter,
-                drill=drill,
+                hooks=self._hooks,
                 stop=self._stop,
                 identity=identity,
             )
             await train(parts, state)
         await ranks.close()
 
-    def _open_store(self, fence: Fence, drill: Drill) -> CheckpointStore:
+    def _open_store(self, fence: Fence) -> CheckpointStore:
         config = self._config
         store = CheckpointStore(
-            config.checkpoint, fence, config.attempt.config_hash, reached=drill.during_save
+            config.checkpoint, fence, config.attempt.config_hash, reached=self._hooks.during_save
         )
         store.clean_up()
         if store.newest is None:
@@ -206,7 +206,7 @@ class _Attempt:
         identity: Mapping[str, object],
     ) -> TrainState:
         """Load the newest checkpoint that can be read; one that cannot is marked and named."""
-        if self._faults.due("wrong-resume"):
+        if not self._hooks.resumes():
             reporter.resumed(0)
             return TrainState()
         while (checkpoint := store.newest) is not None:

@@ -24,7 +24,6 @@ from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.data.sampler import Cursor
-from raggrpo_trainer.drills.drill import Drill
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
@@ -35,6 +34,8 @@ from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import Validator
+
+from .hooks import Hooks
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Parts:
     store: CheckpointStore
     backups: BackupThread
     reporter: Reporter
-    drill: Drill
+    hooks: Hooks
     stop: asyncio.Event
     identity: Mapping[str, object]
     """Digests of what no setting shows; a checkpoint is continued only where they are equal."""
@@ -80,7 +81,7 @@ class Parts:
 async def train(parts: Parts, state: TrainState) -> None:
     """Run from the state to the target step, then validate and export."""
     config, reporter = parts.config, parts.reporter
-    await _synchronise(parts, state.step)
+    await _publish_weights(parts, state.step)
     await _check_parity(parts, state)
     if config.validation.before_training and state.step == 0:
         await _validate(parts, state, "before")
@@ -88,14 +89,14 @@ async def train(parts: Parts, state: TrainState) -> None:
     ahead: asyncio.Task[_Next] | None = None
     while state.step < config.training.total_steps:
         step, began = state.step + 1, time.monotonic()
-        await parts.drill.before_step(step)
+        await parts.hooks.before_step(step)
         ready = await _interruptible(parts, state, ahead or _next(parts, state, False))
         retrieved = time.monotonic()
         rollouts = ready.rollouts
         if rollouts is None:
             rollouts = await _interruptible(parts, state, parts.collector.collect(ready.batch))
         parts.collector.check_failures(rollouts)
-        groups = parts.drill.spoil(step, parts.collector.groups(rollouts))
+        groups = parts.hooks.trained_groups(step, parts.collector.groups(rollouts))
         after = TrainState(step, ready.cursor, state.saved_step)
         if step < config.training.total_steps:
             generate = config.training.off_policy_steps > 0
@@ -103,7 +104,7 @@ async def train(parts: Parts, state: TrainState) -> None:
         training = time.monotonic()
         metrics = await _trained(parts, groups, step)
         syncing = time.monotonic()
-        await _synchronise(parts, step)
+        await _publish_weights(parts, step)
         ended = time.monotonic()
         seconds = {
             "retrieve": retrieved - began,
@@ -152,11 +153,11 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
     return replace(metrics, rank_memory_bytes=on_host, device_memory_bytes=on_device or None)
 
 
-async def _synchronise(parts: Parts, version: int) -> None:
+async def _publish_weights(parts: Parts, version: int) -> None:
     """Give the ranks' weights to all engines."""
-    path, node = await parts.ranks.write_weights(version)
+    weights = await parts.ranks.send_weights(version)
     await parts.pool.wake()
-    await parts.pool.load_weights(version, path, node, parts.ranks.weights_reader(path))
+    await parts.pool.load_weights(weights)
 
 
 async def _check_parity(parts: Parts, state: TrainState) -> None:

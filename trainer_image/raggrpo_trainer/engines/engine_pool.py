@@ -1,112 +1,30 @@
-"""The rollout engines as Ray actors that outlive a driver, and the driver's handle on them.
-
-An engine belongs to the Ray cluster: it is detached, named, and lives in a detached placement
-group, so that the next attempt finds it again instead of waiting for vLLM to start. Every call
-carries the fencing epoch of the attempt; an engine refuses epochs below the newest it has seen.
-"""
+"""The driver's handle on the rollout engines. What an engine does is in `engine_actor`."""
 
 import asyncio
 import logging
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.trainer_config import TrainerConfig, content_hash
+from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.host.actors import end_actor
 from raggrpo_trainer.host.memory_kills import ACTOR_LOST
 from raggrpo_trainer.host.placement import Placement
-from raggrpo_trainer.host.pod_processes import PodProcess, this_process
-from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.host.pod_processes import PodProcess
+from raggrpo_trainer.weights.transfer import SentWeights
 
-from .engine import AsyncEngine, EngineOptions, Generation, GenerationRequest, InProcessEngine
-from .engine import environment as engine_environment
+from .engine import EngineOptions, Generation, GenerationRequest, environment
+from .engine_actor import EngineInfo, RolloutActor, options_digest
 
 log = logging.getLogger(__name__)
 
 MAX_REPLACEMENTS = 3
 """In-place replacements of engines per attempt; more of them point to something deeper."""
-
-
-class StaleEpoch(Exception):
-    """The caller belongs to an attempt that was superseded."""
-
-
-class RolloutActor:
-    """One vLLM engine in a process of its own."""
-
-    def __init__(self, options: EngineOptions, asynchronous: bool) -> None:
-        engine = AsyncEngine if asynchronous else InProcessEngine
-        self._engine = engine(options)
-        self._options = options
-        self._epoch = 0
-
-    async def adopt(self, epoch: int, log_folder: str, name: str) -> dict[str, Any]:
-        """Take orders from this epoch only; end what an earlier one left running."""
-        self._check(epoch)
-        register(Path(log_folder), name)
-        if epoch > self._epoch:
-            self._epoch = epoch
-            await self._engine.abort_all()
-        return {"digest": options_digest(self._options), "process": this_process()}
-
-    async def generate(
-        self, epoch: int, requests: Sequence[GenerationRequest]
-    ) -> AsyncIterator[list[tuple[int, Generation]]]:
-        """Yield (index, completion) in the order of completion, those of one moment together."""
-        self._check(epoch)
-        tasks = {
-            asyncio.ensure_future(self._finish(i, awaitable))
-            for i, awaitable in enumerate(self._engine.start(requests))
-        }
-        while tasks:
-            done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            yield [task.result() for task in done]
-
-    async def load_weights(self, epoch: int, version: int, path: str, data: Any = None) -> None:
-        """Load the weights file of rank 0; `data` holds its bytes when it is on another node."""
-        self._check(epoch)
-        if data is not None:
-            local = Path(f"/dev/shm/raggrpo-engine-{os.getpid()}.safetensors")
-            await asyncio.to_thread(local.write_bytes, memoryview(data))
-            path = str(local)
-        try:
-            await self._engine.load_weights(path, version)
-        except Exception:
-            # Half of its layers may be taken apart: it is not trusted again, the pool replaces it.
-            log.exception("loading weights failed, this engine ends")
-            ray.actor.exit_actor()
-        finally:
-            if data is not None:
-                await asyncio.to_thread(local.unlink)
-
-    async def sleep(self, epoch: int) -> None:
-        """Give GPU memory to the ranks."""
-        self._check(epoch)
-        await self._engine.sleep()
-
-    async def wake(self, epoch: int) -> None:
-        """Take GPU memory back."""
-        self._check(epoch)
-        await self._engine.wake()
-
-    def _check(self, epoch: int) -> None:
-        if epoch < self._epoch:
-            raise StaleEpoch(f"epoch {epoch} was superseded by {self._epoch}")
-
-    @staticmethod
-    async def _finish(index: int, result: Awaitable[Generation]) -> tuple[int, Generation]:
-        return index, await result
-
-
-def options_digest(options: EngineOptions) -> str:
-    """Return what makes a running engine reusable: its options."""
-    return content_hash(asdict(options))
 
 
 def engine_options(config: TrainerConfig, precision: str) -> EngineOptions:
@@ -147,7 +65,7 @@ class EnginePool:
         self._placement, self._epoch, self._log_folder = placement, epoch, str(log_folder)
         self.engines: list[Any] = []
         self.processes: list[PodProcess] = []
-        self._weights: tuple[int, str, str, Callable[[], Any]] | None = None
+        self._weights: SentWeights | None = None
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
         """What was replaced in place, in words."""
@@ -159,7 +77,7 @@ class EnginePool:
         number = self._config.world.num_engines
         results = await asyncio.gather(*(self._obtain(i) for i in range(number)))
         self.engines = [actor for actor, _, _ in results]
-        self.processes = [info["process"] for _, info, _ in results]
+        self.processes = [info.process for _, info, _ in results]
         return [reused for _, _, reused in results]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
@@ -177,11 +95,9 @@ class EnginePool:
             task.add_done_callback(_fail_rest([future for _, future in work]))
         return futures
 
-    async def load_weights(
-        self, version: int, path: str, node: str, fetch: Callable[[], Any]
-    ) -> None:
-        """Load the file of rank 0 into every engine; `fetch` gives its bytes to other nodes."""
-        self._weights = (version, path, node, fetch)
+    async def load_weights(self, weights: SentWeights) -> None:
+        """Have every engine load this version; one that is replaced later loads it first."""
+        self._weights = weights
         await asyncio.gather(*(self._load(i) for i in range(len(self.engines))))
 
     async def sleep(self) -> None:
@@ -194,7 +110,7 @@ class EnginePool:
         if self._options.enable_sleep and self._options.device != "cpu":
             await asyncio.gather(*(e.wake.remote(self._epoch) for e in self.engines))
 
-    async def _obtain(self, index: int) -> tuple[Any, dict[str, Any], bool]:
+    async def _obtain(self, index: int) -> tuple[Any, EngineInfo, bool]:
         name = f"engine-{index}"
         digest = options_digest(self._options)
         try:
@@ -204,7 +120,7 @@ class EnginePool:
         if actor is not None:
             try:
                 info = await asyncio.wait_for(self._adopt(actor, name), 10)
-                if info["digest"] == digest:
+                if info.digest == digest:
                     return actor, info, True
                 log.info("%s has other options, replacing it", name)
             except (*ACTOR_LOST, TimeoutError) as error:
@@ -214,8 +130,8 @@ class EnginePool:
         info = await self._adopt(actor, name)
         return actor, info, False
 
-    async def _adopt(self, actor: Any, name: str) -> dict[str, Any]:
-        info: dict[str, Any] = await actor.adopt.remote(self._epoch, self._log_folder, name)
+    async def _adopt(self, actor: Any, name: str) -> EngineInfo:
+        info: EngineInfo = await actor.adopt.remote(self._epoch, self._log_folder, name)
         return info
 
     def _start(self, name: str, index: int) -> Any:
@@ -231,7 +147,7 @@ class EnginePool:
                 num_gpus=world.gpus_per_engine,
                 max_concurrency=1000,
                 scheduling_strategy=self._placement.for_engine(index),
-                runtime_env={"env_vars": engine_environment(device, world.threads_per_engine)},
+                runtime_env={"env_vars": environment(device, world.threads_per_engine)},
             )
             .remote(self._options, asynchronous)
         )
@@ -258,11 +174,10 @@ class EnginePool:
     async def _load(self, index: int) -> None:
         if self._weights is None:
             return
-        version, path, node, fetch = self._weights
-        engine = self.engines[index]
-        data = None if self.processes[index].node == node else fetch()
+        sent, engine = self._weights, self.engines[index]
+        data = sent.data_for(self.processes[index].node)
         try:
-            await engine.load_weights.remote(self._epoch, version, path, data)
+            await engine.load_weights.remote(self._epoch, sent.version, sent.handle, data)
         except ACTOR_LOST as error:
             await self._replace(index, engine, error)
 
@@ -281,7 +196,7 @@ class EnginePool:
             await end_actor(lost, f"engine-{index}")
             self.engines[index] = self._start(f"engine-{index}", index)
             info = await self._adopt(self.engines[index], f"engine-{index}")
-            self.processes[index] = info["process"]
+            self.processes[index] = info.process
             if self.on_replaced is not None:
                 await self.on_replaced()
             await self._load(index)
@@ -289,24 +204,6 @@ class EnginePool:
             self.replacements.append(
                 f"RolloutEngineLost: engine-{index} replaced in place in {lasted:.0f} s"
             )
-
-
-async def end_actor(actor: Any, name: str, timeout_seconds: float = 30.0) -> None:
-    """Kill an actor and wait until its name is free.
-
-    Raises TrainerError RANKS_STUCK when it is still there after the timeout.
-    """
-    ray.kill(actor)
-    deadline = time.monotonic() + timeout_seconds
-    while time.monotonic() < deadline:
-        try:
-            ray.get_actor(name)
-        except ValueError:
-            return
-        await asyncio.sleep(0.1)
-    raise TrainerError(
-        ExitCode.RANKS_STUCK, f"{name} is still alive {timeout_seconds:.0f} s after a kill"
-    )
 
 
 def _fail_rest(

@@ -5,9 +5,8 @@ imported in the actor's own process, where it begins while the driver goes on.
 """
 
 import importlib
-import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +23,14 @@ from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.weights.shared_memory import SharedMemorySender
+from raggrpo_trainer.weights.transfer import WeightSender
 
 if TYPE_CHECKING:
     from raggrpo_trainer.policy.policy import Policy
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """By transformers' name; every other one computes with torch's scaled dot product."""
-KEPT_WEIGHT_FILES = 2
-"""Weights files in /dev/shm: an engine may still read the newest while the next is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class RankActor:
             importlib.import_module("raggrpo_trainer.policy.policy")  # begins now; `build` finds it
         self._rank, self._world_size = rank, world_size
         self._policy: Policy | None = None
-        self._written: list[Path] = []
+        self._weights: WeightSender = SharedMemorySender(rank)
 
     def address(self) -> tuple[str, int]:
         """Return this pod's address and a free port, for the process group."""
@@ -97,21 +96,19 @@ class RankActor:
         """Return the log-probabilities of the sampled tokens, one list per completion."""
         return self._built().logprobs(groups)
 
-    def write_weights(self, version: int) -> str:
-        """Write all weights to a file in this pod's memory (rank 0; the others take part).
+    def send_weights(self, version: int) -> str:
+        """Offer all weights to the engines (a collective) and return their handle.
 
         The ranks are done with their devices then, which the engines take next.
         """
         policy = self._built()
-        path = self._keep_weights(policy.export_weights(), version)
+        handle = self._weights.send(version, policy.export_weights())
         policy.release_cached_memory()
-        return path
+        return handle
 
-    def read_weights(self, path: str) -> Any:
-        """Return a weights file as bytes that Ray shares without copying."""
-        import numpy as np
-
-        return np.fromfile(path, dtype=np.uint8)
+    def weights_data(self, handle: str) -> Any:
+        """Return sent weights as bytes that Ray shares without copying."""
+        return self._weights.data(handle)
 
     def save(self, folder: str) -> None:
         """Write this rank's shards of model and optimiser."""
@@ -140,23 +137,8 @@ class RankActor:
         self._built().export_hf(Path(folder))
 
     def close(self) -> None:
-        """Remove the weights files."""
-        for path in self._written:
-            path.unlink(missing_ok=True)
-
-    def _keep_weights(self, weights: Iterable[tuple[str, Any]], version: int) -> str:
-        if self._rank != 0:
-            for _ in weights:  # each is gathered from all ranks, and only rank 0 keeps it
-                pass
-            return ""
-        from safetensors.torch import save_file
-
-        path = Path(f"/dev/shm/raggrpo-weights-{os.getpid()}-{version}.safetensors")
-        while len(self._written) >= KEPT_WEIGHT_FILES:
-            self._written.pop(0).unlink()
-        save_file(dict(weights), path)
-        self._written.append(path)
-        return str(path)
+        """Free the weights that were sent."""
+        self._weights.close()
 
     def _built(self) -> "Policy":
         if self._policy is None:

@@ -10,15 +10,16 @@ from ray.exceptions import RayTaskError
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer.engines.engine_pool import end_actor
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.host.actors import end_actor
 from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
+from raggrpo_trainer.weights.transfer import SentWeights
 
 from .rank_actor import RankActor, RankInfo
 
@@ -79,14 +80,15 @@ class Ranks:
         found: list[list[list[float]]] = await self._all(lambda a: a.logprobs.remote(groups))
         return found[0]
 
-    async def write_weights(self, version: int) -> tuple[str, str]:
-        """Return path and node of a file with the current weights."""
-        paths = await self._all(lambda a: a.write_weights.remote(version))
-        return paths[0], self.infos[0].process.node
-
-    def weights_reader(self, path: str) -> Callable[[], Any]:
-        """Return a function that yields the file's bytes as a Ray reference."""
-        return lambda: self.actors[0].read_weights.remote(path)
+    async def send_weights(self, version: int) -> SentWeights:
+        """Offer the current weights to the engines; the ranks give their devices up for that."""
+        handles = await self._all(lambda a: a.send_weights.remote(version))
+        return SentWeights(
+            version,
+            handles[0],
+            self.infos[0].process.node,
+            lambda: self.actors[0].weights_data.remote(handles[0]),
+        )
 
     def save(self, folder: Path) -> None:
         """Write all shards; blocks (for use in a thread)."""

@@ -17,7 +17,7 @@ from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import CheckpointRef, Progress, Stage
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer.progress import progress_server
+from raggrpo_trainer import progress_server
 
 CONFIG = TrainerConfig.model_validate_json(os.environ[names.ENV_CONFIG])
 ORDERS = json.loads(os.environ.get("FAKE_TRAINER", "{}"))

@@ -1,0 +1,105 @@
+"""One vLLM engine as a Ray actor that outlives the driver.
+
+An engine belongs to the Ray cluster: it is detached, named, and lives in a detached placement
+group, so that the next attempt finds it again instead of waiting for vLLM to start. Every call
+carries the fencing epoch of the attempt; an engine refuses epochs below the newest it has seen.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from raggrpo_api.trainer_config import content_hash
+from raggrpo_trainer.host.pod_processes import PodProcess, this_process
+from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
+from raggrpo_trainer.weights.transfer import WeightReceiver
+
+from .engine import AsyncEngine, EngineOptions, Generation, GenerationRequest, InProcessEngine
+
+log = logging.getLogger(__name__)
+
+
+class StaleEpoch(Exception):
+    """The caller belongs to an attempt that was superseded."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine answers when an attempt takes it over."""
+
+    digest: str
+    """Of its options: an engine with other ones is not reused."""
+    process: PodProcess
+
+
+class RolloutActor:
+    """One vLLM engine in a process of its own."""
+
+    def __init__(self, options: EngineOptions, asynchronous: bool) -> None:
+        engine = AsyncEngine if asynchronous else InProcessEngine
+        self._engine = engine(options)
+        self._options = options
+        self._weights: WeightReceiver = SharedMemoryReceiver()
+        self._epoch = 0
+
+    async def adopt(self, epoch: int, log_folder: str, name: str) -> EngineInfo:
+        """Obey this epoch from now on; abort what an earlier one left running."""
+        self._check(epoch)
+        register(Path(log_folder), name)
+        if epoch > self._epoch:
+            self._epoch = epoch
+            await self._engine.abort_all()
+        return EngineInfo(options_digest(self._options), this_process())
+
+    async def generate(
+        self, epoch: int, requests: Sequence[GenerationRequest]
+    ) -> AsyncIterator[list[tuple[int, Generation]]]:
+        """Yield (index, completion) as they finish, those of one moment together."""
+        self._check(epoch)
+        tasks = {
+            asyncio.ensure_future(self._finish(i, awaitable))
+            for i, awaitable in enumerate(self._engine.start(requests))
+        }
+        while tasks:
+            done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            yield [task.result() for task in done]
+
+    async def load_weights(self, epoch: int, version: int, handle: str, data: Any = None) -> None:
+        """Load what a rank has sent; `data` holds it when the rank is on another node."""
+        self._check(epoch)
+        async with self._weights.received(handle, data) as path:
+            try:
+                await self._engine.load_weights(path, version)
+            except Exception:
+                # Some layers may be half loaded: it is not trusted again, the pool replaces it.
+                log.exception("loading weights failed, this engine ends")
+                ray.actor.exit_actor()
+
+    async def sleep(self, epoch: int) -> None:
+        """Give GPU memory to the ranks."""
+        self._check(epoch)
+        await self._engine.sleep()
+
+    async def wake(self, epoch: int) -> None:
+        """Take GPU memory back."""
+        self._check(epoch)
+        await self._engine.wake()
+
+    def _check(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise StaleEpoch(f"epoch {epoch} was superseded by {self._epoch}")
+
+    @staticmethod
+    async def _finish(index: int, result: Awaitable[Generation]) -> tuple[int, Generation]:
+        return index, await result
+
+
+def options_digest(options: EngineOptions) -> str:
+    """Return what makes a running engine reusable: its options."""
+    return content_hash(asdict(options))

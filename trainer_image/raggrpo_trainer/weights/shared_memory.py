@@ -1,0 +1,69 @@
+"""Weights through /dev/shm: rank 0 writes a file, engines of its node read it in place.
+
+Engines of other nodes get the bytes through Ray's object store and write a file of their own.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FOLDER = Path("/dev/shm")
+KEPT_FILES = 2
+"""An engine may still read the newest file while the next one is written."""
+
+
+class SharedMemorySender:
+    """A `WeightSender`; only rank 0 keeps what all ranks gather."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._written: list[Path] = []
+
+    def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
+        """Write a file and return its path; empty on all ranks but the first."""
+        if self._rank != 0:
+            for _ in weights:  # each tensor is gathered from all ranks
+                pass
+            return ""
+        from safetensors.torch import save_file
+
+        path = FOLDER / f"raggrpo-weights-{os.getpid()}-{version}.safetensors"
+        while len(self._written) >= KEPT_FILES:
+            self._written.pop(0).unlink()
+        save_file(dict(weights), path)
+        self._written.append(path)
+        return str(path)
+
+    def data(self, handle: str) -> Any:
+        """Return the file as an array of bytes, which Ray shares without copying."""
+        import numpy as np
+
+        return np.fromfile(handle, dtype=np.uint8)
+
+    def close(self) -> None:
+        """Remove the files."""
+        for path in self._written:
+            path.unlink(missing_ok=True)
+
+
+class SharedMemoryReceiver:
+    """A `WeightReceiver`."""
+
+    @asynccontextmanager
+    async def received(self, handle: str, data: Any) -> AsyncIterator[str]:
+        """Give the sender's file, or one of this node that holds `data` and is removed after."""
+        if data is None:
+            yield handle
+            return
+        local = FOLDER / f"raggrpo-engine-{os.getpid()}.safetensors"
+        await asyncio.to_thread(local.write_bytes, memoryview(data))
+        try:
+            yield str(local)
+        finally:
+            await asyncio.to_thread(local.unlink)
