@@ -3,16 +3,20 @@
 import asyncio
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psutil
 import pytest
 import yaml
 from starlette.responses import JSONResponse, Response
 
 from local.drill import Outcome, Run
 from raggrpo_api.history import read_history
+from raggrpo_api.names import ENV_PROGRESS_PORT
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
 from support.builders.word_model import write_word_model
 from support.servers.faulty_server import FaultyServer, Received, serving
@@ -40,6 +44,8 @@ class SalesRun:
     """What each sample wrote, in the order of steps."""
     rewards: dict[str, list[float]]
     log: str
+    metrics_page: str
+    """The newest that was seen while the run lasted."""
 
     def asked(self, server: FaultyServer) -> list[dict[str, Any]]:
         """Return the bodies of the calls that were made for samples."""
@@ -112,11 +118,35 @@ async def finds_all(_: Received) -> Response:
     return JSONResponse({"results": REFERENCE})
 
 
+async def _scrape(run: Run, pages: list[str]) -> None:
+    """Add what the metrics page shows, time and again, to `pages`."""
+    port = ""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        while True:
+            await asyncio.sleep(0.2)
+            port = port or await asyncio.to_thread(_progress_port, run)
+            with suppress(httpx.HTTPError):
+                answer = await http.get(f"http://127.0.0.1:{port or 0}/metrics")
+                pages += [answer.text] if answer.is_success else []
+
+
+def _progress_port(run: Run) -> str:
+    for process in run.processes():
+        with suppress(psutil.Error):
+            if port := process.environ().get(ENV_PROGRESS_PORT):
+                return port
+    return ""
+
+
 async def _one_run(folder: Path) -> SalesRun:
     async with serving(finds_what_was_asked) as actor, serving(finds_all) as reference:
         run = Run(folder)
         run.job = a_sales_job(folder, actor.url, reference.url)
-        outcome = await asyncio.to_thread(run.finish, run.start())
+        process = run.start()
+        pages: list[str] = []
+        scraping = asyncio.create_task(_scrape(run, pages))
+        outcome = await asyncio.to_thread(run.finish, process)
+        scraping.cancel()
     log = (folder / "checkpoints" / "logs" / "attempts" / "1" / "driver.log").read_text()
     outputs: dict[str, list[str]] = {}
     for sample, text in re.findall(r"sample (\d+/\d+) output '(.*)'", log):
@@ -124,7 +154,7 @@ async def _one_run(folder: Path) -> SalesRun:
     rewards: dict[str, list[float]] = {}
     for sample, reward in re.findall(r"sample (\d+/\d+) reward (\S+)", log):
         rewards.setdefault(sample, []).append(float(reward))
-    return SalesRun(outcome, folder, actor, reference, outputs, rewards, log)
+    return SalesRun(outcome, folder, actor, reference, outputs, rewards, log, pages[-1])
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +218,31 @@ def test_only_output_that_parses_is_asked_for_and_a_failing_call_costs_its_sampl
     lost = written.count("broken")
     assert lost > 0
     assert lost - 2 <= sum(step["num_failed"] for step in steps) <= lost  # the self-check has 2
+
+
+@pytest.mark.timeout(600)
+def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_metrics_page(
+    sales: SalesRun,
+) -> None:
+    written = [query_of(text) for texts in sales.outputs.values() for text in texts]
+    failed = {"actor-8b": {"HttpStatus": written.count("broken")}, "reference-32b": {}}
+    asked = {"actor-8b": sales.asked(sales.actor), "reference-32b": sales.asked(sales.reference)}
+    status = json.loads((sales.folder / "job" / "state.json").read_text())["status"]
+    shown = {each["name"]: float(each["value"]) for each in status["progress"]["metrics"]}
+    report = (sales.folder / "job" / "report.html").read_text()
+
+    newest = read_history(sales.folder / "checkpoints" / "logs")[-1]["retrieval"]
+
+    for name, failures in failed.items():
+        answered = newest[name]["answered"]
+        assert answered == len(asked[name]) + 2  # it was warmed
+        assert newest[name]["failures"] == failures
+        assert shown[f"retrieval/{name}/failures"] == sum(failures.values())
+        assert shown[f"retrieval/{name}/p95"] == pytest.approx(newest[name]["p95"], rel=1e-4)
+        told = ", ".join(f"{cause} {count}" for cause, count in failures.items()) or "none"
+        assert f'<td>{name}</td><td class="n">{answered}</td><td>{told}</td>' in report
+        series = f'raggrpo_retrieval_calls_total{{endpoint="{name}",job="sales-flow",outcome='
+        assert re.search(rf'^{re.escape(series)}"Answered"}} [1-9]', sales.metrics_page, re.M)
 
 
 @pytest.mark.timeout(600)

@@ -53,6 +53,7 @@ def render_report(
         _head(name, status, found),
         _validations(found),
         charts(history, events),
+        _retrieval(found),
         _attempts(status, found),
         _conditions(status),
         _configuration(resolved) if resolved else "",
@@ -113,6 +114,21 @@ def _validations(found: Figures) -> str:
         + '<p class="soft">Control: exact match with the passages of other prompts; near chance '
         "when the policy reads what was retrieved.</p>"
     )
+
+
+def _retrieval(found: Figures) -> str:
+    rows = [
+        [
+            each.endpoint,
+            each.answered,
+            ", ".join(f"{cause} {count}" for cause, count in each.failures.items()) or "none",
+            each.p50,
+            each.p95,
+        ]
+        for each in found.retrieval
+    ]
+    titles = ["Endpoint", "Answered requests", "Failed calls", "Median (s)", "95 % within (s)"]
+    return table("Retrieval", titles, rows)
 
 
 def _attempts(status: JobStatus, found: Figures) -> str:

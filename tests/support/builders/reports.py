@@ -50,6 +50,7 @@ def a_step(step: int, **changes: Any) -> StepRecord:
         trained=replace(trained, **of_ranks),
         seconds={"retrieve": 0.5, "generate": 1.0, "reward": 0.0, "train": 2.0, "sync": 0.25},
         step_seconds=4.0,
+        retrieval={},
     )
     return replace(record, **changes)
 

@@ -177,6 +177,7 @@ class _Attempt:
                 validator=Validator(config, validation_prompts, collector),
                 pool=pool,
                 ranks=ranks,
+                retrieval=retrieval,
                 store=store,
                 backups=BackupThread(store),
                 reporter=reporter,

@@ -28,9 +28,11 @@ from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.http.json_service import CallSummary
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord
 from raggrpo_trainer.ranks.ranks import Ranks
+from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import Validator
@@ -69,6 +71,7 @@ class Parts:
     validator: Validator
     pool: EnginePool
     ranks: Ranks
+    retrieval: RetrievalClient
     store: CheckpointStore
     backups: BackupThread
     reporter: Reporter
@@ -113,7 +116,8 @@ async def train(parts: Parts, state: TrainState) -> None:
             "sync": ended - syncing,
         }
         reporter.replaced(parts.pool.replacements)
-        reporter.step(step_record(step, rollouts, metrics, seconds, ended - began))
+        calls = parts.retrieval.summaries()
+        reporter.step(step_record(step, rollouts, metrics, calls, seconds, ended - began))
         state.step, state.cursor = after.step, after.cursor
         await _after_step(parts, state, rollouts)
     await _finish(parts, state)
@@ -268,7 +272,12 @@ async def _finish(parts: Parts, state: TrainState) -> None:
 
 
 def step_record(
-    step: int, rollouts: Rollouts, metrics: StepMetrics, seconds: dict[str, float], total: float
+    step: int,
+    rollouts: Rollouts,
+    metrics: StepMetrics,
+    retrieval: Mapping[str, CallSummary],
+    seconds: Mapping[str, float],
+    total: float,
 ) -> StepRecord:
     """Return what is reported about a step (pure)."""
     scored = rollouts.scored
@@ -291,6 +300,7 @@ def step_record(
         trained=metrics,
         seconds=seconds,
         step_seconds=total,
+        retrieval=retrieval,
     )
 
 

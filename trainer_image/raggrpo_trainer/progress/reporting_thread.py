@@ -152,6 +152,7 @@ class ReportingThread(threading.Thread):
             log.info("%s", _line(record, self._config.training.total_steps))
         if self._is_due(step, monitoring.performance_every_steps):
             points |= {f"seconds/{name}": value for name, value in record.stage_seconds().items()}
+            points |= record.retrieval_scalars()
         if points:
             self._plot(step, points)
 
@@ -184,6 +185,7 @@ class ReportingThread(threading.Thread):
         lost = self._dropped + self._unwritten.total()
         numbers = {**record.scalars(), **self._measured} if record else {}
         numbers |= {"lost_log_records": lost} if lost else {}
+        numbers |= record.retrieval_scalars() if record else {}
         metrics = [Metric(name=name, value=f"{value:.6g}") for name, value in numbers.items()]
         progress = progress.model_copy(update={"metrics": metrics[:MAX_METRICS]})
         text = self._prometheus.render(progress, record, self._measured, lost)

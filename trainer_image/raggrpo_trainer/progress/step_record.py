@@ -1,7 +1,7 @@
 """`StepRecord`: what one training step did, as plain numbers; must not know where they go."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.json_service import CallSummary
@@ -36,7 +36,7 @@ class StepRecord:
     seconds: Mapping[str, float]
     """By stage (retrieve, generate, reward, train, sync): only what the step waited for."""
     step_seconds: float
-    retrieval: Mapping[str, CallSummary] = field(default_factory=dict)
+    retrieval: Mapping[str, CallSummary]
     """By endpoint, since the attempt began."""
 
     def scalars(self) -> dict[str, float]:
@@ -51,6 +51,15 @@ class StepRecord:
         numbers["samples_per_second"] = self.num_samples / whole
         numbers["tokens_per_second"] = self.trained.num_sampled_tokens / whole
         return {name: value for name, value in numbers.items() if value is not None}
+
+    def retrieval_scalars(self) -> dict[str, float]:
+        """Return what a person asks first of each endpoint: seconds of its calls, and failures."""
+        numbers: dict[str, float] = {}
+        for name, calls in self.retrieval.items():
+            if calls.answered:
+                numbers[f"retrieval/{name}/p95"] = calls.p95
+            numbers[f"retrieval/{name}/failures"] = sum(calls.failures.values())
+        return numbers
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds by stage, with the rest of the step as `other`; they add up to it."""

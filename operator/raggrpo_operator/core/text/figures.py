@@ -3,7 +3,7 @@
 Pure; reads no file.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -31,6 +31,18 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointCalls:
+    """Calls of a retrieval endpoint by all attempts; seconds are those of the newest attempt."""
+
+    endpoint: str
+    answered: int
+    failures: dict[str, int]
+    """By cause."""
+    p50: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """A run's key figures; None where the history has no such number."""
 
@@ -50,6 +62,7 @@ class Figures:
     start_up_seconds: dict[int, dict[str, float]]
     """By attempt: seconds in each stage until its first step was done."""
     validations: tuple[Validation, ...]
+    retrieval: tuple[EndpointCalls, ...]
 
 
 def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
@@ -68,6 +81,7 @@ def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
         stage_seconds=_stage_seconds(history, events),
         start_up_seconds=_start_up(events),
         validations=_validations(events),
+        retrieval=_retrieval(history),
     )
 
 
@@ -112,4 +126,23 @@ def _validations(events: Sequence[Record]) -> tuple[Validation, ...]:
     return tuple(
         Validation(**{name: event[name] for name in Validation.__slots__})
         for _, event in sorted(newest.items())
+    )
+
+
+def _retrieval(history: Sequence[Record]) -> tuple[EndpointCalls, ...]:
+    """Add up the attempts, each of which counts from its own beginning."""
+    of_attempts = {record["epoch"]: record["retrieval"] for record in history}
+    found: dict[str, list[Record]] = defaultdict(list)
+    for endpoints in of_attempts.values():
+        for name, calls in endpoints.items():
+            found[name].append(calls)
+    return tuple(
+        EndpointCalls(
+            name,
+            answered=sum(each["answered"] for each in calls),
+            failures=dict(sum((Counter(each["failures"]) for each in calls), Counter())),
+            p50=calls[-1]["p50"],
+            p95=calls[-1]["p95"],
+        )
+        for name, calls in found.items()
     )

@@ -1,3 +1,4 @@
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,8 @@ from raggrpo_cli.main import app
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.reporting.report import write_report
+from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.sample_failures import FailureCause
 from support.builders.jobs import KNOWN_7B, a_job
 from support.builders.runs import a_job_folder, log_dir_of, write_steps
 
@@ -134,14 +137,28 @@ def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Pa
     assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, a_status())).texts
 
 
+def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path: Path) -> None:
+    write_steps(tmp_path, 1, range(1, 3))
+    assert "Retrieval" not in read(write_report(tmp_path, tmp_path, a_status())).texts
+
+    calls = CallSummary(7, 0.1, 0.25, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
+    silent = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.DNS_FAILURE: 4})
+    write_steps(tmp_path, 2, range(3, 5), {"retrieval": {"kb": calls, "other": silent}})
+
+    texts = read(write_report(tmp_path, tmp_path, a_status())).texts
+    place = texts.index("kb")
+    assert texts[place : place + 5] == ["kb", "7", "Timeout 2, BadJson 1", "0.1", "0.25"]
+    assert texts[place + 5 : place + 10] == ["other", "0", "DnsFailure 4", "–", "–"]
+
+
 def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
 
     assert "Host memory" not in read(write_report(tmp_path, tmp_path, a_status())).texts
 
     (tmp_path / "metrics.e1.jsonl").write_text(
-        '{"step": 1, "epoch": 1, "step_seconds": 1, "seconds": {}, "num_samples": 1,'
-        ' "num_sampled_tokens": 1, "host_memory_bytes": 1073741824}\n'
+        '{"step": 1, "epoch": 1, "step_seconds": 1, "seconds": {}, "retrieval": {},'
+        ' "num_samples": 1, "num_sampled_tokens": 1, "host_memory_bytes": 1073741824}\n'
     )
     assert "Host memory" in read(write_report(tmp_path, tmp_path, a_status())).texts
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_operator.core.text.figures import checkpoint_seconds, figures
+from raggrpo_operator.core.text.figures import EndpointCalls, checkpoint_seconds, figures
 
 
 def a_step(step: int, **changes: Any) -> dict[str, Any]:
@@ -14,6 +14,8 @@ def a_step(step: int, **changes: Any) -> dict[str, Any]:
         "num_sampled_tokens": 100,
         "step_seconds": 2.0,
         "seconds": {"train": 1.5, "other": 0.5},
+        "epoch": 1,
+        "retrieval": {},
         **changes,
     }
 
@@ -102,6 +104,21 @@ def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
     assert found == [("before", 0, 0.2), ("after", 20, 0.9)]
 
 
+def test_calls_of_an_endpoint_are_added_up_over_attempts_that_count_from_their_beginning() -> None:
+    def calls(answered: int, p95: float, **failures: int) -> dict[str, Any]:
+        return {"kb": {"answered": answered, "p50": 0.1, "p95": p95, "failures": failures}}
+
+    history = [
+        a_step(1, retrieval=calls(4, 0.5)),
+        a_step(2, retrieval=calls(9, 0.6, Timeout=2)),
+        a_step(3, epoch=2, retrieval=calls(5, 0.2, Timeout=1, BadJson=1)),
+    ]
+
+    assert figures(history, []).retrieval == (
+        EndpointCalls("kb", answered=14, failures={"Timeout": 3, "BadJson": 1}, p50=0.1, p95=0.2),
+    )
+
+
 def test_an_empty_history_has_no_figures() -> None:
     found = figures([], [])
 
@@ -110,3 +127,4 @@ def test_an_empty_history_has_no_figures() -> None:
     assert found.step_seconds is None
     assert found.samples_per_second is None
     assert found.stage_seconds == {}
+    assert found.retrieval == ()

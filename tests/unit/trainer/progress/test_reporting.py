@@ -404,6 +404,33 @@ def test_prometheus_shows_stages_calls_and_numbers() -> None:
     assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
 
 
+def test_as_many_endpoints_as_a_job_may_have_leave_room_to_every_other_number(
+    tmp_path: Path,
+) -> None:
+    calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
+    names = [f"{number}-{'x' * 42}" for number in range(8)]
+    published = Published()
+    reporter = Reporter(a_config(tmp_path, {"monitoring.mode": "Full"}), 1, publish=published)
+    reporter.measure(flops_probe(1, parameters=10, peaks=[60.0]))
+
+    record = a_step(1, device_memory_bytes=1, retrieval=dict.fromkeys(names, calls))
+    reporter.step(record)
+    reporter.close()
+
+    shown = {metric.name: metric.value for metric in published.progresses[-1].metrics}
+    measured = {"host_memory_bytes", "rank_memory_bytes", "device_memory_bytes", "mfu"}
+    assert record.scalars().keys() | measured <= shown.keys()
+    assert {shown[f"retrieval/{name}/p95"] for name in names} == {"0.2"}
+    assert {shown[f"retrieval/{name}/failures"] for name in names} == {"3"}
+    assert steps_of(tmp_path / "logs", f"retrieval/{names[0]}/p95") == [1]
+
+
+def test_an_endpoint_that_never_answered_has_failures_and_no_latency() -> None:
+    calls = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.TIMEOUT: 2})
+
+    assert a_step(1, retrieval={"kb": calls}).retrieval_scalars() == {"retrieval/kb/failures": 2}
+
+
 def test_flops_are_counted_over_computed_positions_and_training_time() -> None:
     record = a_step(1, num_positions=1000, seconds={"train": 2.0})
 

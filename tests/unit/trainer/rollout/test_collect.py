@@ -1,21 +1,17 @@
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from starlette.responses import JSONResponse, Response
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer
-from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.engines.engine import GenerationRequest
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import ONE_TRY
@@ -26,58 +22,8 @@ from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
 from raggrpo_trainer.sample_failures import FailureCause
 from support.builders.reports import a_config
+from support.fakes.scripted_pool import TOKENIZER, ScriptedPool, Write, in_turn, text_of
 from support.servers.faulty_server import FaultyServer, Received, always, search_r1, serving
-
-Write = Callable[[str], str]
-
-
-def a_byte_tokenizer() -> Any:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    table = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    table.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    table.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=table)
-
-
-TOKENIZER = a_byte_tokenizer()
-
-
-def tokens_of(text: str) -> list[int]:
-    tokens: list[int] = TOKENIZER(text, add_special_tokens=False)["input_ids"]
-    return tokens
-
-
-def text_of(tokens: Sequence[int]) -> str:
-    text: str = TOKENIZER.decode(list(tokens))
-    return text
-
-
-@dataclass
-class ScriptedPool:
-    """Stands in for the engines: writes what the script says, within the request's limits."""
-
-    write: Write
-    """From the text so far to the text that follows."""
-    requests: list[GenerationRequest] = field(default_factory=list)
-
-    def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
-        self.requests += requests
-        return [self._answer(request) for request in requests]
-
-    def _answer(self, request: GenerationRequest) -> "asyncio.Future[Generation]":
-        text = self.write(text_of(request.prompt_ids))
-        for stop in request.stop:
-            before, found, _ = text.partition(stop)
-            text = before + found
-        tokens = tuple(tokens_of(text)[: request.max_tokens])
-        future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        future.set_result(Generation(tokens, (-0.5,) * len(tokens), "stop", policy_version=0))
-        return future
-
-
-def in_turn(*texts: str) -> Write:
-    remaining = iter(texts)
-    return lambda _: next(remaining)
 
 
 @asynccontextmanager

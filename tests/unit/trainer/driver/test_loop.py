@@ -1,0 +1,134 @@
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from raggrpo_api.history import read_history
+from raggrpo_api.status import JobStatus
+from raggrpo_operator.reporting.report import write_report
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.data.prompts import Composer, PromptSource
+from raggrpo_trainer.drills.drill import Drill
+from raggrpo_trainer.drills.faults import Faults
+from raggrpo_trainer.driver.loop import Parts, TrainState, train
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.http.json_service import ONE_TRY
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rollout.collect import Collector
+from support.builders.reports import Published, a_config, a_step
+from support.fakes.scripted_pool import TOKENIZER, ScriptedPool
+from support.servers.faulty_server import Received, search_r1, serving
+
+
+class EnoughSeen(Exception):
+    """The step has been reported; what a checkpoint needs is not part of these tests."""
+
+
+class FakePool(ScriptedPool):
+    replacements: Sequence[str] = ()
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def load_weights(self, *_: object) -> None: ...
+
+
+class FakeRanks:
+    infos = (SimpleNamespace(precision="FP32"),)
+
+    async def write_weights(self, version: int) -> tuple[str, str]:
+        return "", ""
+
+    def weights_reader(self, path: str) -> None: ...
+
+    async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return [list(done.rollout_logprobs) for group in groups for done in group.completions]
+
+    async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
+        return [a_step(step).trained]
+
+    def save(self, folder: Path) -> None: ...
+
+
+class FakeStore:
+    def save(self, *_: object, **__: object) -> None:
+        raise EnoughSeen
+
+
+async def fails_for_broken(received: Received) -> Response:
+    if "broken" in received.body["queries"]:
+        return JSONResponse({"error": "out of luck"}, 500)
+    return await search_r1()(received)
+
+
+async def one_step(folder: Path, url: str, published: Published) -> None:
+    """Train one step of two prompts, of which retrieval fails for the second."""
+    config = a_config(
+        folder,
+        {
+            "retrieval.mode": "Prompt",
+            "retrieval.endpoints": [{"name": "kb", "url": url}],
+            "retrieval.maxFailureRatio": 0.5,
+            "data.trainBatchSize": 2,
+            "training.totalSteps": 1,
+        },
+    )
+    prompts = [
+        Prompt(index, text, query=text, answer=("right",), context="")
+        for index, text in enumerate(["tea", "broken"])
+    ]
+    composer, pool = Composer(config, TOKENIZER), cast(Any, FakePool(lambda _: "right"))
+    reporter = Reporter(config, 1, publish=published)
+    async with (
+        RetrievalClient(config.retrieval, {}, retry=ONE_TRY) as retrieval,
+        Rewards(config.reward, config.retrieval) as rewards,
+    ):
+        parts = Parts(
+            config=config,
+            prompts=PromptSource(config, prompts, composer),
+            collector=Collector(config, TOKENIZER, composer, pool, retrieval, rewards),
+            validator=cast(Any, None),
+            pool=pool,
+            ranks=cast(Any, FakeRanks()),
+            retrieval=retrieval,
+            store=cast(Any, FakeStore()),
+            backups=cast(Any, None),
+            reporter=reporter,
+            drill=Drill(Faults.from_env({}, 1), folder),
+            stop=asyncio.Event(),
+            identity={},
+        )
+        with pytest.raises(EnoughSeen):
+            await train(parts, TrainState())
+    composer.close()
+    reporter.close()
+
+
+async def test_retrieval_of_a_step_is_seen_wherever_its_numbers_are(tmp_path: Path) -> None:
+    published, log_dir = Published(), tmp_path / "logs"
+    async with serving(fails_for_broken) as kb:
+        await one_step(tmp_path, kb.url, published)
+
+    # Both prompts together, then one by one, for the self-check; then the one that failed.
+    assert [len(request.body["queries"]) for request in kb.requests] == [2, 1, 1, 1]
+    page = published.metrics[-1].splitlines()
+    calls = 'raggrpo_retrieval_calls_total{endpoint="kb",job="small",outcome='
+    assert {f'{calls}"Answered"}} 4.0', f'{calls}"HttpStatus"}} 3.0'} <= set(page)
+    [p95] = [float(line.split()[-1]) for line in page if 'quantile="0.95"' in line]
+    assert p95 > 0
+    shown = {metric.name: float(metric.value) for metric in published.progresses[-1].metrics}
+    assert shown["retrieval/kb/p95"] == pytest.approx(p95, rel=1e-4)
+    assert shown["retrieval/kb/failures"] == 3
+    [record] = read_history(log_dir)
+    assert record["retrieval"]["kb"]["failures"] == {"HttpStatus": 3}
+    report = write_report(tmp_path, log_dir, JobStatus()).read_text()
+    assert "<h2>Retrieval</h2>" in report
+    assert '<td>kb</td><td class="n">4</td><td>HttpStatus 3</td>' in report
