@@ -1,6 +1,6 @@
 """Where reported numbers go: history lines, TensorBoard event files, Prometheus text.
 
-Used by the reporting thread alone. What grows with the run is thinned out, never unbounded (A26).
+Used by the reporting thread alone. What grows with the run is thinned out, never unbounded.
 """
 
 import json

@@ -32,7 +32,7 @@ from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
 
 from .micro_batch import MicroBatcher
-from .protocols import Passage, Question, parse_answer, request_body
+from .protocols import Passage, Query, parse_answer, request_body
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ WARM_UP_PAUSE_SECONDS = 1.0
 WARM_UP_TEXT = "warm-up"
 
 Passages = tuple[Passage, ...]
-"""The answer to one question, best passage first."""
+"""The answer to one query, best passage first."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WarmUp:
 class RetrievalClient:
     """All endpoints of a job over one connection pool; an async context manager.
 
-    Equal questions to an endpoint share one call and then its cached answer. Callers waiting for
+    Equal queries to an endpoint share one call and then its cached answer. Callers waiting for
     the same call therefore share its failure too. `cache: false` on the endpoint disables both.
     """
 
@@ -107,22 +107,22 @@ class RetrievalClient:
 
         `sample` is the id used in log lines. Raises RetrievalFailed.
         """
-        question = Question(context, tuple((fields or {}).items()))
+        query = Query(context, tuple((fields or {}).items()))
         asked = self._endpoints[endpoint]
-        status = "remembered" if asked.remembers(question) else "asked"
+        status = "remembered" if asked.remembers(query) else "asked"
         started = time.monotonic()
         try:
-            passages = await asked.ask(question)
+            passages = await asked.ask(query)
         except RetrievalFailed as failure:
             self._log(endpoint, sample, started, f"{failure.cause}: {failure.detail}")
             raise
         self._log(endpoint, sample, started, f"{status}, {len(passages)} passages")
         return passages
 
-    async def ask_once(self, endpoint: str, question: Question) -> Passages:
+    async def ask_once(self, endpoint: str, query: Query) -> Passages:
         """Make one call without cache, batching or retries. Raises CallFailed."""
         asked = self._endpoints[endpoint]
-        return await asked.ask_once(question, asked.spec.timeout_seconds)
+        return await asked.ask_once(query, asked.spec.timeout_seconds)
 
     async def warm_up(self, endpoint: str, limit_seconds: float) -> WarmUp:
         """Ask until the first answer arrives, then once more, and return both durations.
@@ -134,12 +134,12 @@ class RetrievalClient:
         fields: dict[str, str] = {}
         if asked.spec.role is EndpointRole.ACTOR:
             fields = dict.fromkeys(self._actor_fields, WARM_UP_TEXT)
-        question = Question(WARM_UP_TEXT, tuple(fields.items()))
+        query = Query(WARM_UP_TEXT, tuple(fields.items()))
         started = time.monotonic()
         try:
-            await asked.ask_until_answered(question, started + limit_seconds)
+            await asked.ask_until_answered(query, started + limit_seconds)
             answered = time.monotonic()
-            await asked.ask_once(question, asked.spec.timeout_seconds)
+            await asked.ask_once(query, asked.spec.timeout_seconds)
         except CallFailed as failure:
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
@@ -176,77 +176,77 @@ class _Endpoint:
         self.service = service
         self._tasks = tasks
         self._cached_answers = cached_answers
-        self._batcher: MicroBatcher[Question, Passages] = MicroBatcher(
+        self._batcher: MicroBatcher[Query, Passages] = MicroBatcher(
             self._ask_batch, tasks, window_seconds=BATCH_WINDOW_SECONDS, max_size=BATCH_QUERIES
         )
         # In flight or answered, least recently used first.
-        self._answers: OrderedDict[Question, asyncio.Task[Passages]] = OrderedDict()
+        self._answers: OrderedDict[Query, asyncio.Task[Passages]] = OrderedDict()
 
-    def remembers(self, question: Question) -> bool:
-        return question in self._answers
+    def remembers(self, query: Query) -> bool:
+        return query in self._answers
 
-    async def ask(self, question: Question) -> Passages:
+    async def ask(self, query: Query) -> Passages:
         if not self.spec.cache:
-            return await self._ask_anew(question)
-        task = self._answers.get(question)
+            return await self._ask_anew(query)
+        task = self._answers.get(query)
         if task is None:
-            task = self._answers[question] = self._tasks.start(self._ask_anew(question))
-            task.add_done_callback(lambda done: self._forget_failure(question, done))
+            task = self._answers[query] = self._tasks.start(self._ask_anew(query))
+            task.add_done_callback(lambda done: self._forget_failure(query, done))
             if len(self._answers) > self._cached_answers:
                 self._answers.popitem(last=False)
-        self._answers.move_to_end(question)
+        self._answers.move_to_end(query)
         return await asyncio.shield(task)
 
-    async def ask_once(self, question: Question, timeout_seconds: float) -> Passages:
-        answer = await self.service.post_once(request_body(self.spec, [question]), timeout_seconds)
+    async def ask_once(self, query: Query, timeout_seconds: float) -> Passages:
+        answer = await self.service.post_once(request_body(self.spec, [query]), timeout_seconds)
         [passages] = parse_answer(self.spec.protocol, answer, 1)
         return passages
 
-    async def ask_until_answered(self, question: Question, deadline: float) -> None:
+    async def ask_until_answered(self, query: Query, deadline: float) -> None:
         while True:
             try:
-                await self.ask_once(question, max(deadline - time.monotonic(), 0.0))
+                await self.ask_once(query, max(deadline - time.monotonic(), 0.0))
                 return
             except CallFailed as failure:
                 if not failure.transient or time.monotonic() + WARM_UP_PAUSE_SECONDS > deadline:
                     raise
             await asyncio.sleep(WARM_UP_PAUSE_SECONDS)
 
-    async def _ask_anew(self, question: Question) -> Passages:
+    async def _ask_anew(self, query: Query) -> Passages:
         match self.spec.protocol:
             case EndpointProtocol.SEARCH_R1:
-                return await self._batcher.ask(question)
+                return await self._batcher.ask(query)
             case EndpointProtocol.RAG_CHAT:
-                [passages] = await self._post([question])
+                [passages] = await self._post([query])
                 return passages
             case _:
                 assert_never(self.spec.protocol)
 
-    async def _ask_batch(self, questions: Sequence[Question]) -> list[Passages | BaseException]:
-        if len(questions) > 1:
+    async def _ask_batch(self, queries: Sequence[Query]) -> list[Passages | BaseException]:
+        if len(queries) > 1:
             try:
-                return [*await self._post(questions, ONE_TRY)]
+                return [*await self._post(queries, ONE_TRY)]
             except RetrievalFailed as failure:
-                # One bad question must not fail the others in its batch.
-                logger.debug("asking %d questions one by one: %s", len(questions), failure)
+                # One bad query must not fail the others in its batch.
+                logger.debug("asking %d queries one by one: %s", len(queries), failure)
         each = await asyncio.gather(
-            *(self._post([question]) for question in questions), return_exceptions=True
+            *(self._post([query]) for query in queries), return_exceptions=True
         )
         return [outcome if isinstance(outcome, BaseException) else outcome[0] for outcome in each]
 
     async def _post(
-        self, questions: Sequence[Question], retry: RetryPolicy | None = None
+        self, queries: Sequence[Query], retry: RetryPolicy | None = None
     ) -> list[Passages]:
         try:
             return await self.service.post(
-                request_body(self.spec, questions),
-                lambda answer: parse_answer(self.spec.protocol, answer, len(questions)),
+                request_body(self.spec, queries),
+                lambda answer: parse_answer(self.spec.protocol, answer, len(queries)),
                 retry,
             )
         except CallFailed as failure:
             raise RetrievalFailed(self.spec.name, failure.cause, failure.detail) from failure
 
-    def _forget_failure(self, question: Question, done: asyncio.Task[Passages]) -> None:
+    def _forget_failure(self, query: Query, done: asyncio.Task[Passages]) -> None:
         failed = done.cancelled() or done.exception() is not None
-        if failed and self._answers.get(question) is done:
-            del self._answers[question]
+        if failed and self._answers.get(query) is done:
+            del self._answers[query]

@@ -1,4 +1,4 @@
-"""Combine questions that many coroutines ask at about the same time into a few calls."""
+"""Combine queries that many coroutines ask at about the same time into a few calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,15 +14,15 @@ A = TypeVar("A")
 
 @dataclass
 class _Batch(Generic[Q]):
-    questions: list[Q] = field(default_factory=list)
+    queries: list[Q] = field(default_factory=list)
     full: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class MicroBatcher(Generic[Q, A]):
-    """A batch is sent `window_seconds` after its first question, or as soon as it is full.
+    """A batch is sent `window_seconds` after its first query, or as soon as it is full.
 
-    `call` returns one outcome per question, in order; an exception among them is raised in the
-    coroutine that asked that question.
+    `call` returns one outcome per query, in order; an exception among them is raised in the
+    coroutine that asked that query.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class MicroBatcher(Generic[Q, A]):
         self._open: _Batch[Q] | None = None
         self._outcomes: asyncio.Task[Sequence[A | BaseException]]
 
-    async def ask(self, question: Q) -> A:
-        """Return the answer to `question`, asked as part of a batch."""
+    async def ask(self, query: Q) -> A:
+        """Return the answer to `query`, asked as part of a batch."""
         if self._open is None:
             self._open = _Batch()
             self._outcomes = self._tasks.start(self._run(self._open))
         batch, outcomes = self._open, self._outcomes
-        position = len(batch.questions)
-        batch.questions.append(question)
-        if len(batch.questions) == self._max_size:
+        position = len(batch.queries)
+        batch.queries.append(query)
+        if len(batch.queries) == self._max_size:
             self._open = None
             batch.full.set()
         # Shielded: cancelling one caller must not cancel the call for the others.
@@ -63,4 +63,4 @@ class MicroBatcher(Generic[Q, A]):
                 await batch.full.wait()
         if self._open is batch:
             self._open = None
-        return await self._call(batch.questions)
+        return await self._call(batch.queries)

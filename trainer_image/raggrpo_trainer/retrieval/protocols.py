@@ -28,7 +28,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Query:
     """A query or dialogue context; for role Actor also the fields the policy wrote."""
 
     context: str
@@ -40,23 +40,23 @@ class Question:
         return "\n".join([*(value for _, value in self.fields), self.context])
 
 
-def request_body(endpoint: RetrievalEndpoint, questions: Sequence[Question]) -> dict[str, Any]:
-    """Return the request body for `questions`; RagChat takes exactly one.
+def request_body(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, Any]:
+    """Return the request body for `queries`; RagChat takes exactly one.
 
     `extraBody` adds fields but cannot override the protocol's own.
     """
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
             own: dict[str, Any] = {
-                "queries": [question.text for question in questions],
+                "queries": [query.text for query in queries],
                 "topk": endpoint.top_k,
                 "return_scores": True,
             }
         case EndpointProtocol.RAG_CHAT:
-            [question] = questions
+            [query] = queries
             own = {
-                "context": question.context,
-                **dict(question.fields),
+                "context": query.context,
+                **dict(query.fields),
                 "score_threshold": endpoint.score_threshold,
                 "top_k": endpoint.top_k,
             }
@@ -66,9 +66,9 @@ def request_body(endpoint: RetrievalEndpoint, questions: Sequence[Question]) -> 
 
 
 def parse_answer(
-    protocol: EndpointProtocol, answer: Mapping[str, Any], num_questions: int
+    protocol: EndpointProtocol, answer: Mapping[str, Any], num_queries: int
 ) -> list[tuple[Passage, ...]]:
-    """Return each question's passages, in the endpoint's order.
+    """Return each query's passages, in the endpoint's order.
 
     Search-R1: {"result": [[{"document": {...}, "score"} or the bare document, ...], ...]};
     RagChat: {"results": [{"id", "text", "score"}, ...]}. Raises CallFailed (MissingField).
@@ -79,9 +79,9 @@ def parse_answer(
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise CallFailed(FailureCause.MISSING_FIELD, f"{place}: {first['msg']}") from error
-    if len(passages) != num_questions:
+    if len(passages) != num_queries:
         raise CallFailed(
-            FailureCause.MISSING_FIELD, f"result: {len(passages)} lists for {num_questions} queries"
+            FailureCause.MISSING_FIELD, f"result: {len(passages)} lists for {num_queries} queries"
         )
     return passages
 

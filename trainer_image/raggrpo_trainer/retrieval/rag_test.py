@@ -26,7 +26,7 @@ from raggrpo_trainer.job_config import endpoint_headers, read_config
 from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
 
 from .client import RetrievalClient
-from .protocols import Question
+from .protocols import Query
 
 MORE = 1.1
 """Throughput gain below which additional concurrent calls only add latency."""
@@ -38,7 +38,7 @@ INTERRUPTED = 130
 async def rag_test(
     config: TrainerConfig, env: Mapping[str, str], *, seconds: float, most: int
 ) -> RagTest:
-    """Measure the endpoints one after another with questions from the job's data.
+    """Measure the endpoints one after another with queries from the job's data.
 
     `seconds` is the duration of each load level, `most` the maximum number of calls in flight.
     Raises TrainerError for unreadable data and missing secrets.
@@ -50,17 +50,17 @@ async def rag_test(
 
 
 def variants(
-    endpoint: RetrievalEndpoint, question: Question
-) -> Iterator[tuple[str, Question, RetrievalEndpoint]]:
-    """Yield (name, question, settings), each differing from the job's in at most one way (pure)."""
-    yield "as the job asks", question, endpoint
+    endpoint: RetrievalEndpoint, query: Query
+) -> Iterator[tuple[str, Query, RetrievalEndpoint]]:
+    """Yield (name, query, settings), each differing from the job's in at most one way (pure)."""
+    yield "as the job asks", query, endpoint
     if endpoint.top_k > 1:
-        yield "topK 1", question, endpoint.model_copy(update={"top_k": 1})
+        yield "topK 1", query, endpoint.model_copy(update={"top_k": 1})
     if endpoint.protocol is EndpointProtocol.RAG_CHAT and endpoint.score_threshold:
         open_to_all = endpoint.model_copy(update={"score_threshold": 0.0})
-        yield "scoreThreshold 0", question, open_to_all
-    if question.fields:
-        yield "context alone", Question(question.context), endpoint
+        yield "scoreThreshold 0", query, open_to_all
+    if query.fields:
+        yield "context alone", Query(query.context), endpoint
 
 
 def saturation(levels: Sequence[LoadLevel]) -> int:
@@ -72,7 +72,7 @@ def saturation(levels: Sequence[LoadLevel]) -> int:
 
 
 class _Test:
-    """One endpoint and the questions the job would send it."""
+    """One endpoint and the queries the job would send it."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class _Test:
 
     async def run(self, seconds: float, most: int) -> EndpointTest:
         name, url = self._endpoint.name, self._endpoint.shown_url
-        first = await self._one("first", self._question(0), self._endpoint)
+        first = await self._one("first", self._query(0), self._endpoint)
         if first.failure:
             return EndpointTest(name=name, url=url, failure=first.failure)
         levels: list[LoadLevel] = []
@@ -96,7 +96,7 @@ class _Test:
             if sum(levels[-1].failures.values()) > levels[-1].answered:
                 break  # more load would only show the same failure
             in_flight *= 2
-        tried = variants(self._endpoint, self._question(0))
+        tried = variants(self._endpoint, self._query(0))
         return EndpointTest(
             name=name,
             url=url,
@@ -107,11 +107,11 @@ class _Test:
             step=await self._step(),
         )
 
-    async def _one(self, name: str, question: Question, endpoint: RetrievalEndpoint) -> Variant:
+    async def _one(self, name: str, query: Query, endpoint: RetrievalEndpoint) -> Variant:
         async with self._client(endpoint) as client:
             began = time.monotonic()
             try:
-                passages = await client.ask_once(endpoint.name, question)
+                passages = await client.ask_once(endpoint.name, query)
             except CallFailed as failure:
                 return Variant(name=name, failure=str(failure))
             return Variant(name=name, passages=len(passages), seconds=time.monotonic() - began)
@@ -123,7 +123,7 @@ class _Test:
         async def ask_until(client: RetrievalClient, end: float) -> None:
             while (asked := time.monotonic()) < end:
                 try:
-                    await client.ask_once(endpoint.name, self._question(next(numbers)))
+                    await client.ask_once(endpoint.name, self._query(next(numbers)))
                 except CallFailed as failure:
                     found.failures[failure.cause] += 1
                     await asyncio.sleep(PAUSE_SECONDS)
@@ -150,16 +150,16 @@ class _Test:
         )
 
     async def _step(self) -> StepTest:
-        """Ask one step's questions with the job's own batching, retries and cache."""
+        """Ask one step's queries with the job's own batching, retries and cache."""
         size, failed = self._config.data.train_batch_size, Counter[str]()
         in_reward = self._config.retrieval.mode is RetrievalMode.REWARD
         number = size * (self._config.rollout.n if in_reward else 1)
-        questions = [self._question(each // (number // size), each) for each in range(number)]
+        queries = [self._query(each // (number // size), each) for each in range(number)]
         async with self._client(self._endpoint) as client:
             began = time.monotonic()
             calls = (
                 client.retrieve(self._endpoint.name, q.context, dict(q.fields), sample=str(i))
-                for i, q in enumerate(questions)
+                for i, q in enumerate(queries)
             )
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if isinstance(ended, RetrievalFailed):
@@ -173,16 +173,16 @@ class _Test:
         spec = self._config.retrieval.model_copy(update={"endpoints": [endpoint]})
         return RetrievalClient(spec, self._headers)
 
-    def _question(self, number: int, sample: int | None = None) -> Question:
-        """Return a prompt's question; an actor's fields differ from sample to sample."""
+    def _query(self, number: int, sample: int | None = None) -> Query:
+        """Return a prompt's query; an actor's fields differ from sample to sample."""
         prompt, spec = self._prompts[number % len(self._prompts)], self._config.retrieval
         context = prompt.context or prompt.query
         if spec.mode is not RetrievalMode.REWARD:
-            return Question(prompt.query)
+            return Query(prompt.query)
         if self._endpoint.role is not EndpointRole.ACTOR:
-            return Question(context)
+            return Query(context)
         words = f"{prompt.query} {number if sample is None else sample}"
-        return Question(context, tuple((name, words) for name in spec.actor_output.fields))
+        return Query(context, tuple((name, words) for name in spec.actor_output.fields))
 
 
 def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
