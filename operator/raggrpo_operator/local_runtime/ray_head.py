@@ -13,13 +13,12 @@ from pathlib import Path
 
 from raggrpo_api import names
 from raggrpo_api.trainer_config import World
+from raggrpo_operator.core.spec.world import SPARE_CPUS
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
 from .processes import Child, Processes, free_ports, signal_name
 
-SPARE_CPUS = 2
-"""Logical CPUs beside ranks and engines: the driver's tasks must never wait for a place."""
 PREFIX = "raggrpo-"
 STOP_SECONDS = 30
 """From SIGTERM to SIGKILL of a driver: it saves the last finished step first."""

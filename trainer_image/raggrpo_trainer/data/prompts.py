@@ -38,8 +38,6 @@ __all__ = [
     "stage_files",
 ]
 
-MAX_WORKERS = 16
-
 
 class Tokenizer(Protocol):
     """What is used of a Hugging Face tokenizer."""
@@ -164,7 +162,7 @@ class Composer:
         self._config, self._tokenizer = config, tokenizer
         cpus = len(os.sched_getaffinity(0))
         self._threads = ThreadPoolExecutor(
-            min(config.data.num_workers, MAX_WORKERS, cpus), thread_name_prefix="compose"
+            min(config.data.num_workers, cpus), thread_name_prefix="compose"
         )
         self._begun: dict[int, Future[ComposedPrompt]] = {}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from raggrpo_api.memory import KEPT_WEIGHT_FILES
 from raggrpo_api.spec.model import Attention
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """By transformers' name; every other one computes with torch's scaled dot product."""
-KEPT_WEIGHT_FILES = 2
-"""Weights files in /dev/shm: an engine may still read the newest while the next is written."""
 
 
 @dataclass(frozen=True, slots=True)

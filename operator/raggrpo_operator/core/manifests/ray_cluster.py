@@ -9,13 +9,12 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import PodRole, PodSizing, Sizing
 from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
 from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.spec.world import SPARE_CPUS
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
-SPARE_CPUS = 2
-"""Logical CPUs of a worker beside its ranks and engines: Ray's own tasks must find a place."""
 SHUTDOWN_SECONDS = 15
 """From the end of the preStop hook's wait for the driver to SIGKILL: for Ray to end in."""
 

@@ -6,13 +6,14 @@ A pod's memory is request and limit alike, so its terms are what the cluster rea
 from collections.abc import Mapping
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import PodRole, PodSizing, SizingTerm
-from raggrpo_operator.core.spec.quantity import GIB, MIB, format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.world import CPUS_PER_GPU, num_engines
 
-from . import gpu_memory
+from .gpu_memory import cpu_kv_cache, weights_bytes
 from .shared_memory import (
     head_shm_terms,
     head_store_bytes,
@@ -138,8 +139,7 @@ def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
     """Return the memory of a CPU engine: vLLM itself, its weights and KV cache."""
     if not facts.parameters:
         return GIB
-    weights = facts.parameters * gpu_memory.element_bytes(spec)
-    return GIB + weights + gpu_memory.cpu_kv_cache(spec, facts)
+    return GIB + weights_bytes(spec, facts) + cpu_kv_cache(spec, facts)
 
 
 def _within_given(spec: JobSpec, usual: Mapping[Device, str]) -> str:

@@ -143,7 +143,6 @@ def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[t
 def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) -> dict[str, Any]:
     """Return the values that follow from other values, where the user left them open."""
     data, retrieval = spec.data, spec.retrieval
-    longest = data.max_prompt_length + data.max_response_length
     cpu_limit = max(1, int(cpus_per_pod(spec.resources)))
     sized: dict[str, Any] = {
         f"resources.{name}": ""
@@ -152,7 +151,7 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
     }
     if not spec.rollout.max_num_batched_tokens:
         floor = MIN_BATCHED_TOKENS[spec.resources.device]
-        sized["rollout.maxNumBatchedTokens"] = max(floor, longest)
+        sized["rollout.maxNumBatchedTokens"] = max(floor, data.max_sequence_length)
     if not spec.training.mini_batch_prompts:
         sized["training.miniBatchPrompts"] = data.train_batch_size
     if data.num_workers > min(cpu_limit, MAX_WORKERS):

@@ -10,6 +10,8 @@ from .quantity import parse_quantity
 
 CPUS_PER_GPU = 8
 """Enough to feed one GPU and its data threads (operator facts: 8 to 12)."""
+SPARE_CPUS = 2
+"""Logical CPUs that Ray counts beside ranks and engines: its other tasks must find a place."""
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
 """Shares of one GPU that Ray accounts to a rank and to an engine that take turns on it."""
