@@ -16,7 +16,6 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import PODS
 from raggrpo_operator.kube.cluster_objects import is_going
 from raggrpo_operator.kube.user_client import Ended, UserClient
-from raggrpo_operator.kubernetes_runtime.rounds.runtime import ENTRYPOINT
 
 from .cluster_job import TROUBLE, Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
 from .reader import reader
@@ -24,14 +23,13 @@ from .reader import reader
 HEAD = "ray-head"
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
 """Conditions that say why nothing has begun, the plainest first."""
-DRIVER = ENTRYPOINT.removeprefix("exec ")
 NO_LOG = 3
 # $1: Ray's own file on a head, $2: the copies on the volume, $3: attempt, $4: follow or not.
 # A driver that has ended writes no more, so tail ends with it.
 READ = f"""
 for log in "$1" "$2/$3/{names.DRIVER_LOG}"; do
     [ -r "$log" ] || continue
-    driver=$(test "$4" = follow && pgrep -n -f "^{DRIVER}") || exec cat "$log"
+    driver=$(test "$4" = follow && pgrep -n -f "^{names.DRIVER_COMMAND}") || exec cat "$log"
     exec tail -n +1 -f --pid="$driver" "$log"
 done
 ls "$2" >&2

@@ -25,7 +25,6 @@ from raggrpo_operator.errors import (
 )
 
 Manifest = dict[str, Any]
-FIELD_MANAGER = "raggrpo-operator"
 TIMEOUT_SECONDS = 30
 APPLY = "application/apply-patch+yaml"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
@@ -141,7 +140,7 @@ class ApiServer:
     async def create(self, manifest: Manifest) -> Manifest:
         """Create the object; fields that the server does not know are refused, not dropped."""
         path = resource_of(manifest).path(manifest["metadata"]["namespace"])
-        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         return await self._call("POST", path, body=manifest, query=query)
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -169,7 +168,7 @@ class ApiServer:
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
         about = manifest["metadata"]
         path = resource_of(manifest).path(about["namespace"], about["name"], subresource)
-        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+        query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
         return await self._call("PATCH", path, body=manifest, query=query, content=APPLY)
 
     async def _call(

@@ -19,7 +19,7 @@ from tools.kind.tools import tool_folder
 MOUNT = "/mnt/work"
 CLAIM = "work"
 PROMPTS = 64
-KILL_DRIVER = ("pkill", "-KILL", "-f", "^python -m raggrpo_trainer$")
+KILL_DRIVER = ("pkill", "-KILL", "-f", f"^{names.DRIVER_COMMAND}$")
 """For the head's container."""
 LIST_SUBMISSIONS = (
     "python",
