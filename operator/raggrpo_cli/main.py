@@ -30,7 +30,7 @@ def _main() -> None:
 
 
 def main() -> None:
-    """Entry point of `raggrpo` and of `kubectl raggrpo`, which are told apart by their name."""
+    """Entry point of `raggrpo` and of `kubectl raggrpo`, distinguished by their name."""
     if not Path(sys.argv[0]).name.startswith(PLUGIN):
         app()
     try:

@@ -23,7 +23,7 @@ DirOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """A job as its folder tells it."""
+    """A job as its folder records it."""
 
     folder: Path
     job: RagGrpoJob
@@ -44,8 +44,8 @@ def recorded_job(folder: Path) -> RecordedJob:
         refuse(f"{folder} is no job folder: it is made by `raggrpo run JOB.yaml --dir {folder}`")
     try:
         state = JobFolder(folder).load()
-    except OperatorError as trouble:
-        refuse(str(trouble))
+    except OperatorError as error:
+        refuse(str(error))
     raw = read_yaml((folder / JOB).read_text(encoding="utf-8"))
     if isinstance(raw, Violation):
         refuse(f"{folder / JOB} {raw.line()}")

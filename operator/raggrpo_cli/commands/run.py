@@ -9,7 +9,7 @@ import typer
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
-from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError
@@ -17,7 +17,6 @@ from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
 SUSPENDED = 130
 """As a shell reports a command that Ctrl-C ended."""
-FAILED = 1
 CODES: Mapping[str, int] = {
     Cause.CONFIG_ERROR: ExitCode.CONFIG_ERROR,
     Cause.DATA_ERROR: ExitCode.DATA_ERROR,
@@ -27,7 +26,7 @@ CODES: Mapping[str, int] = {
     Cause.CHECKPOINT_INCOMPATIBLE: ExitCode.CHECKPOINT_INCOMPATIBLE,
     Cause.CHECKPOINT_PATH_IN_USE: ExitCode.CHECKPOINT_PATH_IN_USE,
 }
-"""Causes that the user has to mend before another run can help; all others end with FAILED."""
+"""Causes that the user has to fix before another run can help; all others end with FAILED."""
 
 
 def run(
@@ -49,8 +48,8 @@ def run(
         before = state.status
         with ProgressDisplay(job.metadata.name) as display:
             supervise(folder, job, state, display.show)
-    except OperatorError as trouble:
-        refuse(str(trouble), FAILED if trouble.retryable else ExitCode.CONFIG_ERROR)
+    except OperatorError as error:
+        refuse(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:
         typer.echo("ended at once, without saving", err=True)
     finally:
@@ -64,7 +63,7 @@ def run(
 
 
 def exit_code(status: JobStatus, *, suspended_by_spec: bool) -> int:
-    """Return what the shell is told about a job that ended like this."""
+    """Return the exit code for a job that ended like this."""
     match status.phase:
         case Phase.SUCCEEDED:
             return ExitCode.DONE
@@ -91,7 +90,7 @@ def _already_complete(recorded: RecordedJob) -> Iterator[str]:
 
 
 def _ending(recorded: RecordedJob) -> Iterator[str]:
-    """Write the last records and yield what the user is told."""
+    """Write the last records and yield the lines for the user."""
     from raggrpo_operator.reporting.report import write_report
     from raggrpo_operator.reporting.summary import write_summary
 

@@ -8,7 +8,7 @@ import typer
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, PodRole
-from raggrpo_cli.job_file import refuse
+from raggrpo_cli.job_file import FAILED, refuse
 from raggrpo_operator.core.manifests.reader_pod import READER
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition
@@ -17,7 +17,7 @@ from raggrpo_operator.kube.client import PODS
 from raggrpo_operator.kube.cluster_objects import is_going
 from raggrpo_operator.kube.user_client import Ended, UserClient
 
-from .cluster_job import TROUBLE, Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
+from .cluster_job import Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
 from .reader import reader
 
 HEAD = "ray-head"
@@ -55,9 +55,9 @@ def logs(
         number = _number(job, attempt)
         ended = await _read(client, job, _command(job, number, follow), image)
         if ended.exit_code == NO_LOG:
-            refuse(f"there is no log of attempt {number}{_others(ended)}", TROUBLE)
+            refuse(f"there is no log of attempt {number}{_others(ended)}", FAILED)
         if ended.exit_code:
-            refuse(f"the log cannot be read: {ended.errors.strip()}", TROUBLE)
+            refuse(f"the log cannot be read: {ended.errors.strip()}", FAILED)
 
     in_cluster(kubeconfig, context, show)
 
@@ -70,12 +70,12 @@ def _number(job: RagGrpoJob, asked: int) -> int:
     waits = {record.number for record in job.status.attempts if not record.started}
     number = asked or newest
     if not newest or number in waits:
-        told = (get_condition(job.status, kind).message for kind in WAITING)
-        why = next(filter(None, told), "")
+        messages = (get_condition(job.status, kind).message for kind in WAITING)
+        why = next(filter(None, messages), "")
         refuse(
             f"attempt {number or 1} of job {name} has not begun, the job is {job.status.phase}"
             f"{f': {why}' if why else ''}",
-            TROUBLE,
+            FAILED,
         )
     return number
 
@@ -113,11 +113,11 @@ async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
         return given or job.spec.image
     try:
         return await default_image(client)
-    except OperatorError as trouble:
+    except OperatorError as error:
         refuse(
-            f"the job names no image, and the operator's cannot be read ({trouble}): name one that "
+            f"the job names no image, and the operator's cannot be read ({error}): name one that "
             "has a shell with --image",
-            TROUBLE,
+            FAILED,
         )
 
 
@@ -127,7 +127,7 @@ def _print(output: bytes) -> None:
 
 
 def _others(ended: Ended) -> str:
-    """Return which attempts left something, or why that cannot be told."""
+    """Return which attempts left something, or why that is not known."""
     left = ended.errors.split("\n")
     if left[0].startswith("ls:"):
         return f": {left[0].removeprefix('ls: ')}"

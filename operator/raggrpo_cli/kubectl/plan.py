@@ -58,5 +58,5 @@ async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:
         return job.spec.image, ""
     try:
         return await default_image(client), " (the operator's)"
-    except OperatorError as trouble:
-        return "", f"the operator's, which cannot be read here ({trouble})"
+    except OperatorError as error:
+        return "", f"the operator's, which cannot be read here ({error})"

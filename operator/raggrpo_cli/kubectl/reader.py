@@ -25,18 +25,18 @@ async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterat
         OperatorError: It may not be made or does not start; the message says why.
 
     """
-    about = job.metadata
-    name = f"{about.name}-reader-{uuid.uuid4().hex[:5]}"
+    metadata = job.metadata
+    name = f"{metadata.name}-reader-{uuid.uuid4().hex[:5]}"
     creating = asyncio.ensure_future(client.create(render_reader_pod(job, name, image)))
     try:
         # Shielded: when Ctrl-C comes now, the pod must be known to be deleted.
         await asyncio.shield(creating)
-        await _until_running(client, about.namespace, name)
+        await _until_running(client, metadata.namespace, name)
         yield name
     finally:
         pod = await creating
         with suppress(NotFound, Conflict):
-            await client.delete(PODS, about.namespace, name, pod["metadata"]["uid"])
+            await client.delete(PODS, metadata.namespace, name, pod["metadata"]["uid"])
 
 
 async def _until_running(client: UserClient, namespace: str, name: str) -> None:
@@ -60,12 +60,12 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
 
 async def _warning_about(client: UserClient, pod: Manifest) -> str:
     """Return what the cluster warned of; a volume that cannot be mounted stands only there."""
-    about = pod["metadata"]
+    metadata = pod["metadata"]
     try:
         events = await client.find(
-            CORE_EVENTS, about["namespace"], fields=f"involvedObject.uid={about['uid']}"
+            CORE_EVENTS, metadata["namespace"], fields=f"involvedObject.uid={metadata['uid']}"
         )
     except AccessRefused:
-        return f"pod {about['name']} does not start, and its events may not be read"
+        return f"pod {metadata['name']} does not start, and its events may not be read"
     warnings = [event.get("message", "") for event in events if event.get("type") == "Warning"]
-    return f"pod {about['name']} does not start: {[*warnings, 'no reason is known'][0]}"
+    return f"pod {metadata['name']} does not start: {[*warnings, 'no reason is known'][0]}"

@@ -108,14 +108,14 @@ class KubeClient(Protocol):
 
 
 CallObserver = Callable[[str, int, float], None]
-"""Is told (method, HTTP status or 0, seconds) of every call."""
+"""Called with (method, HTTP status or 0, seconds) after every request."""
 
 
 class ApiServer:
     """`KubeClient` over HTTP."""
 
-    def __init__(self, api: ApiClient, told: CallObserver = lambda *_: None) -> None:
-        self._api, self._told = api, told
+    def __init__(self, api: ApiClient, on_call: CallObserver = lambda *_: None) -> None:
+        self._api, self._on_call = api, on_call
 
     async def close(self) -> None:
         """Close the connections."""
@@ -166,8 +166,8 @@ class ApiServer:
         return await self._call("GET", path)
 
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
-        about = manifest["metadata"]
-        path = resource_of(manifest).path(about["namespace"], about["name"], subresource)
+        metadata = manifest["metadata"]
+        path = resource_of(manifest).path(metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
         return await self._call("PATCH", path, body=manifest, query=query, content=APPLY)
 
@@ -196,7 +196,7 @@ class ApiServer:
             host = self._api.configuration.host
             raise TransientError(f"{method} {path}: {host} does not answer: {error!r}") from error
         finally:
-            self._told(method, status, time.monotonic() - begun)
+            self._on_call(method, status, time.monotonic() - begun)
         if status >= 400:
             raise judged(status, f"{method} {path}", text)
         answered: Manifest = json.loads(text)
@@ -204,7 +204,7 @@ class ApiServer:
 
 
 def judged(status: int, call: str, text: bytes) -> OperatorError:
-    """Return the trouble that an HTTP status of the API server means."""
+    """Return the error that an HTTP status of the API server means."""
     message = f"{call}: HTTP {status} {_message(text)}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessRefused(message)
@@ -224,11 +224,11 @@ def _message(text: bytes) -> str:
         return text[:300].decode(errors="replace")
 
 
-async def connect(told: CallObserver = lambda *_: None) -> ApiServer:
+async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
     """Return a client of the cluster of $KUBECONFIG, else of the pod's own cluster."""
     configuration = Configuration()
     if os.environ.get("KUBECONFIG"):
         await config.load_kube_config(client_configuration=configuration)
     else:
         config.load_incluster_config(client_configuration=configuration)
-    return ApiServer(ApiClient(configuration), told)
+    return ApiServer(ApiClient(configuration), on_call)

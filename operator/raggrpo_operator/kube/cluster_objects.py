@@ -18,6 +18,11 @@ class JobKey(NamedTuple):
     namespace: str
     name: str
 
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> "JobKey":
+        """Return the key of a job object."""
+        return cls(job["metadata"]["namespace"], job["metadata"]["name"])
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
@@ -38,8 +43,8 @@ class ClusterObjects:
 
 def job_key_of(child: Mapping[str, Any]) -> JobKey:
     """Return the job of one of our objects, by its label."""
-    about = child["metadata"]
-    return JobKey(about["namespace"], about.get("labels", {}).get(names.LABEL_JOB, ""))
+    metadata = child["metadata"]
+    return JobKey(metadata["namespace"], metadata.get("labels", {}).get(names.LABEL_JOB, ""))
 
 
 def owned_by(uid: str, objects: Collection[Manifest]) -> list[Manifest]:

@@ -47,8 +47,8 @@ class Lease:
                 if await self._take():
                     log.info("this replica leads now")
                     return
-            except OperatorError as trouble:
-                log.warning("the Lease cannot be read or written: %s", trouble)
+            except OperatorError as error:
+                log.warning("the Lease cannot be read or written: %s", error)
             await self._sleep(RETRY_SECONDS)
 
     async def keep(self) -> None:
@@ -63,8 +63,8 @@ class Lease:
                         log.error("another replica leads: %s", self._seen[0])
                         return
                 renewed = self._clock()
-            except (OperatorError, TimeoutError) as trouble:
-                log.warning("the Lease could not be renewed: %r", trouble)
+            except (OperatorError, TimeoutError) as error:
+                log.warning("the Lease could not be renewed: %r", error)
                 if self._clock() - renewed >= RENEW_SECONDS:
                     log.error("the Lease was not renewed for %.0f s", RENEW_SECONDS)
                     return

@@ -1,4 +1,4 @@
-"""What a pod gives away about a loss or a start that fails. Pure: a pod in, evidence out."""
+"""What a pod reveals about a loss or a failed start. Pure: a pod in, evidence out."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Pod = Mapping[str, Any]
 
 
 class Weight(IntEnum):
-    """How much a piece of evidence explains; the heavier one is told."""
+    """How much a piece of evidence explains; the heaviest is reported."""
 
     DELETED = 1
     ENDED = 2
@@ -47,7 +47,7 @@ class StartProblem:
     uid: str
     message: str
     is_final: bool
-    """Waiting does not mend it: somebody has to change something."""
+    """Waiting does not help: somebody has to change something."""
 
 
 CANNOT_START = frozenset(
@@ -96,12 +96,12 @@ def start_problem(pod: Pod) -> StartProblem | None:
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
         waiting = status.get("state", {}).get("waiting", {})
         if waiting.get("reason") in CANNOT_START:
-            words = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
-            return StartProblem(*_who(pod), _told(pod, words), is_final=True)
+            reason = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
+            return StartProblem(*_who(pod), _message(pod, reason), is_final=True)
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        words = f"{scheduled.get('reason', 'Pending')}: {scheduled.get('message', '')}"
-        return StartProblem(*_who(pod), _told(pod, words), is_final=False)
+        reason = f"{scheduled.get('reason', 'Pending')}: {scheduled.get('message', '')}"
+        return StartProblem(*_who(pod), _message(pod, reason), is_final=False)
     return None
 
 
@@ -109,26 +109,26 @@ def _out_of_memory(pod: Pod) -> Loss | None:
     for ended in _ends(pod):
         if ended.get("reason") == OUT_OF_MEMORY:
             limit = _memory_limit(pod)
-            words = f"ran out of memory (OOMKilled, limit {limit})"
+            reason = f"ran out of memory (OOMKilled, limit {limit})"
             time = parse_timestamp(ended["finishedAt"])
-            return _loss(pod, Cause.HOST_OUT_OF_MEMORY, words, time, Weight.OUT_OF_MEMORY)
+            return _loss(pod, Cause.HOST_OUT_OF_MEMORY, reason, time, Weight.OUT_OF_MEMORY)
     return None
 
 
 def _disrupted(pod: Pod, now: datetime) -> Loss | None:
     status = pod.get("status", {})
-    words = f"{status.get('reason', '')}: {status.get('message', '')}"
+    reason = f"{status.get('reason', '')}: {status.get('message', '')}"
     if status.get("reason") == "Evicted":
         starved = "memory" in status.get("message", "")
         cause = Cause.HOST_OUT_OF_MEMORY if starved else Cause.NODE_LOST
-        return _loss(pod, cause, words, now, Weight.DISRUPTED)
+        return _loss(pod, cause, reason, now, Weight.DISRUPTED)
     disruption = condition_of(pod, "DisruptionTarget")
     cause_of = _DISRUPTIONS.get(disruption.get("reason", ""))
     if disruption.get("status") != "True" or cause_of is None:
         return None
-    words = f"{disruption['reason']}: {disruption.get('message', '')}"
+    reason = f"{disruption['reason']}: {disruption.get('message', '')}"
     time = parse_timestamp(disruption["lastTransitionTime"])
-    return _loss(pod, cause_of, words, time, Weight.DISRUPTED)
+    return _loss(pod, cause_of, reason, time, Weight.DISRUPTED)
 
 
 def _ended(pod: Pod, now: datetime) -> Loss | None:
@@ -137,13 +137,13 @@ def _ended(pod: Pod, now: datetime) -> Loss | None:
         return None
     ends = list(_ends(pod))
     if ends:
-        words = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
+        reason = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
         time = parse_timestamp(ends[0]["finishedAt"]) if ends[0].get("finishedAt") else now
-        return _loss(pod, _plain_cause(pod), words, time, Weight.ENDED)
+        return _loss(pod, _plain_cause(pod), reason, time, Weight.ENDED)
     status = pod.get("status", {})
     if status.get("phase") == "Failed":
-        words = f"failed: {status.get('reason', '')} {status.get('message', '')}"
-        return _loss(pod, _plain_cause(pod), words, now, Weight.ENDED)
+        reason = f"failed: {status.get('reason', '')} {status.get('message', '')}"
+        return _loss(pod, _plain_cause(pod), reason, now, Weight.ENDED)
     return None
 
 
@@ -173,19 +173,20 @@ def _memory_limit(pod: Pod) -> str:
     return str(limits.get("memory", "none"))
 
 
-def _loss(pod: Pod, cause: Cause, words: str, time: datetime, weight: Weight) -> Loss:
+def _loss(pod: Pod, cause: Cause, reason: str, time: datetime, weight: Weight) -> Loss:
     name, uid = _who(pod)
     is_nodes_fault = cause is Cause.NODE_LOST or weight is Weight.ENDED
     node = pod.get("spec", {}).get("nodeName", "") if is_nodes_fault else ""
-    return Loss(name, uid, is_head(pod), cause, _told(pod, words), time, weight, node)
+    return Loss(name, uid, is_head(pod), cause, _message(pod, reason), time, weight, node)
 
 
 def _who(pod: Pod) -> tuple[str, str]:
     return pod["metadata"]["name"], pod["metadata"]["uid"]
 
 
-def _told(pod: Pod, words: str) -> str:
-    about = pod["metadata"]
-    role = about.get("labels", {}).get(names.LABEL_ROLE, "pod")
+def _message(pod: Pod, reason: str) -> str:
+    metadata = pod["metadata"]
+    role = metadata.get("labels", {}).get(names.LABEL_ROLE, "pod")
     node = pod.get("spec", {}).get("nodeName")
-    return f"{role} pod {about['name']}{f' on node {node}' if node else ''}: {words.strip(' :')}"
+    where = f" on node {node}" if node else ""
+    return f"{role} pod {metadata['name']}{where}: {reason.strip(' :')}"

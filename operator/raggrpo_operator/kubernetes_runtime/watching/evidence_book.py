@@ -1,7 +1,7 @@
-"""`EvidenceBook`: what pods gave away, kept beyond the pods, which KubeRay deletes when they fail.
+"""`EvidenceBook`: what failed pods revealed, kept longer than the pods, which KubeRay deletes.
 
-Lives in this process only: after a restart the loss of a vanished pod is told by its cluster. What
-is known of a cluster outlives it, for the cache may show a deleted RayCluster a moment longer.
+Only in this process: after a restart the loss of a vanished pod shows only in its cluster. What is
+known of a cluster outlives it, because the cache may show a deleted RayCluster a moment longer.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ class EvidenceBook:
         self._failing_since: dict[JobKey, dict[str, datetime]] = {}
 
     def note(self, key: JobKey, pod: Manifest, now: datetime, *, was_deleted: bool) -> None:
-        """Keep what this pod of the job tells now; the first and heaviest account of it counts."""
+        """Keep what this pod of the job shows now; its first and heaviest evidence counts."""
         cluster = pod["metadata"].get("labels", {}).get(RAY_CLUSTER_LABEL)
         if cluster is None:
             return
@@ -55,8 +55,8 @@ class EvidenceBook:
             since.setdefault(uid, now)
         final = [each for each in found if each.is_final]
         late = [each for each in final if now - since[each.uid] >= self._start_grace]
-        told = next(iter(late or final or found), None)
-        return told, bool(late)
+        shown = next(iter(late or final or found), None)
+        return shown, bool(late)
 
     def forget(self, key: JobKey) -> None:
         """Drop everything about a job that is gone."""

@@ -79,7 +79,7 @@ def registry(
 
     async def index_job(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
         kept = _kept(body)
-        return {JobKey(kept["metadata"]["namespace"], kept["metadata"]["name"]): kept}
+        return {JobKey.of(kept): kept}
 
     async def index_child(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
         kept = _kept(body)
@@ -106,7 +106,7 @@ def registry(
 
 
 def _show(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
-    """Let everybody see the caches; kopf fills all of them before it reports the first event."""
+    """Publish the caches; kopf fills all of them before it reports the first event."""
     objects.jobs = indexes["jobs"]
     objects.ray_clusters = indexes["rayclusters"]
     objects.pods = indexes["pods"]
