@@ -32,10 +32,11 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 4
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object as the API's addresses name it."""
+    """A kind of object and how the API's addresses name it."""
 
     api_version: str
     plural: str
+    kind: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
         """Return the address of an object, or of all in the namespace (empty: everywhere)."""
@@ -45,29 +46,23 @@ class Resource:
         return "/".join(part for part in parts if part)
 
 
-JOBS = Resource(names.API_VERSION, names.PLURAL)
-RAY_CLUSTERS = Resource("ray.io/v1", "rayclusters")
-PODS = Resource("v1", "pods")
-CONFIG_MAPS = Resource("v1", "configmaps")
-SECRETS = Resource("v1", "secrets")
-SERVICES = Resource("v1", "services")
-DEPLOYMENTS = Resource("apps/v1", "deployments")
-NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies")
-EVENTS = Resource("events.k8s.io/v1", "events")
-LEASES = Resource("coordination.k8s.io/v1", "leases")
-
-BY_KIND: Mapping[tuple[str, str], Resource] = {
-    (names.API_VERSION, names.KIND): JOBS,
-    ("ray.io/v1", "RayCluster"): RAY_CLUSTERS,
-    ("v1", "Pod"): PODS,
-    ("v1", "ConfigMap"): CONFIG_MAPS,
-    ("v1", "Secret"): SECRETS,
-    ("v1", "Service"): SERVICES,
-    ("apps/v1", "Deployment"): DEPLOYMENTS,
-    ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICIES,
-    ("events.k8s.io/v1", "Event"): EVENTS,
-    ("coordination.k8s.io/v1", "Lease"): LEASES,
-}
+JOBS = Resource(names.API_VERSION, names.PLURAL, names.KIND)
+RAY_CLUSTERS = Resource("ray.io/v1", "rayclusters", "RayCluster")
+PODS = Resource("v1", "pods", "Pod")
+CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
+SECRETS = Resource("v1", "secrets", "Secret")
+SERVICES = Resource("v1", "services", "Service")
+DEPLOYMENTS = Resource("apps/v1", "deployments", "Deployment")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+EVENTS = Resource("events.k8s.io/v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
+BY_KIND = {
+    (each.api_version, each.kind): each
+    for each in (
+        JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, SECRETS, SERVICES, DEPLOYMENTS, NETWORK_POLICIES,
+        EVENTS, LEASES,
+    )
+}  # fmt: skip
 
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:

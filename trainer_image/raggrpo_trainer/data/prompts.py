@@ -21,22 +21,8 @@ from typing import Any, Protocol
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.trainer_config import TrainerConfig
 
-from .prompt_files import Prompt, read_prompts, stage_files
+from .prompt_files import Prompt
 from .sampler import Cursor, Sampler, permutation
-
-__all__ = [
-    "ComposedPrompt",
-    "Composer",
-    "Prompt",
-    "PromptSource",
-    "PromptTooLong",
-    "Tokenizer",
-    "compose",
-    "cut_to_tokens",
-    "load_tokenizer",
-    "read_prompts",
-    "stage_files",
-]
 
 
 class Tokenizer(Protocol):

@@ -4,6 +4,7 @@ A pod's memory is request and limit alike, so its terms are what the cluster rea
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, MIB
@@ -39,6 +40,8 @@ OBJECTS_PER_BYTE = 6
 TEXT_BYTES_PER_TOKEN = 8
 """A prompt's text and its token ids."""
 
+_head = partial(term, "headMemory")
+_rollout = partial(term, "rolloutMemory")
 Sized = tuple[PodSizing, list[SizingTerm]]
 
 
@@ -158,11 +161,3 @@ def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:
 
 def _dataset(spec: JobSpec, facts: Facts) -> int:
     return facts.rows * spec.data.max_prompt_length * TEXT_BYTES_PER_TOKEN
-
-
-def _head(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("headMemory", name, amount, reason)
-
-
-def _rollout(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("rolloutMemory", name, amount, reason)

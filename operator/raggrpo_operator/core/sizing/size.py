@@ -4,6 +4,8 @@ Formulas of operator facts 10. What the user gives wins and is shown beside the 
 depends on the model is 0 until preflight has read it.
 """
 
+from functools import partial
+
 from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER, EXPORT_BYTES_PER_PARAMETER, GIB
 from raggrpo_api.preflight import Facts
@@ -16,6 +18,9 @@ from . import gpu_memory, pod_sizing
 from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
 from .shared_memory import object_store_bytes, of_model, store_within, trainer_shm_terms
 from .terms import term, total, with_given
+
+_memory = partial(term, "memory")
+_gpu = partial(term, "gpu")
 
 
 def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
@@ -140,11 +145,3 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         sequences = cache // max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
         terms.append(_gpu("kvCache", cache, f"room for {sequences} sequences of {longest} tokens"))
     return terms
-
-
-def _memory(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("memory", name, amount, reason)
-
-
-def _gpu(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("gpu", name, amount, reason)

@@ -51,6 +51,11 @@ class Resolved:
     origins: Mapping[str, Origin]
     """Origin of every leaf; keys are paths below `spec`, such as `rollout.n`."""
 
+    def values(self) -> dict[str, Any]:
+        """Return every leaf that has an origin as plain JSON, in the order of the model."""
+        spec = self.spec.model_dump(mode="json", by_alias=True)
+        return {path: _get(spec, path) for path in self.origins}
+
 
 def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
     """Fill in every value. `facts` turn epochs into steps; without them totalSteps stays 0."""
@@ -195,9 +200,9 @@ def _with_pins(spec: JobSpec, pinned: Mapping[str, str]) -> JobSpec:
     return spec.model_copy(update={"training": training, "model": model})
 
 
-def _get(values: Mapping[str, Any], path: str) -> object:
-    for key in path.split("."):
-        values = values[key]
+def _get(values: Any, path: str) -> Any:
+    for key in path.replace("]", "").replace("[", ".").split("."):
+        values = values[int(key)] if isinstance(values, list) else values[key]
     return values
 
 

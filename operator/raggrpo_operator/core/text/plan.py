@@ -13,7 +13,6 @@ from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status import Sizing
 from raggrpo_operator.core.spec.resolve import Resolved
-from raggrpo_operator.core.spec.resolved_values import values_by_path
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.world import world
 
@@ -81,7 +80,7 @@ def _values(
     }
     path_width = max(map(len, resolved.origins))
     value_width = width - len(INDENT) - path_width - ORIGIN_WIDTH - 4
-    for path, resolved_value in values_by_path(resolved).items():
+    for path, resolved_value in resolved.values().items():
         value, origin = sized.get(path) or resolved_value, resolved.origins[path]
         is_secret = any(secret == path or secret.startswith(f"{path}.") for secret in secrets)
         first, *rest = _wrapped("(hidden)" if is_secret else _shown(value), value_width)
