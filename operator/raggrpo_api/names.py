@@ -63,6 +63,8 @@ RESERVED_MOUNTS: Final = frozenset(
 )
 """Folders of the image and of the pods' own volumes, where a job must not mount anything."""
 
+DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
+"""Command line of the driver in a pod."""
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000

@@ -20,6 +20,8 @@ from raggrpo_operator.local_runtime.overrides import BadOptions, changed
 from raggrpo_operator.local_runtime.secret_values import missing_secrets
 
 MAX_BYTES = 1 << 20
+FAILED = 1
+"""Exit code of what may work another time; what the caller can fix is CONFIG_ERROR."""
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, a YAML file.")]
 Sets = Annotated[
@@ -57,8 +59,8 @@ def local_job(
     job = _job(path, sets, endpoints)
     try:
         job = mounted(job, read_mounts(mounts or [], _absolute), os.path.isdir)
-    except BadOptions as wrong:
-        _refuse_options(wrong.problems)
+    except BadOptions as error:
+        _refuse_options(error.problems)
     resolved = accepted(job)
     unfit = unfit_for_one_machine(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*")))
     if unfit := [*unfit, *missing_secrets(resolved.spec, os.environ)]:
@@ -95,8 +97,8 @@ def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None
         return parsed(raw)
     try:
         return parsed(changed(raw, sets or [], endpoints or []))
-    except BadOptions as wrong:
-        _refuse_options(wrong.problems)
+    except BadOptions as error:
+        _refuse_options(error.problems)
     except RecursionError:
         refuse(f"{path} contains itself through a YAML alias: write the values out")
 

@@ -20,6 +20,7 @@ from support.fakes.fake_kuberay import Api, FakeKubeRay, Manifest, fake_kuberay,
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import FakeRay, Script, fake_ray
 from tools.kind.api_server import ApiServer
+from tools.kind.jobs import condition
 from tools.kind.program import Program
 
 SECONDS = 30.0
@@ -144,12 +145,6 @@ def an_operator(
     command = ["env", *given, sys.executable, str(RUNNER)]
     name = settings.get("RAGGRPO_POD_NAME", "operator")
     return Program(name, command, folder / f"{name}.log")
-
-
-def condition(status: Manifest, kind: str) -> Manifest:
-    """Return a condition, empty when it is not there."""
-    found = [each for each in status.get("conditions", []) if each["type"] == kind]
-    return found[0] if found else {}
 
 
 def is_phase(phase: str) -> Callable[[Manifest], bool]:
@@ -397,11 +392,11 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
     try:
         operator.start()
         await fake.apply()
-        status = await fake.until(lambda s: condition(s, "Reconciling").get("status") == "True")
+        status = await fake.until(lambda s: condition(s, "Reconciling")["status"] == "True")
         assert "install KubeRay" in condition(status, "Reconciling")["message"]
     finally:
-        about = {"name": kept["metadata"]["name"]}
-        fresh = {**kept, "metadata": about, "status": {}}
+        metadata = {"name": kept["metadata"]["name"]}
+        fresh = {**kept, "metadata": metadata, "status": {}}
         await fake.api.create(crd.rpartition("/")[0], fresh)
 
     status = await fake.until(is_phase("Succeeded"))

@@ -33,8 +33,9 @@ from bench_kuberay import WatchedKubeRay  # noqa: E402
 from support.builders.jobs import a_raw_job  # noqa: E402
 from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
 from support.fakes.fake_ray import FakeRay, Script, fake_ray  # noqa: E402
+from support.ports import free_port  # noqa: E402
 from tools.kind.api_server import ApiServer, running_api_server  # noqa: E402
-from tools.kind.program import Program, free_port  # noqa: E402
+from tools.kind.program import Program  # noqa: E402
 
 RUNNER = HERE.parent / "support" / "operator_under_test.py"
 NAMESPACE = "scale"

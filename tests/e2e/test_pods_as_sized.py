@@ -86,10 +86,10 @@ def test_the_gpus_are_the_jobs_own(pods: Pods, sizing: dict[str, Any]) -> None:
 def test_shared_memory_is_as_large_as_it_was_sized(
     role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]
 ) -> None:
-    about = pods[role][0]["metadata"]
+    metadata = pods[role][0]["metadata"]
 
     shown = cluster.kubectl(
-        "exec", about["name"], "-n", about["namespace"], "--",
+        "exec", metadata["name"], "-n", metadata["namespace"], "--",
         "df", "--output=size", "-B1", "/dev/shm",
     ).stdout  # fmt: skip
 

@@ -27,6 +27,7 @@ import yaml
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
+from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 
 STEPS = 12
@@ -78,9 +79,9 @@ def make_input(folder: Path) -> Path:
     # Half of the vocabulary is right, so that an untrained model already earns varied rewards.
     answer = " ".join(f"c{i}" for i in range(60))
     rows = [{"prompt": f"w{i} ?", "answer": answer} for i in range(60)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    write_rows(folder / "train.jsonl", rows)
     corpus = [{"id": str(i), "contents": f"w{i} c{i}"} for i in range(60)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(r) + "\n" for r in corpus))
+    write_rows(folder / "corpus.jsonl", corpus)
     job = {
         "apiVersion": "raggrpo.io/v1alpha1",
         "kind": "RagGrpoJob",

@@ -1,7 +1,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    processes = Processes()
-    yield processes
-    processes.end_all()
 
 
 def a_runtime(

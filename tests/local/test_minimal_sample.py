@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_api.history import read_history
+from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 from support.servers.wandb_files import offline_run
 
@@ -30,7 +31,7 @@ def fill(claim: Path) -> None:
     words = [f"w{i}" for i in range(16)]
     write_word_model(claim / "model", words, context=2048)
     rows = [{"prompt": f"{word} ?", "answer": word} for word in words * 16]
-    (claim / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(claim / "train.jsonl", rows)
 
 
 @pytest.mark.timeout(600)

@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,22 +16,9 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes, free_ports, is_free, signal_name
 from support import process_tree
+from support.waiting import wait_for
 
 DEADLINE_SECONDS = 60
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "deadline passed"
-        time.sleep(0.02)
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    processes = Processes()
-    yield processes
-    processes.end_all()
 
 
 class Owner:

@@ -4,8 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,9 @@ from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes
 from raggrpo_operator.local_runtime.ray_head import head_env, logical_cpus, make_temp_dir
 from support import ray_tree
+from support.waiting import wait_for
 
 DEADLINE_SECONDS = 120
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "deadline passed"
-        time.sleep(0.05)
 
 
 @pytest.fixture

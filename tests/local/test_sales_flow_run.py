@@ -18,6 +18,7 @@ from local.drill import Outcome, Run
 from raggrpo_api.history import read_history
 from raggrpo_api.names import ENV_PROGRESS_PORT
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
+from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 from support.servers.faulty_server import FaultyServer, Received, serving
 
@@ -66,7 +67,7 @@ def a_model_that_writes_snippets(folder: Path) -> None:
 def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
     a_model_that_writes_snippets(folder / "sales-model")
     rows = [{"prompt": f"write case{i}", "context": f"dialogue {i}"} for i in range(PROMPTS)]
-    (folder / "sales.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "sales.jsonl", rows)
     common = {
         "protocol": "RagChat",
         "scoreThreshold": 0.5,

@@ -6,14 +6,10 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, StopAttempt
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
-from support.fakes.fake_runtime import Story, a_story
+from support.fakes.fake_runtime import a_story, until_step
 
 QUEUE = "waits in queue research"
 SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
-
-
-async def until_step(story: Story, step: int) -> None:
-    await story.until(lambda status: status.progress.step >= step)
 
 
 async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -> None:

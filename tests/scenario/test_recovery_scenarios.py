@@ -18,11 +18,14 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
 from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import (
+    CRASH,
     T0,
     Attempt,
     FakeRuntime,
     Story,
     a_story,
+    causes,
+    crashes_and_tears,
     exits,
     failed_check,
     hangs,
@@ -30,11 +33,6 @@ from support.fakes.fake_runtime import (
 )
 
 SHORT = {"recovery.deadlines": {"preflightSeconds": 30, "provisioningSeconds": 60}}
-CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
-
-
-def causes(story: Story) -> list[Cause | None]:
-    return [record.cause for record in story.attempts]
 
 
 def tiers(story: Story) -> list[Tier]:
@@ -236,10 +234,6 @@ async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
 
 
 async def test_older_checkpoint_is_accepted_when_the_newer_was_skipped_with_a_reason() -> None:
-    def crashes_and_tears(runtime: FakeRuntime, attempt: Attempt) -> None:
-        runtime.torn = True
-        CRASH(runtime, attempt)
-
     story = a_story({(1, 27): crashes_and_tears})
 
     await story.until_quiet()

@@ -9,15 +9,20 @@ from raggrpo_api.status import Cause, ConditionType, Phase, Tier
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, SubmitAttempt
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.errors import AccessRefused
-from support.fakes.fake_runtime import Attempt, FakeRuntime, Story, a_story, exits, hangs
+from support.fakes.fake_runtime import (
+    CRASH,
+    Attempt,
+    FakeRuntime,
+    Story,
+    a_story,
+    causes,
+    crashes_and_tears,
+    exits,
+    hangs,
+)
 
-CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
 OUTAGE = timedelta(minutes=31)
 LOW = {"recovery.deadlines": {"provisioningSeconds": 60, "preflightSeconds": 60}}
-
-
-def causes(story: Story) -> list[Cause | None]:
-    return [record.cause for record in story.attempts]
 
 
 def configs(story: Story) -> list[Any]:
@@ -144,11 +149,7 @@ async def test_a_save_or_an_end_that_is_stuck_meets_its_deadline(stage: Stage) -
 
 
 async def test_a_checkpoint_that_is_torn_and_written_anew_each_time_renews_no_budget() -> None:
-    def tears(runtime: FakeRuntime, attempt: Attempt) -> None:
-        runtime.torn = True
-        CRASH(runtime, attempt)
-
-    story = a_story({(n, 12): tears for n in range(1, 20)}, {"recovery.maxRestarts": 3})
+    story = a_story({(n, 12): crashes_and_tears for n in range(1, 20)}, {"recovery.maxRestarts": 3})
 
     await story.until_quiet()
 

@@ -1,9 +1,5 @@
 from raggrpo_api.status import Baseline, Cause, ConditionType
-from support.fakes.fake_runtime import Story, a_story, head_is_lost
-
-
-async def until_step(story: Story, step: int) -> None:
-    await story.until(lambda status: status.progress.step >= step)
+from support.fakes.fake_runtime import a_story, head_is_lost, until_step
 
 
 async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> None:

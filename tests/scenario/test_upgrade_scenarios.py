@@ -1,14 +1,11 @@
 """What an upgrade of the operator changes for a job that runs: nothing, or it says what."""
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import Facts, PreflightResult
 from raggrpo_api.status import Cause, ConditionType, Phase
 from raggrpo_api.trainer_config import schema_digest
 from raggrpo_operator.core.lifecycle.actions import StartPreflight, SubmitAttempt
 from support.builders.jobs import KNOWN_TINY
-from support.fakes.fake_runtime import Story, a_story, exits
-
-CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
+from support.fakes.fake_runtime import CRASH, Story, a_story
 
 
 def facts(schema: str) -> PreflightResult:

@@ -1,5 +1,7 @@
 """CEL rules that compare fields of different blocks of `spec`."""
 
+from raggrpo_api.spec.reward import ANSWER_REWARDS
+
 from .rule import CelRule, either, given, if_given, is_one_of
 
 _STEPS = "has(self.training.totalSteps) && self.training.totalSteps > 0"
@@ -22,7 +24,7 @@ _PROMPTS = (
 )
 _READS_ANSWER = (
     f"(!({given('reward.functions')}) || "
-    "self.reward.functions.exists(f, f.name in ['ExactMatch', 'F1', 'Contains']))"
+    f"self.reward.functions.exists(f, f.name in {list(map(str, ANSWER_REWARDS))}))"
 )
 _HOLDS = (
     "(self.checkpoint.path == {v}.mountPath || self.checkpoint.path.startsWith("

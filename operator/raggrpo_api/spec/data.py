@@ -47,3 +47,8 @@ class DataSpec(ApiModel):
     """Drop passages, then cut the question, when a prompt is too long, instead of refusing."""
     columns: Columns = Columns()
     """Names of the columns."""
+
+    @property
+    def max_sequence_length(self) -> int:
+        """Tokens of the longest prompt and completion together."""
+        return self.max_prompt_length + self.max_response_length

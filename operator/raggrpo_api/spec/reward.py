@@ -20,6 +20,10 @@ class RewardKind(StrEnum):
     HTTP = "Http"
 
 
+ANSWER_REWARDS = (RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS)
+"""Compare with the reference answer, so every row needs one."""
+
+
 class CodeSource(ApiModel):
     """Where the code of Python rewards comes from."""
 

@@ -11,7 +11,6 @@ import typer
 
 from raggrpo_api.history import read_events, read_history
 from raggrpo_cli.recorded_job import RecordedJob, recorded_job
-from raggrpo_operator.core.spec.resolved_values import values_by_path
 from raggrpo_operator.core.text.figures import Figures, figures
 
 WIDTHS = (34, 27, 27, 6)
@@ -93,7 +92,7 @@ def _numbers(a: Numbers, b: Numbers) -> Iterator[str]:
 
 
 def _differences(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
-    of_a, of_b = values_by_path(a.resolved), values_by_path(b.resolved)
+    of_a, of_b = a.resolved.values(), b.resolved.values()
     paths = [p for p in {**of_a, **of_b} if p not in PER_RUN and of_a.get(p) != of_b.get(p)]
     for path in paths:
         yield _line(path, json.dumps(of_a.get(path)), json.dumps(of_b.get(path)))

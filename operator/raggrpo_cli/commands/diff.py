@@ -1,7 +1,6 @@
 """`raggrpo diff A[@N] [B[@M]]`: how the configurations of two attempts differ."""
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,9 +9,8 @@ import typer
 from raggrpo_api.names import ATTEMPTS_DIR, CONFIG_FILE
 from raggrpo_cli.job_file import refuse
 from raggrpo_cli.recorded_job import recorded_job
-from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name, differences, pair
-
-HELP = "Job {}, or {}@3 for its attempt 3; default: the newest."
+from raggrpo_cli.two_attempts import HELP, chosen, report
+from raggrpo_operator.core.text.config_diff import attempt_name
 
 
 def diff(
@@ -25,23 +23,7 @@ def diff(
     newest = {job: recorded.status.attempt for job, recorded in jobs.items()}
     earlier, later = chosen(named, newest)
     a, b = (_config(jobs[job].log_dir, number) for job, number in (earlier, later))
-    typer.echo(report(str(earlier), a, str(later), b))
-
-
-def chosen(
-    named: Sequence[AttemptName], newest: Mapping[str, int]
-) -> tuple[AttemptName, AttemptName]:
-    """Return the two attempts that one or two names select, or exit listing those that exist."""
-    try:
-        return pair(named[0], named[1] if len(named) > 1 else None, newest)
-    except ValueError as wrong:
-        refuse(str(wrong))
-
-
-def report(of_a: str, a: dict[str, Any], of_b: str, b: dict[str, Any]) -> str:
-    """Return the command's output for two configurations."""
-    found = list(differences(a, b))
-    return "\n".join([f"{of_a} → {of_b}", *(found or ["nothing differs"])])
+    typer.echo(report(earlier, a, later, b))
 
 
 def _config(log_dir: Path, number: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
-from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError
@@ -17,7 +17,6 @@ from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
 SUSPENDED = 130
 """What a shell reports for a command ended by Ctrl-C."""
-FAILED = 1
 CODES: Mapping[str, int] = {
     Cause.CONFIG_ERROR: ExitCode.CONFIG_ERROR,
     Cause.DATA_ERROR: ExitCode.DATA_ERROR,

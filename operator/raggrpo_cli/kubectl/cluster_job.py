@@ -9,14 +9,12 @@ import typer
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_cli.job_file import refuse
+from raggrpo_cli.job_file import FAILED, refuse
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError
 from raggrpo_operator.kube.client import DEPLOYMENTS, JOBS, Manifest
 from raggrpo_operator.kube.user_client import NoCluster, UserClient, connect_as_user
 
-TROUBLE = 1
-"""Exit code for cluster errors; mistakes that the caller can fix exit with CONFIG_ERROR."""
 INTERRUPTED = 130
 OPERATOR_LABELS = "app.kubernetes.io/name=raggrpo-operator"
 IMAGE_VARIABLE = "RAGGRPO_TRAINER_IMAGE"
@@ -35,12 +33,12 @@ def in_cluster(
     """Return the result of `work` in the cluster, or exit saying what went wrong."""
     try:
         return asyncio.run(_connected(kubeconfig, context, work))
-    except NoCluster as reason:
-        refuse(str(reason))
+    except NoCluster as error:
+        refuse(str(error))
     except AccessRefused as error:
-        refuse(f"no rights: {error}; ask for them where the cluster is administered", TROUBLE)
+        refuse(f"no rights: {error}; ask for them where the cluster is administered", FAILED)
     except OperatorError as error:
-        refuse(str(error), TROUBLE)
+        refuse(str(error), FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(INTERRUPTED) from None
 

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from raggrpo_api import names
-from raggrpo_cli.commands.diff import HELP, chosen, report
-from raggrpo_cli.job_file import refuse
+from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.two_attempts import HELP, chosen, report
 from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name
 from raggrpo_operator.errors import NotFound
 from raggrpo_operator.kube.client import CONFIG_MAPS
 from raggrpo_operator.kube.user_client import UserClient
 
-from .cluster_job import TROUBLE, Context, Kubeconfig, Namespace, in_cluster, the_job
+from .cluster_job import Context, Kubeconfig, Namespace, in_cluster, the_job
 
 
 def diff(
@@ -32,7 +32,7 @@ def diff(
         earlier, later = chosen(named, newest)
         where = namespace or client.namespace
         a, b = await _config(client, where, earlier), await _config(client, where, later)
-        return report(str(earlier), a, str(later), b)
+        return report(earlier, a, later, b)
 
     typer.echo(in_cluster(kubeconfig, context, read))
 
@@ -45,7 +45,7 @@ async def _config(client: UserClient, namespace: str, name: AttemptName) -> dict
         refuse(
             f"the record of {name} is no longer there (ConfigMap {record}): those of a job's "
             "newest attempts are kept",
-            TROUBLE,
+            FAILED,
         )
     config: dict[str, Any] = json.loads(found["data"][names.CONFIG_FILE])
     return config

@@ -8,7 +8,7 @@ import typer
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, PodRole
-from raggrpo_cli.job_file import refuse
+from raggrpo_cli.job_file import FAILED, refuse
 from raggrpo_operator.core.manifests.reader_pod import READER
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition
@@ -16,22 +16,20 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import PODS
 from raggrpo_operator.kube.cluster_objects import is_going
 from raggrpo_operator.kube.user_client import Ended, UserClient
-from raggrpo_operator.kubernetes_runtime.rounds.runtime import ENTRYPOINT
 
-from .cluster_job import TROUBLE, Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
+from .cluster_job import Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
 from .reader import reader
 
 HEAD = "ray-head"
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
 """Conditions that say why nothing has started, the most direct first."""
-DRIVER = ENTRYPOINT.removeprefix("exec ")
 NO_LOG = 3
 # $1: Ray's own file on a head, $2: the copies on the volume, $3: attempt, $4: follow or not.
 # tail exits with the driver, which is the only writer.
 READ = f"""
 for log in "$1" "$2/$3/{names.DRIVER_LOG}"; do
     [ -r "$log" ] || continue
-    driver=$(test "$4" = follow && pgrep -n -f "^{DRIVER}") || exec cat "$log"
+    driver=$(test "$4" = follow && pgrep -n -f "^{names.DRIVER_COMMAND}") || exec cat "$log"
     exec tail -n +1 -f --pid="$driver" "$log"
 done
 ls "$2" >&2
@@ -57,9 +55,9 @@ def logs(
         number = _number(job, attempt)
         ended = await _read(client, job, _command(job, number, follow), image)
         if ended.exit_code == NO_LOG:
-            refuse(f"there is no log of attempt {number}{_others(ended)}", TROUBLE)
+            refuse(f"there is no log of attempt {number}{_others(ended)}", FAILED)
         if ended.exit_code:
-            refuse(f"the log cannot be read: {ended.errors.strip()}", TROUBLE)
+            refuse(f"the log cannot be read: {ended.errors.strip()}", FAILED)
 
     in_cluster(kubeconfig, context, show)
 
@@ -72,12 +70,12 @@ def _number(job: RagGrpoJob, asked: int) -> int:
     waits = {record.number for record in job.status.attempts if not record.started}
     number = asked or newest
     if not newest or number in waits:
-        told = (get_condition(job.status, kind).message for kind in WAITING)
-        why = next(filter(None, told), "")
+        messages = (get_condition(job.status, kind).message for kind in WAITING)
+        why = next(filter(None, messages), "")
         refuse(
             f"attempt {number or 1} of job {name} has not begun, the job is {job.status.phase}"
             f"{f': {why}' if why else ''}",
-            TROUBLE,
+            FAILED,
         )
     return number
 
@@ -119,7 +117,7 @@ async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
         refuse(
             f"the job names no image, and the operator's cannot be read ({error}): name one that "
             "has a shell with --image",
-            TROUBLE,
+            FAILED,
         )
 
 

@@ -14,7 +14,7 @@ from raggrpo_operator.kube.user_client import UserClient
 
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.5
-CORE_EVENTS = Resource("v1", "events")
+CORE_EVENTS = Resource("v1", "events", "Event")
 
 
 @asynccontextmanager

@@ -49,8 +49,8 @@ def status(
 
 def one(job: RagGrpoJob) -> str:
     """Return the full status of one job."""
-    about = job.metadata
-    heading = labelled("job", f"{about.namespace}/{about.name}, preset {job.spec.preset}", WIDTH)
+    name = f"{job.metadata.namespace}/{job.metadata.name}"
+    heading = labelled("job", f"{name}, preset {job.spec.preset}", WIDTH)
     return "\n".join([*heading, render_status(job.status, WIDTH).rstrip()])
 
 

@@ -25,7 +25,6 @@ from raggrpo_operator.errors import (
 )
 
 Manifest = dict[str, Any]
-FIELD_MANAGER = "raggrpo-operator"
 TIMEOUT_SECONDS = 30
 APPLY = "application/apply-patch+yaml"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
@@ -37,6 +36,7 @@ class Resource:
 
     api_version: str
     plural: str
+    kind: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
         """Return the path of an object, or of all in the namespace (empty: all namespaces)."""
@@ -46,29 +46,23 @@ class Resource:
         return "/".join(part for part in parts if part)
 
 
-JOBS = Resource(names.API_VERSION, names.PLURAL)
-RAY_CLUSTERS = Resource("ray.io/v1", "rayclusters")
-PODS = Resource("v1", "pods")
-CONFIG_MAPS = Resource("v1", "configmaps")
-SECRETS = Resource("v1", "secrets")
-SERVICES = Resource("v1", "services")
-DEPLOYMENTS = Resource("apps/v1", "deployments")
-NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies")
-EVENTS = Resource("events.k8s.io/v1", "events")
-LEASES = Resource("coordination.k8s.io/v1", "leases")
-
-BY_KIND: Mapping[tuple[str, str], Resource] = {
-    (names.API_VERSION, names.KIND): JOBS,
-    ("ray.io/v1", "RayCluster"): RAY_CLUSTERS,
-    ("v1", "Pod"): PODS,
-    ("v1", "ConfigMap"): CONFIG_MAPS,
-    ("v1", "Secret"): SECRETS,
-    ("v1", "Service"): SERVICES,
-    ("apps/v1", "Deployment"): DEPLOYMENTS,
-    ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICIES,
-    ("events.k8s.io/v1", "Event"): EVENTS,
-    ("coordination.k8s.io/v1", "Lease"): LEASES,
-}
+JOBS = Resource(names.API_VERSION, names.PLURAL, names.KIND)
+RAY_CLUSTERS = Resource("ray.io/v1", "rayclusters", "RayCluster")
+PODS = Resource("v1", "pods", "Pod")
+CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
+SECRETS = Resource("v1", "secrets", "Secret")
+SERVICES = Resource("v1", "services", "Service")
+DEPLOYMENTS = Resource("apps/v1", "deployments", "Deployment")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+EVENTS = Resource("events.k8s.io/v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
+BY_KIND = {
+    (each.api_version, each.kind): each
+    for each in (
+        JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, SECRETS, SERVICES, DEPLOYMENTS, NETWORK_POLICIES,
+        EVENTS, LEASES,
+    )
+}  # fmt: skip
 
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:
@@ -115,8 +109,8 @@ CallObserver = Callable[[str, int, float], None]
 class ApiServer:
     """`KubeClient` over HTTP."""
 
-    def __init__(self, api: ApiClient, told: CallObserver = lambda *_: None) -> None:
-        self._api, self._observe = api, told
+    def __init__(self, api: ApiClient, on_call: CallObserver = lambda *_: None) -> None:
+        self._api, self._on_call = api, on_call
 
     async def close(self) -> None:
         """Close the connections."""
@@ -141,7 +135,7 @@ class ApiServer:
     async def create(self, manifest: Manifest) -> Manifest:
         """Create the object; fields unknown to the server are rejected, not dropped."""
         path = resource_of(manifest).path(manifest["metadata"]["namespace"])
-        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         return await self._call("POST", path, body=manifest, query=query)
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -169,7 +163,7 @@ class ApiServer:
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
         metadata = manifest["metadata"]
         path = resource_of(manifest).path(metadata["namespace"], metadata["name"], subresource)
-        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+        query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
         return await self._call("PATCH", path, body=manifest, query=query, content=APPLY)
 
     async def _call(
@@ -197,7 +191,7 @@ class ApiServer:
             host = self._api.configuration.host
             raise TransientError(f"{method} {path}: {host} does not answer: {error!r}") from error
         finally:
-            self._observe(method, status, time.monotonic() - started)
+            self._on_call(method, status, time.monotonic() - started)
         if status >= 400:
             raise judged(status, f"{method} {path}", text)
         answered: Manifest = json.loads(text)
@@ -225,11 +219,11 @@ def _message(text: bytes) -> str:
         return text[:300].decode(errors="replace")
 
 
-async def connect(told: CallObserver = lambda *_: None) -> ApiServer:
+async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
     """Return a client for the cluster in $KUBECONFIG, else for the pod's own cluster."""
     configuration = Configuration()
     if os.environ.get("KUBECONFIG"):
         await config.load_kube_config(client_configuration=configuration)
     else:
         config.load_incluster_config(client_configuration=configuration)
-    return ApiServer(ApiClient(configuration), told)
+    return ApiServer(ApiClient(configuration), on_call)

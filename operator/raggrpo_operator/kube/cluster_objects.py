@@ -18,6 +18,11 @@ class JobKey(NamedTuple):
     namespace: str
     name: str
 
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> "JobKey":
+        """Return the key of a job object."""
+        return cls(job["metadata"]["namespace"], job["metadata"]["name"])
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 

@@ -58,9 +58,9 @@ class UserClient(ApiServer):
         pod: str,
         container: str,
         command: Sequence[str],
-        told: Callable[[bytes], None],
+        on_output: Callable[[bytes], None],
     ) -> Ended:
-        """Run a command in a container; `told` receives its output while it runs.
+        """Run a command in a container; `on_output` gets its output while it runs.
 
         Raises:
             OperatorError: It could not be started, or the connection broke before it ended.
@@ -80,7 +80,7 @@ class UserClient(ApiServer):
                     async for message in socket:
                         channel, data = message.data[0], message.data[1:]
                         if channel == STDOUT_CHANNEL:
-                            told(data)
+                            on_output(data)
                         elif channel == STDERR_CHANNEL:
                             errors += data
                         elif channel == ERROR_CHANNEL:

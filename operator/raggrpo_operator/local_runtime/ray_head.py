@@ -13,13 +13,12 @@ from pathlib import Path
 
 from raggrpo_api import names
 from raggrpo_api.trainer_config import World
+from raggrpo_operator.core.spec.world import SPARE_CPUS
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
 from .processes import Child, Processes, free_ports, signal_name
 
-SPARE_CPUS = 2
-"""Logical CPUs beyond those of ranks and engines, so that the driver's tasks never wait."""
 PREFIX = "raggrpo-"
 STOP_SECONDS = 30
 """From a driver's SIGTERM to its SIGKILL: it saves the last finished step in between."""

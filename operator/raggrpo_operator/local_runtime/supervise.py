@@ -22,8 +22,8 @@ from .runtime import LocalRuntime
 
 log = logging.getLogger(__name__)
 
-TROUBLE_SECONDS = 1.0
-MAX_TROUBLE_SECONDS = 15.0
+RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 15.0
 """Delay after something could not be observed or done; it doubles while that lasts."""
 Observer = Callable[[JobStatus], None]
 """Is told every status, for a display."""
@@ -112,19 +112,19 @@ class _Supervision:
 
     async def _until_quiet(self) -> JobStatus:
         """Reconcile until nothing more happens by itself."""
-        delay = TROUBLE_SECONDS
+        delay = RETRY_SECONDS
         while True:
             try:
                 decision = await reconcile(self._job, self._runtime, datetime.now(UTC))
-            except OperatorError as trouble:
-                if not trouble.retryable:
+            except OperatorError as error:
+                if not error.retryable:
                     raise
-                log.warning("%s; trying again in %.0f s", trouble, delay)
+                log.warning("%s; trying again in %.0f s", error, delay)
                 self._take_over(self._state.status)  # it was written before the actions
                 await self._pause(delay)
-                delay = min(2 * delay, MAX_TROUBLE_SECONDS)
+                delay = min(2 * delay, MAX_RETRY_SECONDS)
                 continue
-            delay = TROUBLE_SECONDS
+            delay = RETRY_SECONDS
             self._take_over(decision.status)
             if decision.requeue_after is None and not decision.actions:
                 return decision.status

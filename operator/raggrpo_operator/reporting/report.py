@@ -9,7 +9,6 @@ from raggrpo_api.history import Record, read_events, read_history
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase
 from raggrpo_operator.core.spec.quantity import readable
 from raggrpo_operator.core.spec.resolve import Resolved
-from raggrpo_operator.core.spec.resolved_values import values_by_path
 from raggrpo_operator.core.text.figures import Figures, figures
 from raggrpo_operator.local_runtime.job_folder import REPORT, write_whole
 
@@ -206,7 +205,7 @@ def _conditions(status: JobStatus) -> str:
 
 
 def _configuration(resolved: Resolved) -> str:
-    values = values_by_path(resolved)
+    values = resolved.values()
     rows = [[path, json.dumps(values[path]), origin] for path, origin in resolved.origins.items()]
     return folded("Configuration", ["Field (spec.…)", "Value", "Origin"], rows)
 

@@ -6,6 +6,7 @@ from html import escape
 from itertools import accumulate, pairwise
 
 from raggrpo_api.history import Record
+from raggrpo_api.memory import GIB
 from raggrpo_operator.core.text.figures import checkpoint_seconds
 
 from .charts import Series, Values, line_chart, number, stacked_chart
@@ -14,7 +15,6 @@ MIN_WINDOW = 10
 """Steps in the moving mean, or a tenth of the run if that is more."""
 STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other")
 """The stages in the order of layers and colours, lowest layer first."""
-GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
+from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 SAMPLES = sorted((Path(__file__).parents[3] / "crds" / "samples").glob("*.yaml"))
@@ -80,6 +82,12 @@ def a_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
     job = parse_job(a_raw_job({f"spec.{place}": v for place, v in (changes or {}).items()}))
     assert isinstance(job, RagGrpoJob), "\n".join(map(str, job))
     return job
+
+
+def a_trainer_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
+    """Return the configuration of the first attempt of such a job."""
+    job = a_job(changes)
+    return trainer_config(job, resolve(job), number=1)
 
 
 def a_sample(path: Path) -> RagGrpoJob:

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.policy.policy import Policy, init_process_group
+from support.ports import free_port
 
 T = TypeVar("T")
 VOCABULARY = 97
@@ -170,12 +170,6 @@ def one_rank() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _serve(rank: int, world_size: int, port: int, pipe: Connection) -> None:

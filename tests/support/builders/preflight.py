@@ -1,7 +1,7 @@
 """A small model folder made without torch, data files and a configuration that pass preflight."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from raggrpo_api.preflight import Check, CheckId, PreflightResult
 from raggrpo_api.trainer_config import TrainerConfig
 from support.builders.reports import a_config
+from support.builders.rows import write_rows
 
 PARAMETERS = 320
 """Of a_model_folder: 32 × 8 and 64."""
@@ -40,11 +41,6 @@ def a_model_folder(folder: Path, **config: Any) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def a_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> TrainerConfig:

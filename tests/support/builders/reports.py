@@ -9,18 +9,17 @@ from typing import Any
 
 from raggrpo_api.progress import Progress
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, StepMetrics
 from raggrpo_trainer.progress.step_record import StepRecord
-from support.builders.jobs import a_job
+from support.builders.jobs import a_trainer_config
 
 DEADLINE_SECONDS = 60.0
 _RANKS_FIELDS = {field.name for field in fields(StepMetrics)}
 
 
 def a_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
-    job = a_job({"checkpoint.path": str(folder), "training.totalSteps": 100, **(changes or {})})
-    return trainer_config(job, resolve(job), number=1)
+    given = {"checkpoint.path": str(folder), "training.totalSteps": 100}
+    return a_trainer_config(given | (changes or {}))
 
 
 def a_step(step: int, **changes: Any) -> StepRecord:

@@ -10,7 +10,7 @@ Address = tuple[str, str, str]
 
 
 class FakeKube:
-    """Implements `KubeClient`; `before` may raise, to play trouble."""
+    """Implements `KubeClient`; `before` may raise, to play failures."""
 
     def __init__(self) -> None:
         self.objects: dict[Address, Manifest] = {}
@@ -21,11 +21,11 @@ class FakeKube:
 
     def put(self, manifest: Manifest) -> Manifest:
         """Store an object as if somebody else had written it."""
-        about = manifest["metadata"]
+        metadata = manifest["metadata"]
         self._version += 1
-        about["resourceVersion"] = str(self._version)
-        about.setdefault("uid", f"uid-{self._version}")
-        self.objects[_address(resource_of(manifest), about["namespace"], about["name"])] = manifest
+        metadata["resourceVersion"] = str(self._version)
+        metadata.setdefault("uid", f"uid-{self._version}")
+        self.objects[_address_of(manifest)] = manifest
         return manifest
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Manifest:
@@ -44,10 +44,10 @@ class FakeKube:
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:
-        resource, about = resource_of(manifest), manifest["metadata"]
-        self._called("create", resource, about["name"])
-        if _address(resource, about["namespace"], about["name"]) in self.objects:
-            raise Conflict(f"{about['name']} exists")
+        name = manifest["metadata"]["name"]
+        self._called("create", resource_of(manifest), name)
+        if _address_of(manifest) in self.objects:
+            raise Conflict(f"{name} exists")
         return copy.deepcopy(self.put(copy.deepcopy(manifest)))
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -73,15 +73,14 @@ class FakeKube:
         return [name for kind, _, name in self.objects if kind == plural]
 
     def _apply(self, verb: str, manifest: Manifest, change: Manifest) -> Manifest:
-        resource, about = resource_of(manifest), manifest["metadata"]
-        self._called(verb, resource, about["name"])
-        address = _address(resource, about["namespace"], about["name"])
-        old = self.objects.get(address, {})
-        wanted = about.get("resourceVersion")
+        metadata = manifest["metadata"]
+        self._called(verb, resource_of(manifest), metadata["name"])
+        old = self.objects.get(_address_of(manifest), {})
+        wanted = metadata.get("resourceVersion")
         if wanted and wanted != old.get("metadata", {}).get("resourceVersion"):
-            raise Conflict(f"{about['name']} has changed")
+            raise Conflict(f"{metadata['name']} has changed")
         merged = {**old, **copy.deepcopy(change)}
-        merged["metadata"] = {**about, **old.get("metadata", {})}
+        merged["metadata"] = {**metadata, **old.get("metadata", {})}
         return copy.deepcopy(self.put(merged))
 
     def _called(self, verb: str, resource: Resource, name: str) -> None:
@@ -89,7 +88,7 @@ class FakeKube:
         self.before(verb, resource.plural)
 
 
-def trouble_with(*verbs: str) -> Callable[[str, str], None]:
+def failing(*verbs: str) -> Callable[[str, str], None]:
     """Return a `before` that fails these verbs."""
 
     def before(verb: str, plural: str) -> None:
@@ -101,3 +100,8 @@ def trouble_with(*verbs: str) -> Callable[[str, str], None]:
 
 def _address(resource: Resource, namespace: str, name: str) -> Address:
     return resource.plural, namespace, name
+
+
+def _address_of(manifest: Manifest) -> Address:
+    metadata = manifest["metadata"]
+    return _address(resource_of(manifest), metadata["namespace"], metadata["name"])

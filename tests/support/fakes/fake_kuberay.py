@@ -116,34 +116,34 @@ class FakeKubeRay:
                 await self._start(pod, role == "preflight")
 
     async def _begin(self, cluster: Manifest) -> None:
-        about, spec = cluster["metadata"], cluster["spec"]
+        metadata, spec = cluster["metadata"], cluster["spec"]
         secret = await self._api.get(self._path("v1", "secrets", spec["authOptions"]["secretName"]))
         assert secret is not None, "the RayCluster came before its token"
         token = base64.b64decode(secret["data"]["auth_token"]).decode()
-        self._ray.expect(about["name"], token)
+        self._ray.expect(metadata["name"], token)
         groups = [("head", spec["headGroupSpec"], 1)]
         groups += [("worker", each, each["replicas"]) for each in spec["workerGroupSpecs"]]
         for kind, group, replicas in groups:
             for index in range(replicas):
                 await self._create_pod(cluster, kind, group["template"], index)
         if not self.pods_waiting:
-            await self.make_ready(about["name"])
-        self.clusters_seen.add(about["uid"])
+            await self.make_ready(metadata["name"])
+        self.clusters_seen.add(metadata["uid"])
 
     async def _suspend(self, cluster: Manifest) -> None:
         """Delete the pods; before the head's ends, its hook lets the driver save."""
-        about = cluster["metadata"]
-        self._ray.fail(about["name"], ExitCode.PREEMPTED)
+        metadata = cluster["metadata"]
+        self._ray.fail(metadata["name"], ExitCode.PREEMPTED)
         for pod in await self._api.items(self._path("v1", "pods")):
-            if pod["metadata"]["labels"].get("ray.io/cluster") == about["name"]:
+            if pod["metadata"]["labels"].get("ray.io/cluster") == metadata["name"]:
                 await self._api.delete(self._path("v1", "pods", pod["metadata"]["name"]))
-        self._ray.lose(about["name"])
+        self._ray.lose(metadata["name"])
         conditions = [
             _condition("HeadPodReady", "False", "HeadPodNotFound"),
             _condition("RayClusterSuspended", "True", "RayClusterSuspended"),
         ]
         status = {"conditions": conditions, "readyWorkerReplicas": 0, "desiredWorkerReplicas": 0}
-        path = self._path("ray.io/v1", "rayclusters", about["name"])
+        path = self._path("ray.io/v1", "rayclusters", metadata["name"])
         await self._api.patch(f"{path}/status", {"status": status})
 
     async def make_ready(self, name: str) -> None:
@@ -163,20 +163,20 @@ class FakeKubeRay:
     async def _create_pod(
         self, cluster: Manifest, kind: str, template: Manifest, index: int
     ) -> None:
-        about = cluster["metadata"]
+        metadata = cluster["metadata"]
         owner = {
             "apiVersion": "ray.io/v1",
             "kind": "RayCluster",
-            "name": about["name"],
-            "uid": about["uid"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
             "controller": True,
         }
         labels = template["metadata"]["labels"] | {
-            "ray.io/cluster": about["name"],
+            "ray.io/cluster": metadata["name"],
             "ray.io/node-type": kind,
         }
         metadata = {
-            "name": f"{about['name']}-{kind}-{index}",
+            "name": f"{metadata['name']}-{kind}-{index}",
             "labels": labels,
             "ownerReferences": [owner],
         }

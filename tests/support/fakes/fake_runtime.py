@@ -327,6 +327,15 @@ def hangs(_: FakeRuntime, attempt: Attempt) -> None:
     attempt.hangs = True
 
 
+CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
+
+
+def crashes_and_tears(runtime: FakeRuntime, attempt: Attempt) -> None:
+    """Fault: a crash, after which the newest checkpoint cannot be read."""
+    runtime.torn = True
+    CRASH(runtime, attempt)
+
+
 @dataclass
 class Story:
     """A job and the world it lives in, driven by the real `reconcile`."""
@@ -444,6 +453,16 @@ def a_story(
 ) -> Story:
     """Return a story with these faults and changes of the spec."""
     return Story(a_story_job(changes), FakeRuntime(faults=dict(faults or {}), **world))
+
+
+def causes(story: Story) -> list[Cause | None]:
+    """Return why the attempts ended, oldest first."""
+    return [record.cause for record in story.attempts]
+
+
+async def until_step(story: Story, step: int) -> None:
+    """Let the story go on until the job has come so far."""
+    await story.until(lambda status: status.progress.step >= step)
 
 
 def failed_check(check: CheckId, evidence: str, code: int) -> PreflightResult:

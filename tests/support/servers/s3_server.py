@@ -1,6 +1,5 @@
 """A real S3 server (moto's) as a process of its own, which keeps everything in memory."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ from typing import Self
 
 import boto3
 import httpx
+
+from support.ports import free_port
 
 READY_SECONDS = 30.0
 KEY = "only-in-the-environment"
@@ -21,9 +22,7 @@ class S3Server:
     bucket = "runs"
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:

@@ -17,8 +17,9 @@ from typing import Any
 import httpx
 import yaml
 
+from support.ports import free_port
 from tools.kind.kubernetes import Kubernetes, kubeconfig_with
-from tools.kind.program import Program, free_port
+from tools.kind.program import Program
 from tools.kind.tools import tool_folder
 
 log = logging.getLogger(__name__)

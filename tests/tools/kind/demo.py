@@ -73,8 +73,8 @@ def _prepare(cluster: Kubernetes, job: Mapping[str, Any], image: str) -> None:
     command = ["python", "-m", "raggrpo_quickstart", "--dir", f"{folder}/input"]
     pod = a_pod(PREPARE, image, command, env=[{"name": "HOME", "value": "/tmp"}])
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
-    about = {"name": NAMESPACE, "labels": level}
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": about})
+    metadata = {"name": NAMESPACE, "labels": level}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     cluster.kubectl("delete", "pod", PREPARE, "-n", NAMESPACE, "--ignore-not-found")
     claim = volume["claimName"]
     cluster.apply(a_claim(claim), mounting(pod, claim, folder), namespace=NAMESPACE)

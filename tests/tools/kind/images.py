@@ -16,6 +16,7 @@ from tools.kind.kind_cluster import (
     builds_own_images,
     has_image,
     load,
+    require_space,
     run,
     timed,
 )
@@ -90,21 +91,11 @@ def _build(image: str, context: Path, dockerfile: str, requirements: str, *argum
     name = f"{image}:test-{made_of.hexdigest()[:12]}"
     if not has_image(name):
         if image == TRAINER and not has_image(TRAINER):
-            _require_space()
+            require_space(FREE_GIB, "the trainer's image until it is in the cluster")
         with timed(f"image {name}"):
             file = str(context / dockerfile)
             run(["docker", "build", "-q", "-t", name, "-f", file, *arguments, str(context)])
     return name
-
-
-def _require_space() -> None:
-    root = run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip()
-    free = shutil.disk_usage(root).free / 1024**3
-    if free < FREE_GIB:
-        raise CannotStart(
-            f"{root} has {free:.0f} GiB free, the trainer's image needs {FREE_GIB} until it is in "
-            "the cluster: `docker image prune`"
-        )
 
 
 def main() -> None:

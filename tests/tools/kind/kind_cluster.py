@@ -61,7 +61,7 @@ def up() -> Kubernetes:
     """
     with timed("docker"):
         run(["bash", str(HERE / "host" / "docker.sh")])
-        _require_space()
+        require_space(FREE_GIB, "the cluster")
     own = builds_own_images()
     image = own_node_image() if own else _named_node_image()
     if not _is_there():
@@ -284,12 +284,13 @@ def _registry_answers() -> bool:
     return True
 
 
-def _require_space() -> None:
+def require_space(gib: float, what: str) -> None:
+    """Refuse to start what would fill the disk of Docker."""
     root = run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip()
     free = shutil.disk_usage(root).free / 1024**3
-    if free < FREE_GIB:
+    if free < gib:
         raise CannotStart(
-            f"{root} has {free:.0f} GiB free, {FREE_GIB} are needed: `docker image prune`"
+            f"{root} has {free:.0f} GiB free, {what} needs {gib}: `docker image prune`"
         )
 
 

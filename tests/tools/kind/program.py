@@ -2,7 +2,6 @@
 
 import ctypes
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -59,14 +58,6 @@ class Program:
                 state = "ended" if ended else f"was not ready after {START_SECONDS:.0f} s"
                 raise DidNotStart("\n".join([f"{self.name} {state}:", *lines]))
             time.sleep(0.1)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _die_with_parent() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api import names
+from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes
@@ -19,7 +20,7 @@ from tools.kind.tools import tool_folder
 MOUNT = "/mnt/work"
 CLAIM = "work"
 PROMPTS = 64
-KILL_DRIVER = ("pkill", "-KILL", "-f", "^python -m raggrpo_trainer$")
+KILL_DRIVER = ("pkill", "-KILL", "-f", f"^{names.DRIVER_COMMAND}$")
 """For the head's container."""
 LIST_SUBMISSIONS = (
     "python",
@@ -177,11 +178,6 @@ def write_model_and_data(folder: Path) -> Path:
     passages = [{"id": str(n), "contents": f"{n} + 1 = {n + 1}"} for n in numbers]
     write_rows(folder / "corpus.jsonl", passages)
     return folder
-
-
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write a JSONL file."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def seed(cluster: Kubernetes, namespace: str, model: Path) -> None:

@@ -1,11 +1,9 @@
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +12,8 @@ import numpy as np
 import pytest
 
 from raggrpo_retriever.__main__ import main
+from support.builders.rows import write_rows
+from support.waiting import wait_for
 
 DEADLINE_SECONDS = 30
 
@@ -33,18 +33,9 @@ def a_retriever(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "deadline passed"
-        time.sleep(0.02)
-
-
 def a_corpus(folder: Path) -> Path:
-    path = folder / "corpus.jsonl"
     records = [{"id": str(n), "contents": f"word{n} shared"} for n in range(3)]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
+    return write_rows(folder / "corpus.jsonl", records)
 
 
 def the_port(file: Path) -> int:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.memory import GIB
 from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_trainer.errors import TrainerError
 
@@ -293,4 +294,4 @@ def _volume_full(path: Path, what: str) -> TrainerError:
 
 
 def _gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
+    return f"{size / GIB:.2f} GiB"

@@ -13,10 +13,8 @@ import pyarrow.parquet as pq
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
-from raggrpo_api.spec.reward import RewardKind, RewardSpec
+from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
 from raggrpo_trainer.errors import TrainerError
-
-REWARDS_WITH_ANSWER = {RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def needed_fields(
         needed.add("query")
     if retrieval.mode is RetrievalMode.REWARD:
         needed.add("context")
-    if reward and any(term.name in REWARDS_WITH_ANSWER for term in reward.functions):
+    if reward and any(term.name in ANSWER_REWARDS for term in reward.functions):
         needed.add("answer")
     return needed
 

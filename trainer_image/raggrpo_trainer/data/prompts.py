@@ -21,24 +21,8 @@ from typing import Any, Protocol
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.trainer_config import TrainerConfig
 
-from .prompt_files import Prompt, read_prompts, stage_files
+from .prompt_files import Prompt
 from .sampler import Cursor, Sampler, permutation
-
-__all__ = [
-    "ComposedPrompt",
-    "Composer",
-    "Prompt",
-    "PromptSource",
-    "PromptTooLong",
-    "Tokenizer",
-    "compose",
-    "cut_to_tokens",
-    "load_tokenizer",
-    "read_prompts",
-    "stage_files",
-]
-
-MAX_WORKERS = 16
 
 
 class Tokenizer(Protocol):
@@ -164,7 +148,7 @@ class Composer:
         self._config, self._tokenizer = config, tokenizer
         cpus = len(os.sched_getaffinity(0))
         self._threads = ThreadPoolExecutor(
-            min(config.data.num_workers, MAX_WORKERS, cpus), thread_name_prefix="compose"
+            min(config.data.num_workers, cpus), thread_name_prefix="compose"
         )
         self._started: dict[int, Future[ComposedPrompt]] = {}
 

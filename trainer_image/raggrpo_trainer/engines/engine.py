@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from raggrpo_api.memory import cpu_kv_cache, kv_bytes_per_token
+from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.host.large_import import large_import
 
 WORKER_EXTENSION = "raggrpo_trainer.weights.vllm_extension.WorkerExtension"
 CPU_BLOCK_SIZE = 32
 """Tokens per cache block; vLLM's CPU default of 128 would never share a short prompt."""
-CPU_KV_CACHE_BYTES = (64 << 20, 2 << 30)
-"""Least and most of a CPU's cache; within it, all concurrent sequences find room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,9 @@ class EngineOptions:
         model = AutoConfig.from_pretrained(self.model_path)
         head = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
         kv_heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
-        element = {"FP32": 4, "BF16": 2}[self.precision]
-        per_token = 2 * model.num_hidden_layers * kv_heads * head * element
-        least, most = CPU_KV_CACHE_BYTES
-        return int(min(max(least, self.kv_cache_tokens * per_token), most))
+        precision = Precision(self.precision)
+        per_token = kv_bytes_per_token(model.num_hidden_layers, kv_heads, head, precision)
+        return cpu_kv_cache(self.kv_cache_tokens, per_token)
 
 
 def environment(device: str, threads: int) -> dict[str, str]:

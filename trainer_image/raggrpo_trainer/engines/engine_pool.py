@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.memory import concurrent_sequences
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.actors import end_actor
@@ -31,14 +32,13 @@ def engine_options(config: TrainerConfig, precision: str) -> EngineOptions:
     """Return the options of the job's engines for the pinned precision."""
     data, rollout = config.data, config.rollout
     on_cpu = config.resources.device == "CPU"
-    length = data.max_prompt_length + data.max_response_length
-    concurrent = min(rollout.max_num_seqs, data.train_batch_size * rollout.n)
+    length, concurrent = data.max_sequence_length, concurrent_sequences(data, rollout)
     return EngineOptions(
         model_path=config.model.path,
         device="cpu" if on_cpu else "cuda",
         precision=precision,
         max_model_len=length,
-        max_num_batched_tokens=max(rollout.max_num_batched_tokens, length),
+        max_num_batched_tokens=rollout.max_num_batched_tokens,
         max_num_seqs=concurrent,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         tensor_parallel_size=rollout.tensor_parallel_size,

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = 1 << 25
-"""Logits in memory at a time: 128 MiB in fp32, whatever the vocabulary size."""
+from raggrpo_api.memory import LOGIT_CHUNK
 
 
 def chunked_logprobs(
@@ -24,7 +23,7 @@ def chunked_logprobs(
     backward pass, so peak memory does not grow with K. With bf16 inputs the matrix products run in
     bf16; softmax, sums and the accumulation of the weight's gradient over chunks run in fp32.
     """
-    chunk = chunk or max(1, _CHUNK_ELEMENTS // weight.shape[0])
+    chunk = chunk or max(1, LOGIT_CHUNK // weight.shape[0])
     result: Tensor = _ChunkedLogprobs.apply(hidden, weight, bias, targets, temperature, chunk)  # type: ignore[no-untyped-call]
     return result
 

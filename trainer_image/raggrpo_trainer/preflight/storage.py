@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER, EXPORT_BYTES_PER_PARAMETER, GIB
 from raggrpo_api.preflight import CheckId, Facts
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
@@ -16,9 +17,7 @@ from raggrpo_trainer.errors import TrainerError
 
 from .finding import Finding, judged, not_evaluated
 
-CHECKPOINT_BYTES_PER_PARAMETER = 16
-"""Parameters and two moments in fp32, plus the exported model."""
-GIB = 2**30
+BYTES_PER_PARAMETER = CHECKPOINT_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETER
 
 
 def check_paths(config: TrainerConfig) -> Finding:
@@ -66,7 +65,7 @@ def check_space(config: TrainerConfig, facts: Facts) -> Finding:
     spec, path = config.checkpoint, Path(config.checkpoint.path)
     kept = spec.keep_last + 1 + spec.keep_best
     there = sum(sum(sizes(path / str(name)).values()) for name in CheckpointName.all_in(path))
-    needed = max(0, kept * CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters - there)
+    needed = max(0, kept * BYTES_PER_PARAMETER * facts.parameters - there)
     free = shutil.disk_usage(_existing(path)).free
     evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
     remedy = f"{evidence} for {kept} checkpoints: make room, or lower checkpoint.keepLast"

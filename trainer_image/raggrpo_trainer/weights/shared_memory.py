@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raggrpo_api.memory import KEPT_WEIGHT_FILES
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER = Path("/dev/shm")
-KEPT_FILES = 2
-"""An engine may still read the newest file while the next one is written."""
 
 
 class SharedMemorySender:
@@ -34,7 +34,7 @@ class SharedMemorySender:
         from safetensors.torch import save_file
 
         path = FOLDER / f"raggrpo-weights-{os.getpid()}-{version}.safetensors"
-        while len(self._written) >= KEPT_FILES:
+        while len(self._written) >= KEPT_WEIGHT_FILES:
             self._written.pop(0).unlink()
         save_file(dict(weights), path)
         self._written.append(path)

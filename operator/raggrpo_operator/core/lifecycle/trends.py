@@ -5,10 +5,11 @@ Both compare with the attempt's own beginning. They warn; a job may ask to be re
 
 from collections.abc import Mapping
 
+from raggrpo_api.memory import GIB
 from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.status import Baseline, ConditionType, JobStatus, PodRole
 from raggrpo_operator.core.sizing.size import pod
-from raggrpo_operator.core.spec.quantity import GIB, parse_quantity
+from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
 from .round import Round

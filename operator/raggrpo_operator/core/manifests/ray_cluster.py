@@ -9,13 +9,12 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import PodRole, PodSizing, Sizing
 from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
 from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.spec.world import SPARE_CPUS
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
-SPARE_CPUS = 2
-"""Logical CPUs of a worker beyond its ranks and engines, so that Ray's own tasks find room."""
 SHUTDOWN_SECONDS = 15
 """Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
 

@@ -72,7 +72,7 @@ def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
 def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
     """Require a token budget for at least one completion, preferably for a whole group."""
     data, budget = given.spec.data, given.spec.training.tokens_per_micro_batch
-    single = data.max_prompt_length + data.max_response_length
+    single = data.max_sequence_length
     group = data.max_prompt_length + given.spec.rollout.n * data.max_response_length
     path = "spec.training.tokensPerMicroBatch"
     if budget < single:

@@ -59,7 +59,7 @@ def data_may_repeat(given: RuleInput) -> Iterator[Violation]:
 
 def engine_step_holds_a_sequence(given: RuleInput) -> Iterator[Violation]:
     """Require engine steps of at least one sequence's tokens, or prefill would starve."""
-    longest, tokens = _longest(given), given.spec.rollout.max_num_batched_tokens
+    longest, tokens = given.spec.data.max_sequence_length, given.spec.rollout.max_num_batched_tokens
     if tokens < longest:
         yield Violation(
             "spec.rollout.maxNumBatchedTokens",
@@ -71,7 +71,7 @@ def engine_step_holds_a_sequence(given: RuleInput) -> Iterator[Violation]:
 
 def sequence_fits_context(given: RuleInput) -> Iterator[Violation]:
     """Require the longest sequence to fit into the model's context."""
-    longest, context = _longest(given), given.facts.context_length
+    longest, context = given.spec.data.max_sequence_length, given.facts.context_length
     if context and longest > context:
         yield Violation(
             "spec.data.maxPromptLength",
@@ -115,10 +115,6 @@ def searches_leave_room(given: RuleInput) -> Iterator[Violation]:
             f"data.maxResponseLength: {_with_room(turns * passages * tokens)} or more, or a lower "
             "topK, retrieval.maxTurns or retrieval.maxPassageTokens",
         )
-
-
-def _longest(given: RuleInput) -> int:
-    return given.spec.data.max_prompt_length + given.spec.data.max_response_length
 
 
 def _with_room(passages: int) -> int:

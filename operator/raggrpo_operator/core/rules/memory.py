@@ -66,7 +66,7 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
     active = gpu_memory.activations(spec, facts)
     if 0 <= room < active:
         fits = gpu_memory.tokens_that_fit(room, spec, facts)
-        longest = spec.data.max_prompt_length + spec.data.max_response_length
+        longest = spec.data.max_sequence_length
         options = [f"training.tokensPerMicroBatch: {fits}"] if fits >= longest else []
         if not spec.training.gradient_checkpointing:
             options.append("training.gradientCheckpointing: true")
@@ -83,7 +83,7 @@ def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
     if not _knows_gpu(given):
         return
     spec, facts = given.spec, given.facts
-    longest = spec.data.max_prompt_length + spec.data.max_response_length
+    longest = spec.data.max_sequence_length
     needed = longest * gpu_memory.kv_bytes_per_token(spec, facts)
     if gpu_memory.kv_cache(spec, facts) < needed:
         weights, share = gpu_memory.engine_weights(spec, facts), gpu_memory.engine_share(spec)

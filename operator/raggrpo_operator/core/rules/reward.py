@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.spec.reward import RewardFunction, RewardKind
+from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardFunction, RewardKind
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
-
-NEED_ANSWER = (RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS)
 
 
 def reward_is_complete(given: RuleInput) -> Iterator[Violation]:
@@ -64,7 +62,7 @@ def columns_are_named(given: RuleInput) -> Iterator[Violation]:
     columns, kinds = given.spec.data.columns, [term.name for _, term in _terms(given)]
     readers = {
         "prompt": (columns.prompt, "every sample"),
-        "answer": (columns.answer, ", ".join(kind for kind in kinds if kind in NEED_ANSWER)),
+        "answer": (columns.answer, ", ".join(kind for kind in kinds if kind in ANSWER_REWARDS)),
         "context": (columns.context, "RagScore" if RewardKind.RAG_SCORE in kinds else ""),
     }
     for name, (column, reader) in readers.items():

@@ -4,11 +4,12 @@ Everything is in bytes; N is the number of parameters, S the number of ranks, TP
 tensor-parallel size. Decides nothing: the rules do.
 """
 
+from raggrpo_api import memory
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import GIB, LOGIT_CHUNK, element_bytes
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Placement
-from raggrpo_api.spec.training import Precision, RowLayout
-from raggrpo_operator.core.spec.quantity import GIB, MIB
+from raggrpo_api.spec.training import RowLayout
 from raggrpo_operator.core.spec.world import num_ranks
 
 STATE_BYTES_PER_PARAMETER = 16
@@ -16,17 +17,10 @@ STATE_BYTES_PER_PARAMETER = 16
 REFERENCE_BYTES_PER_PARAMETER = 4
 ACTIVATION_BYTES_PER_ELEMENT = 34
 """Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term)."""
-LOGIT_CHUNK = 2**25
-"""Number of logits from which log-probabilities are computed at a time."""
 ENGINE_OVERHEAD = 2 * GIB
 """vLLM's CUDA graphs and activations."""
 USABLE_SHARE = 0.92
 """Share of a GPU's memory; the rest goes to the CUDA context and fragmentation."""
-
-
-def element_bytes(spec: JobSpec) -> int:
-    """Return the bytes per number in forward passes; Auto counts as FP32."""
-    return 2 if spec.training.precision is Precision.BF16 else 4
 
 
 def training_state(spec: JobSpec, facts: Facts) -> int:
@@ -39,7 +33,7 @@ def training_state(spec: JobSpec, facts: Facts) -> int:
 
 def activation_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
     """Return the activations per token: 34·h·L, or 2·h·L + 34·h if they are recomputed."""
-    scale = element_bytes(spec) / 2
+    scale = element_bytes(spec.training.precision) / 2
     layers = facts.layers
     kept = ACTIVATION_BYTES_PER_ELEMENT * layers
     if spec.training.gradient_checkpointing:
@@ -61,7 +55,7 @@ def micro_batch_tokens(spec: JobSpec) -> int:
     """Return the tokens of the largest micro-batch: the budget, or all that an update has."""
     data, rollout = spec.data, spec.rollout
     rows = spec.training.mini_batch_prompts or data.train_batch_size
-    tokens_per_prompt = rollout.n * (data.max_prompt_length + data.max_response_length)
+    tokens_per_prompt = rollout.n * data.max_sequence_length
     if spec.training.row_layout is RowLayout.SHARED_PREFIX:
         tokens_per_prompt = data.max_prompt_length + rollout.n * data.max_response_length
     return min(spec.training.tokens_per_micro_batch, rows * tokens_per_prompt)
@@ -69,21 +63,27 @@ def micro_batch_tokens(spec: JobSpec) -> int:
 
 def engine_weights(spec: JobSpec, facts: Facts) -> int:
     """Return the engine's weights on one GPU: 2·N/TP, or 4·N/TP in FP32."""
-    return element_bytes(spec) * facts.parameters // spec.rollout.tensor_parallel_size
+    return weights_bytes(spec, facts) // spec.rollout.tensor_parallel_size
+
+
+def weights_bytes(spec: JobSpec, facts: Facts) -> int:
+    """Return the whole weights that engines are given: 2·N, or 4·N in FP32."""
+    return element_bytes(spec.training.precision) * facts.parameters
 
 
 def kv_bytes_per_token(spec: JobSpec, facts: Facts) -> int:
     """Return the KV cache of one token on one GPU: 2·L·kvHeads·headSize·bytes/TP."""
-    per_layer = 2 * facts.kv_heads * facts.head_size * element_bytes(spec)
-    return facts.layers * per_layer // spec.rollout.tensor_parallel_size
+    whole = memory.kv_bytes_per_token(
+        facts.layers, facts.kv_heads, facts.head_size, spec.training.precision
+    )
+    return whole // spec.rollout.tensor_parallel_size
 
 
 def cpu_kv_cache(spec: JobSpec, facts: Facts) -> int:
-    """Return the CPU engine's KV cache for all concurrent sequences: 64 MiB to 2 GiB."""
-    data, rollout = spec.data, spec.rollout
-    sequences = min(rollout.max_num_seqs, data.train_batch_size * rollout.n)
-    tokens = sequences * (data.max_prompt_length + data.max_response_length)
-    return min(max(64 * MIB, tokens * kv_bytes_per_token(spec, facts)), 2 * GIB)
+    """Return the CPU engine's cache for all concurrent sequences."""
+    sequences = memory.concurrent_sequences(spec.data, spec.rollout)
+    tokens = sequences * spec.data.max_sequence_length
+    return memory.cpu_kv_cache(tokens, kv_bytes_per_token(spec, facts))
 
 
 def kv_cache(spec: JobSpec, facts: Facts) -> int:

@@ -3,9 +3,8 @@
 import math
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER
 from raggrpo_api.status import JobStatus
-
-from .size import CHECKPOINT_BYTES_PER_PARAMETER
 
 LEAST_SECONDS = 30
 MARGIN_SECONDS = 15

@@ -4,15 +4,17 @@ A pod's memory is both request and limit, so the cluster really reserves what th
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import PodRole, PodSizing, SizingTerm
-from raggrpo_operator.core.spec.quantity import GIB, MIB, format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.world import CPUS_PER_GPU, num_engines
 
-from . import gpu_memory
+from .gpu_memory import cpu_kv_cache, weights_bytes
 from .shared_memory import (
     head_shm_terms,
     head_store_bytes,
@@ -38,6 +40,8 @@ OBJECTS_PER_BYTE = 6
 TEXT_BYTES_PER_TOKEN = 8
 """A prompt's text plus its token ids."""
 
+_head = partial(term, "headMemory")
+_rollout = partial(term, "rolloutMemory")
 Sized = tuple[PodSizing, list[SizingTerm]]
 
 
@@ -138,8 +142,7 @@ def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
     """Return the memory of a CPU engine: vLLM itself, weights and KV cache."""
     if not facts.parameters:
         return GIB
-    weights = facts.parameters * gpu_memory.element_bytes(spec)
-    return GIB + weights + gpu_memory.cpu_kv_cache(spec, facts)
+    return GIB + weights_bytes(spec, facts) + cpu_kv_cache(spec, facts)
 
 
 def _within_given(spec: JobSpec, usual: Mapping[Device, str]) -> str:
@@ -158,11 +161,3 @@ def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:
 
 def _dataset(spec: JobSpec, facts: Facts) -> int:
     return facts.rows * spec.data.max_prompt_length * TEXT_BYTES_PER_TOKEN
-
-
-def _head(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("headMemory", name, amount, reason)
-
-
-def _rollout(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("rolloutMemory", name, amount, reason)

@@ -4,19 +4,20 @@ Too small a /dev/shm ends in SIGBUS minutes after the start, so none of this is 
 """
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import GIB, KEPT_WEIGHT_FILES, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import SizingTerm
-from raggrpo_operator.core.spec.quantity import GIB, MIB, parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import parse_quantity, readable
 from raggrpo_operator.core.spec.world import num_engines
 
-from . import gpu_memory
+from .gpu_memory import weights_bytes
 from .terms import term, total
 
 SAMPLE_BYTES_PER_TOKEN = 12
 """Token id, mask and log-probability of one token as passed through Ray."""
-WEIGHT_FILES = 3
-"""Copies of the weights: the newest two stay readable while the next one is written."""
+WEIGHT_FILES = KEPT_WEIGHT_FILES + 1
+"""Copies of the weights: a removed one still takes memory while an engine has it open."""
 STORE_SHARE_OF_SHM = 0.95
 """Ray uses at most this share of /dev/shm."""
 CPU_OBJECT_STORE = 128 * MIB
@@ -30,7 +31,8 @@ def object_store_bytes(spec: JobSpec, facts: Facts | None = None) -> int:
 
     It holds samples, and weights too if engines and rank 0 may be in different pods.
     """
-    return head_store_bytes(spec) + (_weights(spec, facts or Facts()) if _many_pods(spec) else 0)
+    weights = weights_bytes(spec, facts or Facts()) if _many_pods(spec) else 0
+    return head_store_bytes(spec) + weights
 
 
 def head_store_bytes(spec: JobSpec) -> int:
@@ -47,8 +49,8 @@ def store_within(shm_size: str, store: int) -> int:
 def rollout_batch_bytes(spec: JobSpec) -> int:
     """Return the size of one step's samples as passed through Ray."""
     data = spec.data
-    longest = data.max_prompt_length + data.max_response_length
-    return data.train_batch_size * spec.rollout.n * longest * SAMPLE_BYTES_PER_TOKEN
+    samples = data.train_batch_size * spec.rollout.n
+    return samples * data.max_sequence_length * SAMPLE_BYTES_PER_TOKEN
 
 
 def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
@@ -68,7 +70,7 @@ def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         term(
             "shm",
             "weightSync",
-            copies * _weights(spec, facts),
+            copies * weights_bytes(spec, facts),
             of_model(f"{copies} copies of the engine's weights", facts),
         ),
     ]
@@ -90,7 +92,7 @@ def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         term(
             "rolloutShm",
             "weightSync",
-            _weights(spec, facts),
+            weights_bytes(spec, facts),
             of_model("one copy of the engine's weights", facts),
         ),
     ]
@@ -126,7 +128,3 @@ def _margin(resource: str, terms: list[SizingTerm]) -> SizingTerm:
 def _many_pods(spec: JobSpec) -> bool:
     resources = spec.resources
     return resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
-
-
-def _weights(spec: JobSpec, facts: Facts) -> int:
-    return facts.parameters * gpu_memory.element_bytes(spec)

@@ -4,11 +4,14 @@ What the user gives wins and is shown beside the estimate. Terms that depend on 
 until preflight has read it.
 """
 
+from functools import partial
+
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER, EXPORT_BYTES_PER_PARAMETER, GIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
-from raggrpo_operator.core.spec.quantity import GIB, format_bytes, parse_quantity
+from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
 from raggrpo_operator.core.spec.world import cpus_per_pod, num_ranks
 
 from . import gpu_memory, pod_sizing
@@ -16,8 +19,8 @@ from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
 from .shared_memory import object_store_bytes, of_model, store_within, trainer_shm_terms
 from .terms import term, total, with_given
 
-CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""fp32 parameters and AdamW's two moments."""
+_memory = partial(term, "memory")
+_gpu = partial(term, "gpu")
 
 
 def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
@@ -85,7 +88,7 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     ranks_per_pod = num_ranks(spec.resources) // spec.resources.nodes
     ranks = max(1, num_ranks(spec.resources))
     shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * ranks_per_pod // ranks
-    staging = max(shards, 4 * facts.parameters)
+    staging = max(shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
         *_process_terms(spec, facts, ranks_per_pod),
@@ -137,16 +140,8 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
     ]
     if spec.resources.gpu_memory_gib:
-        longest = spec.data.max_prompt_length + spec.data.max_response_length
+        longest = spec.data.max_sequence_length
         cache = max(0, gpu_memory.kv_cache(spec, facts))
         sequences = cache // max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
         terms.append(_gpu("kvCache", cache, f"room for {sequences} sequences of {longest} tokens"))
     return terms
-
-
-def _memory(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("memory", name, amount, reason)
-
-
-def _gpu(name: str, amount: float, reason: str) -> SizingTerm:
-    return term("gpu", name, amount, reason)

@@ -63,7 +63,7 @@ def mitigated(spec: JobSpec, applied: Sequence[str]) -> JobSpec:
 def _helps(step: Mitigation, spec: JobSpec) -> bool:
     match step:
         case Mitigation.MICRO_BATCH_HALVED:
-            longest = spec.data.max_prompt_length + spec.data.max_response_length
+            longest = spec.data.max_sequence_length
             return spec.training.tokens_per_micro_batch // 2 >= longest
         case Mitigation.GRADIENT_CHECKPOINTING:
             return not spec.training.gradient_checkpointing

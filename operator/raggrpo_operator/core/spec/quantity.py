@@ -3,9 +3,9 @@
 import math
 import re
 
+from raggrpo_api.memory import GIB, MIB
+
 KIB = 1024
-MIB = 1024**2
-GIB = 1024**3
 
 _FACTORS = {
     "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,

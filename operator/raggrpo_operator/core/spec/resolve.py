@@ -51,6 +51,11 @@ class Resolved:
     origins: Mapping[str, Origin]
     """Origin of every leaf; keys are paths below `spec`, such as `rollout.n`."""
 
+    def values(self) -> dict[str, Any]:
+        """Return every leaf that has an origin as plain JSON, in the order of the model."""
+        spec = self.spec.model_dump(mode="json", by_alias=True)
+        return {path: _get(spec, path) for path in self.origins}
+
 
 def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
     """Fill in every value. Without `facts`, epochs cannot become steps and totalSteps stays 0."""
@@ -143,7 +148,6 @@ def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[t
 def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) -> dict[str, Any]:
     """Return the values derived from other values, where the user left them open."""
     data, retrieval = spec.data, spec.retrieval
-    longest = data.max_prompt_length + data.max_response_length
     cpu_limit = max(1, int(cpus_per_pod(spec.resources)))
     sized: dict[str, Any] = {
         f"resources.{name}": ""
@@ -152,7 +156,7 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
     }
     if not spec.rollout.max_num_batched_tokens:
         floor = MIN_BATCHED_TOKENS[spec.resources.device]
-        sized["rollout.maxNumBatchedTokens"] = max(floor, longest)
+        sized["rollout.maxNumBatchedTokens"] = max(floor, data.max_sequence_length)
     if not spec.training.mini_batch_prompts:
         sized["training.miniBatchPrompts"] = data.train_batch_size
     if data.num_workers > min(cpu_limit, MAX_WORKERS):
@@ -196,9 +200,9 @@ def _with_pins(spec: JobSpec, pinned: Mapping[str, str]) -> JobSpec:
     return spec.model_copy(update={"training": training, "model": model})
 
 
-def _get(values: Mapping[str, Any], path: str) -> object:
-    for key in path.split("."):
-        values = values[key]
+def _get(values: Any, path: str) -> Any:
+    for key in path.replace("]", "").replace("[", ".").split("."):
+        values = values[int(key)] if isinstance(values, list) else values[key]
     return values
 
 

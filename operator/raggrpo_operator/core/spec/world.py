@@ -10,6 +10,8 @@ from .quantity import parse_quantity
 
 CPUS_PER_GPU = 8
 """Enough to feed one GPU and its data threads; 8 to 12 are usual."""
+SPARE_CPUS = 2
+"""Logical CPUs beyond those of ranks and engines, so that Ray's other tasks never wait."""
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
 """Shares of a GPU that Ray reserves for a rank and an engine that take turns on it."""

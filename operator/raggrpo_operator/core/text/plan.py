@@ -70,7 +70,6 @@ def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:
 def _values(
     resolved: Resolved, sizing: Sizing, secrets: Sequence[str], width: int
 ) -> Iterator[str]:
-    given = resolved.spec.model_dump(mode="json", by_alias=True)
     sized = {
         "resources.cpu": sizing.cpu,
         "resources.memory": sizing.memory,
@@ -78,8 +77,8 @@ def _values(
     }
     path_width = max(map(len, resolved.origins))
     value_width = width - len(INDENT) - path_width - ORIGIN_WIDTH - 4
-    for path, origin in resolved.origins.items():
-        value = sized.get(path) or _value_at(given, path)
+    for path, resolved_value in resolved.values().items():
+        value, origin = sized.get(path) or resolved_value, resolved.origins[path]
         is_secret = any(secret == path or secret.startswith(f"{path}.") for secret in secrets)
         first, *rest = _wrapped("(hidden)" if is_secret else _shown(value), value_width)
         yield f"{INDENT}{path:<{path_width}}  {origin:<{ORIGIN_WIDTH}}  {first}".rstrip()
@@ -94,12 +93,6 @@ def _findings(found: Sequence[Violation], width: int) -> Iterator[str]:
         yield from textwrap.wrap(
             f"→ {violation.remedy}", width, initial_indent=INDENT * 2, subsequent_indent=INDENT * 3
         )
-
-
-def _value_at(given: Any, path: str) -> Any:
-    for key in path.replace("]", "").replace("[", ".").split("."):
-        given = given[int(key)] if isinstance(given, list) else given[key]
-    return given
 
 
 def _shown(value: Any) -> str:

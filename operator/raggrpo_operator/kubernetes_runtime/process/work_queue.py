@@ -111,10 +111,10 @@ class WorkQueue(Generic[Key]):
             delay = await self._work(key)
             result = "success"
             self._failures.pop(key, None)
-        except OperatorError as trouble:
+        except OperatorError as error:
             result = "trouble"
-            delay = self._retry_delay(key, trouble.retryable)
-            log.warning("%s; next try in %.1f s", trouble, delay)
+            delay = self._retry_delay(key, error.retryable)
+            log.warning("%s; next try in %.1f s", error, delay)
         except Exception:
             delay = self._retry_delay(key, retryable=True)
             log.exception("a mistake in the operator; next try in %.1f s", delay)

@@ -37,7 +37,7 @@ WARNINGS = frozenset({"Restarting", PODS_WAITING})
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A condition that took another value or another reason, or tells of another pod's trouble."""
+    """A condition with a new value or reason, or with the same reason for another pod."""
 
     condition: Condition
     is_warning: bool
@@ -48,7 +48,7 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     for condition in new.conditions:
         before = get_condition(old, condition.type)
         if (
-            _told(before) == _told(condition)
+            _subject(before) == _subject(condition)
             or condition.type in SILENT
             or _says_nothing(before, condition)
         ):
@@ -56,8 +56,8 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
         yield Transition(condition, _is_warning(condition))
 
 
-def _told(condition: Condition) -> tuple[str, str, str]:
-    """Return what an Event is about: the message too where each pod may have another trouble."""
+def _subject(condition: Condition) -> tuple[str, str, str]:
+    """Return what an Event is about: the message too where it names the pod."""
     message = condition.message if condition.reason == PODS_WAITING else ""
     return condition.status, condition.reason, message
 
@@ -77,8 +77,8 @@ def _is_warning(condition: Condition) -> bool:
 
 
 def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:
-    """Return the Event about a job; `instance` is the replica that tells it."""
-    about = body["metadata"]
+    """Return the Event about a job; `instance` is the replica that reports it."""
+    metadata = body["metadata"]
     condition = transition.condition
     note = f"{condition.type}={condition.status}"
     if condition.message:
@@ -87,8 +87,8 @@ def render_event(body: Manifest, transition: Transition, now: datetime, instance
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{about['name']}.{uuid.uuid4().hex[:16]}",
-            "namespace": about["namespace"],
+            "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
+            "namespace": metadata["namespace"],
         },
         "type": "Warning" if transition.is_warning else "Normal",
         "reason": condition.reason,
@@ -100,8 +100,8 @@ def render_event(body: Manifest, transition: Transition, now: datetime, instance
         "regarding": {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
-            "name": about["name"],
-            "namespace": about["namespace"],
-            "uid": about["uid"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
         },
     }

@@ -109,9 +109,9 @@ def ending_cluster(
     if not attempts or attempts[0].cause is None:
         return None
     for pod in filter(is_head, pods):
-        about = pod["metadata"]
-        if about["labels"].get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
-            message = f"pod {about['name']} may still save"
+        metadata = pod["metadata"]
+        if metadata["labels"].get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
+            message = f"pod {metadata['name']} may still save"
             return ClusterObserved(cluster.number, is_lost=True, may_save=True, message=message)
     return None
 
@@ -126,10 +126,10 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
         return False
     if not is_going(pod):
         return True
-    about = pod["metadata"]
-    left = (parse_timestamp(about["deletionTimestamp"]) - now).total_seconds()
+    metadata = pod["metadata"]
+    left = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
     # More than its whole grace: our clock was set back, which must not make it wait for days.
-    return 0 < left <= float(about["deletionGracePeriodSeconds"]) + CLOCK_SKEW_SECONDS
+    return 0 < left <= float(metadata["deletionGracePeriodSeconds"]) + CLOCK_SKEW_SECONDS
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:

@@ -1,4 +1,4 @@
-"""`Resync`: looks at every job now and then, whatever the watches say, and checks the watches."""
+"""`Resync`: makes every job due periodically, whatever the watches say, and checks the watches."""
 
 import asyncio
 import logging
@@ -44,8 +44,8 @@ class Resync:
         while True:
             try:
                 await self.look()
-            except OperatorError as trouble:
-                log.warning("resync: %s", trouble)
+            except OperatorError as error:
+                log.warning("resync: %s", error)
             await asyncio.sleep(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
 
     async def look(self) -> None:
@@ -54,14 +54,13 @@ class Resync:
         live: dict[JobKey, int] = {}
         for namespace in self._namespaces or [""]:
             for job in await self._client.list_all(JOBS, namespace):
-                about = job["metadata"]
-                live[JobKey(about["namespace"], about["name"])] = int(about["resourceVersion"])
+                live[JobKey.of(job)] = int(job["metadata"]["resourceVersion"])
         self._compare(live)
         for key in live.keys() | set(self._objects.jobs):
             self._changed(key)
 
     def _compare(self, live: dict[JobKey, int]) -> None:
-        """Note since when a change that the API server has told is not in the cache."""
+        """Note since when a change that the API server knows is missing in the cache."""
         now = self._health.clock()
         for key, (version, _) in list(self._missed.items()):
             if key not in live or self._cached(key) >= version:

@@ -48,7 +48,7 @@ from .status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
 
-ENTRYPOINT = "exec python -m raggrpo_trainer"
+ENTRYPOINT = f"exec {names.DRIVER_COMMAND}"
 """`exec`: no shell stands between Ray's signals and the driver."""
 EVIDENCE_SECONDS = 5.0
 """The kubelet tells of an ended container within two seconds."""

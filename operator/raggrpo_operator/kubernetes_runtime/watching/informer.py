@@ -79,7 +79,7 @@ def registry(
 
     async def index_job(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
         kept = _kept(body)
-        return {JobKey(kept["metadata"]["namespace"], kept["metadata"]["name"]): kept}
+        return {JobKey.of(kept): kept}
 
     async def index_child(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
         kept = _kept(body)

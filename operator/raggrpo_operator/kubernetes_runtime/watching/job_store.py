@@ -31,11 +31,7 @@ class JobStore:
             self._kept.pop(key, None)
             return None
         kept = self._kept.get(key)
-        if (
-            kept is not None
-            and _same_job(kept.body, cached)
-            and _version(kept.body) >= _version(cached)
-        ):
+        if kept is not None and _is_current(kept.body, cached):
             return kept.body, kept.pending
         self._kept.pop(key, None)
         return cached, None
@@ -53,8 +49,10 @@ class JobStore:
         self._kept.pop(key, None)
 
 
-def _same_job(one: Manifest, other: Manifest) -> bool:
-    return bool(one["metadata"]["uid"] == other["metadata"]["uid"])
+def _is_current(kept: Manifest, cached: Manifest) -> bool:
+    """Tell whether this is the same job, in a version that is not older."""
+    same_job: bool = kept["metadata"]["uid"] == cached["metadata"]["uid"]
+    return same_job and _version(kept) >= _version(cached)
 
 
 def _version(body: Manifest) -> int:

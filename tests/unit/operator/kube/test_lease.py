@@ -6,7 +6,7 @@ import pytest
 from raggrpo_operator.errors import Conflict
 from raggrpo_operator.kube.client import LEASES
 from raggrpo_operator.kube.lease import DURATION_SECONDS, Lease
-from support.fakes.fake_kube import FakeKube, trouble_with
+from support.fakes.fake_kube import FakeKube, failing
 
 
 @dataclass
@@ -77,7 +77,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> No
     lease = a_lease(kube, clock, "one")
     await lease.acquire()
     renewed = clock.now
-    kube.before = trouble_with("get")
+    kube.before = failing("get")
 
     await lease.keep()
 
@@ -90,7 +90,7 @@ async def test_a_short_trouble_costs_nothing() -> None:
     await lease.acquire()
 
     def fail() -> None:
-        kube.before = trouble_with("get", "apply")
+        kube.before = failing("get", "apply")
 
     def recover() -> None:
         kube.before = lambda verb, plural: None

@@ -17,7 +17,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWrite
 from raggrpo_operator.kubernetes_runtime.rounds.time_to_live import seconds_until_removal
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.jobs import a_job, a_raw_job
-from support.fakes.fake_kube import FakeKube, trouble_with
+from support.fakes.fake_kube import FakeKube, failing
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KEY = JobKey("default", "small")
@@ -129,7 +129,7 @@ async def test_an_event_is_posted_once_per_transition() -> None:
 
 async def test_an_event_that_cannot_be_posted_does_not_stop_the_round() -> None:
     world = Written()
-    world.kube.before = trouble_with("create")
+    world.kube.before = failing("create")
     await world.writer.write(world.body, status_at(1, Accepted=True))
     assert stored_status(world.live()).progress.step == 1
 
@@ -191,11 +191,11 @@ def test_another_pods_trouble_is_an_event_of_its_own() -> None:
     ],
 )
 def test_an_answer_is_judged_once(code: int, kind: str, is_retryable: bool) -> None:
-    trouble = judged(code, "PATCH /x", b'{"message": "the reason"}')
-    assert (type(trouble).__name__, trouble.retryable) == (kind, is_retryable)
-    assert isinstance(trouble, OperatorError)
-    assert "PATCH /x: HTTP" in str(trouble)
-    assert str(trouble).endswith("the reason")
+    error = judged(code, "PATCH /x", b'{"message": "the reason"}')
+    assert (type(error).__name__, error.retryable) == (kind, is_retryable)
+    assert isinstance(error, OperatorError)
+    assert "PATCH /x: HTTP" in str(error)
+    assert str(error).endswith("the reason")
 
 
 @pytest.mark.parametrize(

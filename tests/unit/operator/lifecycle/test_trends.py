@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
+from raggrpo_api.memory import GIB
 from raggrpo_api.progress import Metric, Progress, Stage
 from raggrpo_api.status import Baseline, PodRole
 from raggrpo_operator.core.lifecycle.trends import baseline_of, memory_grows, slower
-from raggrpo_operator.core.spec.quantity import GIB
 
 BASE = Baseline(
     step=10,

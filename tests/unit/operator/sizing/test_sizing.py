@@ -3,13 +3,14 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import PodRole, Sizing
 from raggrpo_operator.core.sizing import gpu_memory
 from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, pod, size
-from raggrpo_operator.core.spec.quantity import GIB, MIB, format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.resolve import resolve
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
 

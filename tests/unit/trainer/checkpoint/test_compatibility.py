@@ -1,21 +1,12 @@
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, compare, meta_of
 from raggrpo_trainer.checkpoint.folder import Meta
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
-from support.builders.jobs import a_job
-
-
-def a_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
-    job = a_job(changes)
-    return trainer_config(job, resolve(job), number=1)
+from support.builders.jobs import a_trainer_config
 
 
 def a_meta_of(config: TrainerConfig) -> Meta:
@@ -23,11 +14,11 @@ def a_meta_of(config: TrainerConfig) -> Meta:
 
 
 def test_a_checkpoint_fits_the_configuration_that_made_it() -> None:
-    assert check_compatible(a_meta_of(a_config()), a_config()) == []
+    assert check_compatible(a_meta_of(a_trainer_config()), a_trainer_config()) == []
 
 
 def test_targets_logging_memory_and_intervals_may_change() -> None:
-    changed = a_config(
+    changed = a_trainer_config(
         {
             "training.totalSteps": 5000,
             "training.gradientCheckpointing": True,
@@ -38,12 +29,12 @@ def test_targets_logging_memory_and_intervals_may_change() -> None:
         }
     )
 
-    assert check_compatible(a_meta_of(a_config()), changed) == []
+    assert check_compatible(a_meta_of(a_trainer_config()), changed) == []
 
 
 def test_every_value_that_differs_is_named_with_old_and_new() -> None:
-    meta = a_meta_of(a_config({"rollout.temperature": 0.6}))
-    changed = a_config(
+    meta = a_meta_of(a_trainer_config({"rollout.temperature": 0.6}))
+    changed = a_trainer_config(
         {
             "rollout.temperature": 0.9,
             "data.columns.answer": "label",
@@ -63,7 +54,7 @@ def test_every_value_that_differs_is_named_with_old_and_new() -> None:
 
 
 def test_what_no_setting_shows_is_compared_too() -> None:
-    config = a_config()
+    config = a_trainer_config()
     meta = meta_of(config, 40, Cursor(1, 2), {}, identity={"data rows": 10})
 
     assert check_compatible(meta, config, identity={"data rows": 10}) == []
@@ -72,7 +63,7 @@ def test_what_no_setting_shows_is_compared_too() -> None:
 
 
 def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
-    config = a_config()
+    config = a_trainer_config()
     attempt = config.attempt.model_copy(update={"resume_hash": "f00"})
 
     with pytest.raises(TrainerError, match=r"resumeHash: \w+ → f00"):
@@ -80,7 +71,7 @@ def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
 
 
 def test_another_world_size_is_fine_and_told() -> None:
-    config = a_config()
+    config = a_trainer_config()
     wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
 
     assert check_compatible(a_meta_of(config), wider) == ["written by 1 ranks, resharded to 3"]

@@ -10,11 +10,10 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import (
     ComposedPrompt,
     Composer,
-    Prompt,
     PromptSource,
     PromptTooLong,
     Tokenizer,
@@ -22,7 +21,7 @@ from raggrpo_trainer.data.prompts import (
     cut_to_tokens,
 )
 from raggrpo_trainer.data.sampler import Cursor, Sampler
-from support.builders.jobs import a_job
+from support.builders.jobs import a_trainer_config
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
@@ -193,8 +192,7 @@ class CountingTokenizer:
 
 
 def a_config(**changes: Any) -> TrainerConfig:
-    job = a_job({"data.numWorkers": 2, "data.prefetchFactor": 2} | changes)
-    return trainer_config(job, resolve(job), number=1)
+    return a_trainer_config({"data.numWorkers": 2, "data.prefetchFactor": 2} | changes)
 
 
 PROMPTS = [a_prompt(f"text {i}", i) for i in range(10)]

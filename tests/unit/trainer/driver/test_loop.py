@@ -12,8 +12,7 @@ from raggrpo_api.status import JobStatus
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer, PromptSource
-from raggrpo_trainer.drills.drill import Drill
-from raggrpo_trainer.drills.faults import Faults
+from raggrpo_trainer.driver.hooks import Hooks
 from raggrpo_trainer.driver.loop import Parts, TrainState, train
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
@@ -102,7 +101,7 @@ async def one_step(folder: Path, url: str, published: Published) -> None:
             store=cast(Any, FakeStore()),
             backups=cast(Any, None),
             reporter=reporter,
-            drill=Drill(Faults.from_env({}, 1), folder),
+            hooks=Hooks(),
             stop=asyncio.Event(),
             identity={},
         )

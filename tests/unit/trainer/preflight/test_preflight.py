@@ -27,8 +27,8 @@ from support.builders.preflight import (
     a_fit_config,
     a_model_folder,
     check_of,
-    write_rows,
 )
+from support.builders.rows import write_rows
 from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
 
 FAILED, PASSED = CheckState.FAILED, CheckState.PASSED

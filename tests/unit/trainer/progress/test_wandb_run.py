@@ -4,9 +4,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,16 +22,10 @@ from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.wandb_run import WandbRun
 from support.builders.reports import Published, a_config, a_step
 from support.servers.wandb_files import offline_run
+from support.waiting import wait_for
 
 DEADLINE_SECONDS = 120
 KEY = "a" * 40
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "deadline passed"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -10,20 +10,18 @@ from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.rag_test import LoadLevel, RagTest
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.retrieval.rag_test import rag_test, saturation
-from support.builders.jobs import a_job, a_raw_job
+from support.builders.jobs import a_raw_job, a_trainer_config
+from support.builders.rows import write_rows
 from support.servers.faulty_server import Received, always, rag_chat, search_r1, serving
 
 PROMPTS, N = 4, 3
 
 
 def a_data_file(folder: Path) -> str:
-    file = folder / "train.jsonl"
     rows = ({"prompt": f"p{i}", "answer": "a", "context": f"c{i}"} for i in range(PROMPTS))
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
+    return str(write_rows(folder / "train.jsonl", rows))
 
 
 def a_spec(folder: Path, mode: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
@@ -36,8 +34,7 @@ def a_spec(folder: Path, mode: str, *endpoints: dict[str, Any]) -> dict[str, Any
 
 
 def a_config(folder: Path, mode: str, *endpoints: dict[str, Any]) -> TrainerConfig:
-    job = a_job(a_spec(folder, mode, *endpoints))
-    return trainer_config(job, resolve(job), number=1)
+    return a_trainer_config(a_spec(folder, mode, *endpoints))
 
 
 def level(in_flight: int, per_second: float) -> LoadLevel:

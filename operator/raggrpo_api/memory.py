@@ -1,0 +1,37 @@
+"""Memory arithmetic that the operator plans with and the trainer works by; in bytes."""
+
+from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.rollout import RolloutSpec
+from raggrpo_api.spec.training import Precision
+
+MIB = 2**20
+GIB = 2**30
+
+LOGIT_CHUNK = 2**25
+"""Logits that a rank holds at once: 128 MiB in fp32, whatever the vocabulary."""
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+"""fp32 parameters and AdamW's two moments."""
+EXPORT_BYTES_PER_PARAMETER = 4
+"""At most: an export has the data type of the starting model."""
+KEPT_WEIGHT_FILES = 2
+"""Weights files in /dev/shm: an engine may still read the newest while the next is written."""
+
+
+def element_bytes(precision: Precision) -> int:
+    """Return bytes per number in forward passes; Auto counts as the larger."""
+    return 2 if precision is Precision.BF16 else 4
+
+
+def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, precision: Precision) -> int:
+    """Return the KV cache of one token: 2·L·kvHeads·headSize·bytes."""
+    return 2 * layers * kv_heads * head_size * element_bytes(precision)
+
+
+def concurrent_sequences(data: DataSpec, rollout: RolloutSpec) -> int:
+    """Return the most sequences that an engine ever decodes together."""
+    return min(rollout.max_num_seqs, data.train_batch_size * rollout.n)
+
+
+def cpu_kv_cache(tokens: int, bytes_per_token: int) -> int:
+    """Return a CPU engine's KV cache for so many tokens, within 64 MiB and 2 GiB."""
+    return min(max(64 * MIB, tokens * bytes_per_token), 2 * GIB)

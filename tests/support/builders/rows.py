@@ -1,0 +1,12 @@
+"""Data files as users have them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write a JSONL file and return its path."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,0 +1,12 @@
+"""Waiting for other processes, with a deadline."""
+
+import time
+from collections.abc import Callable
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Return as soon as the condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "deadline passed"
+        time.sleep(0.02)
