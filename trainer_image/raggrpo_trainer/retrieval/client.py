@@ -73,7 +73,7 @@ class RetrievalClient:
         """`headers`: by endpoint name, secrets already resolved. `log_calls`: the switch of A11."""
         self._log_calls = log_calls
         self._tasks = BackgroundTasks()
-        self._http = HttpPool(sum(endpoint.max_concurrency for endpoint in spec.endpoints))
+        self._http = HttpPool()
         self._endpoints = {
             endpoint.name: _Endpoint(
                 endpoint,
