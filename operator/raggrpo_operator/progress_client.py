@@ -2,13 +2,14 @@
 
 import logging
 
-import httpx
+import aiohttp
 from pydantic import ValidationError
 
 from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import Progress
 
 from .errors import AccessRefused
+from .http_api import HttpApi
 
 TIMEOUT_SECONDS = 3.0
 log = logging.getLogger(__name__)
@@ -17,21 +18,8 @@ log = logging.getLogger(__name__)
 class ProgressClient:
     """The progress server of one Ray cluster."""
 
-    def __init__(
-        self, address: str, token: str = "", transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.AsyncClient(
-            base_url=address,
-            headers=headers,
-            timeout=TIMEOUT_SECONDS,
-            trust_env=False,
-            transport=transport,
-        )
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+    def __init__(self, http: HttpApi) -> None:
+        self._http = http
 
     async def read(self) -> Progress | None:
         """Return the latest progress, or None if it cannot be read.
@@ -39,29 +27,30 @@ class ProgressClient:
         Raises AccessRefused if the token is rejected, which is not the attempt's fault.
         """
         try:
-            async with self._http.stream("GET", "/progress") as answer:
-                if answer.status_code in (401, 403):
-                    raise AccessRefused(f"{answer.url}: HTTP {answer.status_code}")
-                if answer.status_code != 200:
+            async with self._http.call("GET", "/progress", seconds=TIMEOUT_SECONDS) as answer:
+                if answer.status in (401, 403):
+                    raise AccessRefused(f"{answer.url}: HTTP {answer.status}")
+                if answer.status != 200:
                     return None
                 body = b""
-                async for chunk in answer.aiter_bytes():
+                async for chunk in answer.content.iter_any():
                     body += chunk
                     if len(body) > MAX_PROGRESS_BYTES:
                         log.warning("progress of more than %d bytes refused", MAX_PROGRESS_BYTES)
                         return None
-        except httpx.HTTPError as error:
-            log.debug("progress at %s: %r", self._http.base_url, error)
+        except (aiohttp.ClientError, OSError) as error:
+            log.debug("progress at %s: %r", self._http.address, error)
             return None
         try:
             return Progress.model_validate_json(body)
         except ValidationError as error:
-            log.warning("progress at %s is not readable: %s", self._http.base_url, error)
+            log.warning("progress at %s is not readable: %s", self._http.address, error)
             return None
 
     async def dump_stacks(self) -> None:
         """Have all processes dump their stacks to the log folder: best effort, before a stop."""
         try:
-            await self._http.post("/stacks")
-        except httpx.HTTPError as error:
-            log.warning("stack dump not possible: %r", error)
+            async with self._http.call("POST", "/stacks", seconds=TIMEOUT_SECONDS) as answer:
+                await answer.read()
+        except (aiohttp.ClientError, OSError) as error:
+            log.warning("stack dump not possible: %s: %s", type(error).__name__, error)

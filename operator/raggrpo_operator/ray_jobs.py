@@ -4,18 +4,20 @@ Measured behaviour (Ray 2.60): a used submission id answers 500; the driver's ow
 `driver_exit_code`; a stopped driver has none; without a token 401.
 """
 
+import json
 import re
 from typing import Any
 
-import httpx
+import aiohttp
 
 from raggrpo_api import names
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
 from .errors import AccessRefused, PermanentError, TransientError
+from .http_api import HttpApi
 
-TIMEOUT_SECONDS = 10.0
+CALL_SECONDS = 10.0
 LAST_LINES = 5
 MAX_LINE = 300
 SUBMIT_SECONDS = 60.0
@@ -25,21 +27,8 @@ SUBMIT_SECONDS = 60.0
 class RayJobs:
     """The Jobs API of one Ray head."""
 
-    def __init__(
-        self, address: str, token: str = "", transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.AsyncClient(
-            base_url=address,
-            headers=headers,
-            timeout=TIMEOUT_SECONDS,
-            trust_env=False,
-            transport=transport,
-        )
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+    def __init__(self, http: HttpApi) -> None:
+        self._http = http
 
     async def submit(
         self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str]
@@ -53,9 +42,9 @@ class RayJobs:
             "metadata": metadata,
             "runtime_env": {"env_vars": env},
         }
-        answer = await self._call("POST", "/api/jobs/", json=body, timeout=SUBMIT_SECONDS)
-        if answer.status_code >= 400:
-            raise TransientError(f"submitting {submission_id}: {_explain(answer)}")
+        doing = f"submitting {submission_id}"
+        if await self._call(doing, "POST", "/api/jobs/", body, SUBMIT_SECONDS) is None:
+            raise TransientError(f"{doing}: HTTP 404")
 
     async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
         """Return what is known of a submission, None when the head does not know it."""
@@ -77,37 +66,40 @@ class RayJobs:
 
     async def stop(self, submission_id: str) -> None:
         """SIGTERM the driver; Ray kills it after the wait time of its environment."""
-        answer = await self._call("POST", f"/api/jobs/{submission_id}/stop")
-        if answer.status_code >= 400 and answer.status_code != 404:
-            raise TransientError(f"stopping {submission_id}: {_explain(answer)}")
+        await self._call(f"stopping {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
 
     async def logs(self, submission_id: str) -> str:
         """Return the driver's output so far."""
-        answer = await self._call("GET", f"/api/jobs/{submission_id}/logs")
-        if answer.status_code >= 400:
-            raise TransientError(f"logs of {submission_id}: {_explain(answer)}")
-        return str(answer.json().get("logs") or "")
+        path = f"/api/jobs/{submission_id}/logs"
+        text = await self._call(f"logs of {submission_id}", "GET", path)
+        return str(json.loads(text or "{}").get("logs") or "")
 
     async def _get(self, submission_id: str) -> dict[str, Any] | None:
-        answer = await self._call("GET", f"/api/jobs/{submission_id}")
-        if answer.status_code == 404:
+        doing = f"status of {submission_id}"
+        text = await self._call(doing, "GET", f"/api/jobs/{submission_id}")
+        if text is None:
             return None
-        if answer.status_code >= 400:
-            raise TransientError(f"status of {submission_id}: {_explain(answer)}")
         try:
-            body: dict[str, Any] = answer.json()
+            body: dict[str, Any] = json.loads(text)
         except ValueError as error:
-            raise TransientError(f"status of {submission_id} is no JSON: {error}") from error
+            raise TransientError(f"{doing} is no JSON: {error}") from error
         return body
 
-    async def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
+    async def _call(
+        self, doing: str, method: str, path: str, body: object = None, seconds: float = CALL_SECONDS
+    ) -> str | None:
+        """Return the head's answer, None for what it does not know."""
+        head = f"Ray dashboard {self._http.address}"
         try:
-            answer = await self._http.request(method, path, **more)
-        except httpx.HTTPError as error:
-            raise TransientError(f"Ray dashboard {self._http.base_url}: {error!r}") from error
-        if answer.status_code in (401, 403):
-            raise AccessRefused(f"Ray dashboard {self._http.base_url}: {_explain(answer)}")
-        return answer
+            async with self._http.call(method, path, seconds=seconds, body=body) as response:
+                status, text = response.status, await response.text(errors="replace")
+        except (aiohttp.ClientError, OSError) as error:
+            raise TransientError(f"{head}: {type(error).__name__}: {error}") from error
+        if status in (401, 403):
+            raise AccessRefused(f"{head}: HTTP {status} {text[:300]}")
+        if status >= 400 and status != 404:
+            raise TransientError(f"{doing}: HTTP {status} {text[:300]}")
+        return None if status == 404 else text
 
 
 def last_lines(message: str) -> str:
@@ -129,7 +121,3 @@ def submittable(config: TrainerConfig) -> str:
             "shorten templates or file lists"
         )
     return text
-
-
-def _explain(answer: httpx.Response) -> str:
-    return f"HTTP {answer.status_code} {answer.text[:300]}"

@@ -127,6 +127,7 @@ async def test_head_that_is_silent_for_long_counts_as_lost(
     for _ in range(SILENT_LOOKS + 1):
         seen.append((await runtime.observe(job)).cluster)
         clock.now += SILENT_SECONDS / SILENT_LOOKS
+    await runtime.close()
 
     assert [cluster is not None and cluster.is_lost for cluster in seen] == [
         *[False] * SILENT_LOOKS,
@@ -146,6 +147,7 @@ async def test_time_in_which_nobody_looked_is_no_silence(
     await runtime.observe(job)
     clock.now += 10 * SILENT_SECONDS
     cluster = (await runtime.observe(job)).cluster
+    await runtime.close()
 
     assert cluster is not None
     assert not cluster.is_lost
@@ -158,6 +160,7 @@ async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Proc
     head.child.process.wait()
 
     observed = await runtime.observe(job)
+    await runtime.close()
 
     assert observed.cluster is not None
     assert observed.cluster.is_lost

@@ -13,6 +13,7 @@ import kopf
 
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import KubeClient, connect
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kube.lease import Lease
@@ -51,11 +52,10 @@ async def run_operator(settings: Settings, head_address: HeadResolver | None = N
     metrics = Metrics()
     client = await connect(metrics.called)
     address = head_address or service_address(settings.dashboard_port, settings.progress_port)
-    heads = Heads(address)
     try:
-        await _Operator(settings, client, keys, heads, metrics).run()
+        async with open_session() as session:
+            await _Operator(settings, client, keys, Heads(address, session), metrics).run()
     finally:
-        await heads.close()
         await client.close()
 
 

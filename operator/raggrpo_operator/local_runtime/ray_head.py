@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
+
 from raggrpo_api import names
 from raggrpo_api.trainer_config import World
 from raggrpo_operator.core.spec.world import SPARE_CPUS
+from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
@@ -39,12 +42,14 @@ class RayHead:
     temp_dir: Path
     dashboard_port: int
     progress_port: int
+    session: aiohttp.ClientSession = field(default_factory=open_session)
     jobs: RayJobs = field(init=False)
     progress: ProgressClient = field(init=False)
 
     def __post_init__(self) -> None:
-        self.jobs = RayJobs(f"http://127.0.0.1:{self.dashboard_port}")
-        self.progress = ProgressClient(f"http://127.0.0.1:{self.progress_port}")
+        head = "http://127.0.0.1"
+        self.jobs = RayJobs(HttpApi(self.session, f"{head}:{self.dashboard_port}"))
+        self.progress = ProgressClient(HttpApi(self.session, f"{head}:{self.progress_port}"))
 
     def death(self) -> str:
         """Return how the head ended, or empty while it is running."""
@@ -60,8 +65,7 @@ class RayHead:
     async def close(self, processes: Processes) -> None:
         """End the head and everything on it, and remove its files."""
         processes.end(self.child)
-        await self.jobs.close()
-        await self.progress.close()
+        await self.session.close()
         remove_temp_dir(self.temp_dir)
 
 

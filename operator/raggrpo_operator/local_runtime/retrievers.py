@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import aiohttp
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
 from raggrpo_api.status import Cause
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.http_api import HttpApi, open_session
 
 from .processes import Child, Processes, free_ports, signal_name
 
@@ -85,9 +86,10 @@ async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:
         problem = f"ended with {signal_name(code)}: {retriever.child.last_words(3)}"
         return RetrieverObserved(name, problem=problem, has_ended=True, cause=cause)
     try:
-        async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_SECONDS) as client:
-            answer = await client.get(f"http://127.0.0.1:{retriever.port}/healthz")
-    except httpx.HTTPError:
+        async with open_session() as session:
+            api = HttpApi(session, f"http://127.0.0.1:{retriever.port}")
+            async with api.call("GET", "/healthz", seconds=HEALTH_SECONDS) as answer:
+                ready, text = answer.status == 200, await answer.text(errors="replace")
+    except (aiohttp.ClientError, OSError):
         return RetrieverObserved(name, problem="starting")
-    ready = answer.status_code == httpx.codes.OK
-    return RetrieverObserved(name, is_ready=ready, problem="" if ready else answer.text[:200])
+    return RetrieverObserved(name, is_ready=ready, problem="" if ready else text[:200])

@@ -6,9 +6,12 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from aiohttp import ClientSession
 
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from raggrpo_operator.errors import AccessRefused, OperatorError
+from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs, last_lines
 
@@ -67,11 +70,16 @@ def unknown(method: str, path: str) -> Answer:
     return (404, "not found") if method == "GET" else (200, {"submission_id": "j-a1"})
 
 
-async def test_submission_carries_environment_and_metadata() -> None:
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    async with open_session() as opened:
+        yield opened
+
+
+async def test_submission_carries_environment_and_metadata(session: ClientSession) -> None:
     async with a_head(unknown) as head:
-        jobs = RayJobs(head.url)
+        jobs = RayJobs(HttpApi(session, head.url))
         await jobs.submit("j-a1", "exec true", {"A": "1"}, {"attempt": "1"})
-        await jobs.close()
 
     assert head.calls == [("GET", "/api/jobs/j-a1"), ("POST", "/api/jobs/")]
     assert head.bodies[1] == {
@@ -82,60 +90,57 @@ async def test_submission_carries_environment_and_metadata() -> None:
     }
 
 
-async def test_submitting_twice_submits_once() -> None:
+async def test_submitting_twice_submits_once(session: ClientSession) -> None:
     async with a_head(knows("RUNNING")) as head:
-        jobs = RayJobs(head.url)
+        jobs = RayJobs(HttpApi(session, head.url))
         await jobs.submit("j-a1", "exec true", {}, {})
-        await jobs.close()
 
     assert [method for method, _ in head.calls] == ["GET"]
 
 
-async def test_exit_code_of_the_driver_is_reported() -> None:
+async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> None:
     message = "failed, last available logs:\n\x1b[36m(Rank pid=7)\x1b[0m boom\n\n"
     async with a_head(knows("FAILED", driver_exit_code=17, message=message)) as head:
-        jobs = RayJobs(head.url)
+        jobs = RayJobs(HttpApi(session, head.url))
         found = await jobs.status("j-a1", 1)
-        await jobs.close()
 
     assert found is not None
     assert (found.status, found.exit_code) == (SubmissionStatus.FAILED, 17)
     assert found.message == "failed, last available logs:\n(Rank pid=7) boom"
 
 
-async def test_unknown_submission_is_none() -> None:
+async def test_unknown_submission_is_none(session: ClientSession) -> None:
     async with a_head(unknown) as head:
-        jobs = RayJobs(head.url)
+        jobs = RayJobs(HttpApi(session, head.url))
         found = await jobs.status("j-a1", 1)
-        await jobs.close()
 
     assert found is None
 
 
-async def test_stopping_what_is_not_there_is_done() -> None:
+async def test_stopping_what_is_not_there_is_done(session: ClientSession) -> None:
     async with a_head(lambda method, path: (404, "")) as head:
-        jobs = RayJobs(head.url)
+        jobs = RayJobs(HttpApi(session, head.url))
         await jobs.stop("j-a1")
-        await jobs.close()
 
     assert head.calls == [("POST", "/api/jobs/j-a1/stop")]
 
 
-async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble() -> None:
+async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: ClientSession) -> None:
     async with a_head(lambda method, path: (401, "no")) as head:
-        jobs = RayJobs(head.url, token="s3cret")
+        jobs = RayJobs(HttpApi(session, head.url, "s3cret"))
         with pytest.raises(AccessRefused, match="401") as caught:
             await jobs.status("j-a1", 1)
-        await jobs.close()
 
     assert head.tokens == ["Bearer s3cret"]
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("verb", ["submit", "status", "stop", "logs"])
-async def test_error_of_the_head_is_trouble_with_its_words(verb: str) -> None:
+async def test_error_of_the_head_is_trouble_with_its_words(
+    verb: str, session: ClientSession
+) -> None:
     async with a_head(lambda method, path: (500, "no available agent")) as head:
-        jobs = RayJobs(head.url)
+        jobs = RayJobs(HttpApi(session, head.url))
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "submit": lambda: jobs.submit("j-a1", "true", {}, {}),
             "status": lambda: jobs.status("j-a1", 1),
@@ -144,25 +149,22 @@ async def test_error_of_the_head_is_trouble_with_its_words(verb: str) -> None:
         }
         with pytest.raises(OperatorError, match="no available agent"):
             await calls[verb]()
-        await jobs.close()
 
 
-async def test_answer_that_is_no_json_is_trouble() -> None:
+async def test_answer_that_is_no_json_is_trouble(session: ClientSession) -> None:
     async with a_head(lambda method, path: (200, "<html>")) as head:
-        jobs = RayJobs(head.url)
+        jobs = RayJobs(HttpApi(session, head.url))
         with pytest.raises(OperatorError, match="no JSON"):
             await jobs.status("j-a1", 1)
-        await jobs.close()
 
 
-async def test_head_that_is_not_there_is_trouble() -> None:
+async def test_head_that_is_not_there_is_trouble(session: ClientSession) -> None:
     async with a_head(unknown) as head:
         pass
-    jobs = RayJobs(head.url)
+    jobs = RayJobs(HttpApi(session, head.url))
 
     with pytest.raises(OperatorError):
         await jobs.status("j-a1", 1)
-    await jobs.close()
 
 
 def test_message_is_cut_to_its_last_lines() -> None:
@@ -174,40 +176,38 @@ def test_message_is_cut_to_its_last_lines() -> None:
     "answer",
     [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)],
 )
-async def test_progress_that_cannot_be_read_is_none(answer: Answer) -> None:
+async def test_progress_that_cannot_be_read_is_none(answer: Answer, session: ClientSession) -> None:
     async with a_head(lambda method, path: answer) as head:
-        client = ProgressClient(head.url)
+        client = ProgressClient(HttpApi(session, head.url))
         found = await client.read()
-        await client.close()
 
     assert found is None
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_a_refused_token_of_progress_is_no_unreadable_progress(code: int) -> None:
+async def test_a_refused_token_of_progress_is_no_unreadable_progress(
+    code: int, session: ClientSession
+) -> None:
     async with a_head(lambda method, path: (code, {})) as head:
-        client = ProgressClient(head.url, token="old")
+        client = ProgressClient(HttpApi(session, head.url, "old"))
         with pytest.raises(AccessRefused, match=f"/progress: HTTP {code}"):
             await client.read()
-        await client.close()
 
 
-async def test_progress_is_read_whatever_newer_fields_it_has() -> None:
+async def test_progress_is_read_whatever_newer_fields_it_has(session: ClientSession) -> None:
     body = {"attempt": 2, "stage": "Training", "step": 7, "fromTheFuture": 1}
     async with a_head(lambda method, path: (200, body)) as head:
-        client = ProgressClient(head.url, token="t")
+        client = ProgressClient(HttpApi(session, head.url, "t"))
         found = await client.read()
-        await client.close()
 
     assert found is not None
     assert (found.attempt, found.step) == (2, 7)
     assert head.tokens == ["Bearer t"]
 
 
-async def test_stack_dump_of_a_dead_server_is_best_effort() -> None:
+async def test_stack_dump_of_a_dead_server_is_best_effort(session: ClientSession) -> None:
     async with a_head(unknown) as head:
         pass
-    client = ProgressClient(head.url)
+    client = ProgressClient(HttpApi(session, head.url))
 
     await client.dump_stacks()
-    await client.close()

@@ -5,24 +5,20 @@ Every failure is a CallFailed with its cause. Headers and their values must not 
 
 import asyncio
 import json
-import logging
 import math
 import random
-import socket
-import ssl
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import httpx
+import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
-from .pool import HttpPool
-
-logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it logs every request
+from .pool import Answer, HttpPool, proxy_of
 
 EXCERPT_CHARACTERS = 200
 LATENCIES_KEPT = 4096
@@ -132,7 +128,7 @@ class JsonService:
     ) -> None:
         self.statistics = CallStatistics()
         self._http = http
-        self._url = url
+        self._url, self._proxy = url, proxy_of(url)
         # A Secret created from a file often ends in a newline, which headers must not contain.
         self._headers = {name: value.strip() for name, value in headers.items()}
         self._timeout_seconds = timeout_seconds
@@ -175,14 +171,14 @@ class JsonService:
             started = time.monotonic()
             response = await self._send(body, timeout_seconds)
             self.statistics.record(time.monotonic() - started)
-        if not response.is_success:
+        if not 200 <= response.status < 300:
             raise CallFailed(
                 FailureCause.HTTP_STATUS,
-                f"{response.status_code} {self._excerpt(response)}",
-                transient=response.is_server_error or response.status_code == TOO_MANY_REQUESTS,
+                f"{response.status} {self._excerpt(response)}",
+                transient=response.status >= 500 or response.status == TOO_MANY_REQUESTS,
             )
         try:
-            answer = response.json()
+            answer = json.loads(response.body)
         except ValueError as error:
             raise CallFailed(FailureCause.BAD_JSON, self._excerpt(response)) from error
         if not isinstance(answer, dict):
@@ -199,28 +195,24 @@ class JsonService:
             await asyncio.sleep(retry.delay_seconds(number))
         return await self.post_once(body, self._timeout_seconds)
 
-    async def _send(self, body: Mapping[str, Any], timeout_seconds: float) -> httpx.Response:
-        content = json.dumps(body)  # escapes lone surrogates, which httpx's own `json=` does not
+    async def _send(self, body: Mapping[str, Any], timeout_seconds: float) -> Answer:
+        content = json.dumps(body)  # escapes lone surrogates, which are not valid UTF-8
         headers = {"content-type": "application/json"} | self._headers
         try:
-            # httpx's timeout applies to each phase of the call, not to the call as a whole.
             async with asyncio.timeout(timeout_seconds):
-                return await self._http.post(self._url, content, headers)
+                return await self._http.post(self._url, content, headers, self._proxy)
         except TimeoutError as error:
             raise CallFailed(
                 FailureCause.TIMEOUT, f"no answer in {timeout_seconds:g} s", transient=True
             ) from error
-        except httpx.RequestError as error:
-            cause = classify(error)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            cause, why = what_failed(error)
             transient = cause not in (FailureCause.TLS_FAILURE, FailureCause.BAD_JSON)
-            raise CallFailed(
-                cause,
-                self._without_secrets(str(error) or type(error).__name__),
-                transient=transient,
-            ) from None  # its text may contain a header
+            detail = self._without_secrets(why)
+            raise CallFailed(cause, detail, transient=transient) from None  # it contains the URL
 
-    def _excerpt(self, response: httpx.Response) -> str:
-        return repr(self._without_secrets(response.text))
+    def _excerpt(self, answer: Answer) -> str:
+        return repr(self._without_secrets(answer.text))
 
     def _without_secrets(self, text: str) -> str:
         """Return the start of `text` with any header values in it masked."""
@@ -229,23 +221,32 @@ class JsonService:
         return text[:EXCERPT_CHARACTERS]
 
 
-def classify(error: httpx.RequestError) -> FailureCause:
-    """Return what went wrong below HTTP, from the chain of errors that httpx wraps."""
+def what_failed(error: Exception) -> tuple[FailureCause, str]:
+    """Return what went wrong below HTTP, and one line without the URL: its query may hold a key."""
+    cause, why = FailureCause.CONNECTION_LOST, str(error)
     match error:
-        case httpx.DecodingError():
-            return FailureCause.BAD_JSON
-        case httpx.ConnectError():
+        case aiohttp.ClientConnectorDNSError(os_error=fault):
+            cause, why = FailureCause.DNS_FAILURE, str(fault)
+        case (  # a connection that is reset before the first request broke off in the handshake
+            aiohttp.ClientSSLError(os_error=fault)
+            | aiohttp.ClientConnectorError(os_error=ConnectionResetError() as fault)
+        ):
+            cause, why = FailureCause.TLS_FAILURE, str(fault)
+        case aiohttp.ClientConnectorError(os_error=fault):
+            cause, why = FailureCause.CONNECTION_REFUSED, str(fault)
+        case aiohttp.ClientOSError(__cause__=OSError() as fault):
+            why = str(fault)
+        case aiohttp.ClientError(__cause__=ContentEncodingError(message=why)):
+            cause = FailureCause.BAD_JSON
+        case aiohttp.ClientError(__cause__=HttpProcessingError(message=why)):
             pass
-        case _:
-            return FailureCause.CONNECTION_LOST
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, socket.gaierror):
-            return FailureCause.DNS_FAILURE
-        if isinstance(cause, ssl.SSLError):
-            return FailureCause.TLS_FAILURE
-        cause = cause.__cause__ or cause.__context__
-    return FailureCause.CONNECTION_REFUSED
+        case aiohttp.ClientResponseError(message=why):
+            pass
+        case aiohttp.ServerDisconnectedError():
+            why = "Server disconnected without sending a response."
+        case aiohttp.InvalidURL():
+            why = "the URL is not valid"
+    return cause, " ".join(why.split()) or type(error).__name__
 
 
 def _secrets_in(values: Iterable[str]) -> list[str]:

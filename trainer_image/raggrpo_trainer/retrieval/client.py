@@ -73,7 +73,7 @@ class RetrievalClient:
         """`headers`: by endpoint name, secrets resolved. `log_calls`: monitoring.debug.ragCalls."""
         self._log_calls = log_calls
         self._tasks = BackgroundTasks()
-        self._http = HttpPool(sum(endpoint.max_concurrency for endpoint in spec.endpoints))
+        self._http = HttpPool()
         self._endpoints = {
             endpoint.name: _Endpoint(
                 endpoint,

@@ -19,7 +19,7 @@ from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.retrieval.protocols import Passage
 from raggrpo_trainer.sample_failures import CallFailed, RewardFailed
 
-from .hooks import JUDGE_CONCURRENCY, HttpJudge, RewardHook, Sample, python_reward
+from .hooks import HttpJudge, RewardHook, Sample, python_reward
 from .text_match import contains, exact_match, f1
 
 BuiltIn = Literal[
@@ -130,7 +130,7 @@ class Rewards:
         """Number of samples RagScore scored 0 because the reference endpoint found nothing."""
         self._mode = retrieval.mode
         self._score_threshold = _actor_threshold(retrieval)
-        self._http = HttpPool(JUDGE_CONCURRENCY)
+        self._http = HttpPool()
         self._hooks: list[RewardHook] = []
         self._terms = [self._term(function, retry) for function in spec.functions]
 

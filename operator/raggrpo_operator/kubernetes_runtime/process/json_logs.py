@@ -44,5 +44,5 @@ def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for chatty in ("httpx", "httpcore", "aiohttp.access", "kopf.objects"):
+    for chatty in ("aiohttp.access", "kopf.objects"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,12 +1,11 @@
 """`Heads`: HTTP clients of the Ray heads of running jobs, one pair per Ray cluster."""
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import httpx
+import aiohttp
 
-from raggrpo_operator.kube.cluster_objects import JobKey
+from raggrpo_operator.http_api import HttpApi
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
@@ -43,52 +42,18 @@ class Head:
     jobs: RayJobs
     progress: ProgressClient
 
-    async def close(self) -> None:
-        """Close its connections."""
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self.jobs.close)
-            stack.push_async_callback(self.progress.close)
 
-
-class SharedTransport(httpx.AsyncHTTPTransport):
-    """Connections of all clients; closing one of these closes nothing.
-
-    A transport of its own would cost each client 25 ms, certificates that it never needs, and
-    connections that stay open: with a thousand jobs more than a process may have.
-    """
-
-    async def aclose(self) -> None:
-        """Leave the connections to the others."""
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await super().aclose()
-
-
+@dataclass(frozen=True, slots=True)
 class Heads:
-    """Keeps the clients between rounds."""
+    """All heads, over the connections of one session."""
 
-    def __init__(self, address: HeadResolver) -> None:
-        self._address, self._transport = address, SharedTransport(trust_env=False)
-        self._heads: dict[tuple[JobKey, str], Head] = {}
+    address: HeadResolver
+    session: aiohttp.ClientSession
 
-    def head(self, key: JobKey, cluster: str, uid: str, token: str) -> Head:
-        """Return the head of a job's Ray cluster with this name and uid."""
-        if (key, uid) not in self._heads:
-            where = self._address(key.namespace, cluster)
-            self._heads[key, uid] = Head(
-                RayJobs(where.dashboard, token, self._transport),
-                ProgressClient(where.progress, token, self._transport),
-            )
-        return self._heads[key, uid]
-
-    async def forget(self, key: JobKey) -> None:
-        """Close the connections to the clusters of a job."""
-        for known in [each for each in self._heads if each[0] == key]:
-            await self._heads.pop(known).close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for key, _ in list(self._heads):
-            await self.forget(key)
-        await self._transport.close()
+    def head(self, namespace: str, cluster: str, token: str) -> Head:
+        """Return the head of the Ray cluster with this name."""
+        where = self.address(namespace, cluster)
+        return Head(
+            RayJobs(HttpApi(self.session, where.dashboard, token)),
+            ProgressClient(HttpApi(self.session, where.progress, token)),
+        )

@@ -42,7 +42,7 @@ class Reconciler:
         with about(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
             found = self._store.newest(key)
             if found is None:
-                await self._forget(key)
+                self._forget(key)
                 return None
             body, held_back = found
             if is_going(body):
@@ -121,7 +121,7 @@ class Reconciler:
         except (NotFound, Conflict) as gone:
             log.info("it was gone already: %s", gone)
 
-    async def _forget(self, key: JobKey) -> None:
+    def _forget(self, key: JobKey) -> None:
         """Drop everything about a job that is gone; its objects end with it."""
         self._failed.pop(key, None)
         self._parsed.pop(key, None)
@@ -130,7 +130,6 @@ class Reconciler:
         self._context.evidence.forget(key)
         self._context.writer.forget(key)
         self._metrics.forget(key)
-        await self._context.heads.forget(key)
 
 
 def _reason(trouble: OperatorError) -> str:

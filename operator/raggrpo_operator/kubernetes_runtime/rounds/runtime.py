@@ -255,7 +255,6 @@ class KubernetesRuntime:
         if found is None:
             return
         await self._context.children.delete_cluster(found)
-        await self._context.heads.forget(self._key)
 
     async def _running_head(self, job: RagGrpoJob) -> Head:
         ray_cluster = await self._ray_cluster(job)
@@ -267,7 +266,7 @@ class KubernetesRuntime:
         about = ray_cluster["metadata"]
         key_id = about.get("annotations", {}).get(names.ANNOTATION_TOKEN_KEY, "")
         token = self._context.children.keys.token(key_id, self._uid)
-        return self._context.heads.head(self._key, about["name"], about["uid"], token)
+        return self._context.heads.head(self._key.namespace, about["name"], token)
 
     def _deployments(self) -> list[Manifest]:
         return owned_by(self._uid, self._context.objects.deployments.get(self._key, ()))

@@ -4,6 +4,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from raggrpo_api.progress import Progress, Stage
+from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.rounds.heads import Head, HeadAddress, Heads
 
@@ -25,7 +26,7 @@ class World:
         return web.Response(text=text)
 
     def head(self, key: JobKey) -> Head:
-        return self.heads.head(key, f"{key.name}-c1", f"uid of {key.name}", f"token-{key.name}")
+        return self.heads.head(key.namespace, f"{key.name}-c1", f"token-{key.name}")
 
 
 @pytest_asyncio.fixture
@@ -37,9 +38,9 @@ async def world() -> AsyncIterator[World]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    made.heads = Heads(lambda _, name: HeadAddress(f"{base}/{name}", f"{base}/{name}"))
-    yield made
-    await made.heads.close()
+    async with open_session() as session:
+        made.heads = Heads(lambda _, name: HeadAddress(f"{base}/{name}", f"{base}/{name}"), session)
+        yield made
     await runner.cleanup()
 
 
@@ -48,14 +49,4 @@ async def test_each_head_is_asked_with_its_own_token_over_shared_connections(wor
         assert await world.head(key).progress.read() is not None
 
     assert world.tokens == [f"Bearer token-{key.name}" for key in (ONE, OTHER, ONE)]
-    assert len(world.connections) == 1
-
-
-async def test_a_job_that_is_forgotten_takes_no_connection_from_the_others(world: World) -> None:
-    await world.head(ONE).progress.read()
-    other = world.head(OTHER)
-
-    await world.heads.forget(ONE)
-
-    assert await other.progress.read() is not None
     assert len(world.connections) == 1

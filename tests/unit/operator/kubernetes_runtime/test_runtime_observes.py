@@ -1,12 +1,16 @@
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
+from aiohttp import ClientSession
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import RAY_CLUSTERS
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import read_keys
@@ -28,7 +32,9 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 class World:
     """A job whose attempt runs, what the cache shows and what the API server has."""
 
-    def __init__(self, folder: Path, cached: Manifest, live: Manifest | None) -> None:
+    def __init__(
+        self, folder: Path, session: ClientSession, cached: Manifest, live: Manifest | None
+    ) -> None:
         self.kube = FakeKube()
         if live is not None:
             self.kube.put(live)
@@ -44,7 +50,7 @@ class World:
             self.kube,
             objects,
             Children(self.kube, settings, keys),
-            Heads(lambda *_: HeadAddress("http://127.0.0.1:9", "http://127.0.0.1:9")),
+            Heads(lambda *_: HeadAddress("http://127.0.0.1:9", "http://127.0.0.1:9"), session),
             self.evidence,
             writer,
             lambda: NOW,
@@ -53,6 +59,12 @@ class World:
     async def cluster(self) -> ClusterObserved | None:
         body = {"metadata": {"namespace": "default", "name": "small", "uid": "5f1d"}}
         return (await KubernetesRuntime(self.context, body).observe(a_running_job())).cluster
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    async with open_session() as opened:
+        yield opened
 
 
 def a_running_job() -> RagGrpoJob:
@@ -69,10 +81,10 @@ def suspended(cluster: Manifest) -> Manifest:
 
 @pytest.mark.parametrize("kind", ["head", "worker"])
 async def test_pods_that_a_queue_takes_away_are_no_loss_though_the_cache_is_behind(
-    tmp_path: Path, kind: str
+    tmp_path: Path, session: ClientSession, kind: str
 ) -> None:
     gone = a_ray_cluster(head_ready=False, ready_workers=0)
-    world = World(tmp_path, cached=gone, live=suspended(gone))
+    world = World(tmp_path, session, cached=gone, live=suspended(gone))
     world.evidence.note(KEY, a_pod(kind=kind), NOW, was_deleted=True)
 
     seen = await world.cluster()
@@ -81,9 +93,11 @@ async def test_pods_that_a_queue_takes_away_are_no_loss_though_the_cache_is_behi
     assert (seen.is_queued, seen.is_lost, seen.cause) == (True, False, None)
 
 
-async def test_a_head_that_is_lost_without_a_queue_is_a_loss(tmp_path: Path) -> None:
+async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
+    tmp_path: Path, session: ClientSession
+) -> None:
     gone = a_ray_cluster(head_ready=False, ready_workers=0)
-    world = World(tmp_path, cached=gone, live=a_ray_cluster(head_ready=False))
+    world = World(tmp_path, session, cached=gone, live=a_ray_cluster(head_ready=False))
     world.evidence.note(KEY, a_pod(kind="head"), NOW, was_deleted=True)
 
     seen = await world.cluster()
@@ -92,9 +106,11 @@ async def test_a_head_that_is_lost_without_a_queue_is_a_loss(tmp_path: Path) -> 
     assert (seen.is_queued, seen.is_lost, seen.cause) == (False, True, Cause.HEAD_LOST)
 
 
-async def test_nothing_is_asked_while_nothing_is_lost(tmp_path: Path) -> None:
+async def test_nothing_is_asked_while_nothing_is_lost(
+    tmp_path: Path, session: ClientSession
+) -> None:
     starting = a_ray_cluster(head_ready=False, ready_workers=0)
-    world = World(tmp_path, cached=starting, live=a_ray_cluster())
+    world = World(tmp_path, session, cached=starting, live=a_ray_cluster())
 
     await world.cluster()
 

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from raggrpo_api.progress import Progress, Stage
+from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_trainer.progress.progress_server import ProgressServer
 
@@ -38,11 +39,11 @@ async def test_the_operators_client_reads_the_newest_progress() -> None:
         server.update(PROGRESS.model_dump_json(by_alias=True).encode(), b"")
         newer = PROGRESS.model_copy(update={"step": 4})
         server.update(newer.model_dump_json(by_alias=True).encode(), b"")
-        client = ProgressClient(f"http://127.0.0.1:{server.port}")
 
-        progress = await client.read()
+        async with open_session() as session:
+            api = HttpApi(session, f"http://127.0.0.1:{server.port}")
+            progress = await ProgressClient(api).read()
 
-        await client.close()
         assert progress == newer
 
 

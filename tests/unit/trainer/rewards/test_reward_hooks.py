@@ -220,7 +220,7 @@ async def test_code_is_found_in_the_folder_that_the_job_names(tmp_path: Path) ->
 
 @asynccontextmanager
 async def a_judge(respond: Respond) -> AsyncIterator[tuple[Any, HttpJudge]]:
-    http = HttpPool(1)
+    http = HttpPool()
     async with serving(respond) as server:
         yield server, HttpJudge(http, server.url, 0.2, RetryPolicy(retries=1))
     await http.close()

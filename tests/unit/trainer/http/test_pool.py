@@ -1,0 +1,111 @@
+import asyncio
+
+import pytest
+
+from raggrpo_trainer.http.json_service import CircuitBreaker, JsonService, RetryPolicy
+from raggrpo_trainer.http.pool import HttpPool, proxy_of
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "proxy"),
+    [
+        ({}, "http://kb.example/", None),
+        ({"http_proxy": "http://proxy:3128"}, "http://kb.example/", "http://proxy:3128"),
+        ({"http_proxy": "proxy:3128"}, "http://kb.example/", "http://proxy:3128"),
+        ({"http_proxy": "http://proxy:3128"}, "https://kb.example/", None),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, "https://kb.example/", "http://proxy:3128"),
+        ({"all_proxy": "http://proxy:3128"}, "https://kb.example/", "http://proxy:3128"),
+        ({"http_proxy": "http://proxy:3128", "no_proxy": ".svc"}, "http://kb.team.svc/", None),
+    ],
+)
+def test_the_environments_proxy_is_used_unless_it_excepts_the_host(
+    environment: dict[str, str], url: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert proxy_of(url) == proxy
+
+
+async def served(answer: bytes) -> tuple[asyncio.Server, str, list[bytes]]:
+    """A server that answers every request with these bytes, and the heads it received."""
+    heads: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/?key=hidden", heads
+
+
+def a_service(http: HttpPool, url: str) -> JsonService:
+    return JsonService(
+        http,
+        url,
+        headers={},
+        timeout_seconds=5,
+        max_concurrency=1,
+        retry=RetryPolicy(retries=0),
+        breaker=CircuitBreaker(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "detail"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", FailureCause.CONNECTION_LOST, "Bad status line"),
+        (b"", FailureCause.CONNECTION_LOST, "Server disconnected without sending a response."),
+        (b"HTTP/1.1 200 OK\r\nContent-", FailureCause.CONNECTION_LOST, "Server disconnected"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", FailureCause.CONNECTION_LOST, "2 of 9"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+            FailureCause.BAD_JSON,
+            "gzip",
+        ),
+    ],
+)
+async def test_what_is_no_answer_is_told_in_one_line_without_the_url(
+    answer: bytes, cause: FailureCause, detail: str
+) -> None:
+    http = HttpPool()
+    server, url, _ = await served(answer)
+    with pytest.raises(CallFailed, match=detail) as failed:
+        await a_service(http, url).post_once({}, 5)
+    await http.close()
+    server.close()
+
+    assert failed.value.cause is cause
+    assert "hidden" not in failed.value.detail
+    assert "\n" not in failed.value.detail
+
+
+async def test_a_server_may_close_its_connections_without_a_word() -> None:
+    http = HttpPool()
+    server, url, heads = await served(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    for _ in range(20):
+        assert await a_service(http, url).post_once({}, 5) == {}
+    await http.close()
+    server.close()
+
+    assert len(heads) == 20
+
+
+async def test_a_cookie_does_not_bind_all_calls_to_one_server() -> None:
+    http = HttpPool()
+    server, url, heads = await served(
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: server=1\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    url = url.replace("127.0.0.1", "localhost")  # to an IP address no cookie is sent anyway
+    for _ in range(2):
+        await a_service(http, url).post_once({}, 5)
+    await http.close()
+    server.close()
+
+    assert [b"ookie" in head for head in heads] == [False, False]
