@@ -25,7 +25,7 @@ from .status import JobStatus
 
 
 class Preset(StrEnum):
-    """Named sets of values (A24); every one of them can be overridden."""
+    """Named sets of values; every one of them can be overridden."""
 
     FAST = "Fast"
     MAX_PERFORMANCE = "MaxPerformance"
@@ -108,4 +108,4 @@ class RagGrpoJob(ApiModel):
 
     def manifest(self) -> dict[str, Any]:
         """Return what the user wrote (unset fields stay absent), as a dict for YAML or JSON."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})

@@ -13,7 +13,7 @@ def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
 
 
 def avoided(story: Story) -> list[str]:
-    return avoided_nodes(story.status.restart_state, story.job.spec.recovery)
+    return avoided_nodes(story.status.restart_state.remedies, story.job.spec.recovery)
 
 
 async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
@@ -35,7 +35,7 @@ async def test_failures_of_different_nodes_exclude_none() -> None:
 
     await story.until_quiet()
 
-    assert story.status.restart_state.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
+    assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
     assert avoided(story) == []
 
 
@@ -54,7 +54,7 @@ async def test_a_job_that_finds_no_other_node_is_told_what_it_avoids_and_how_to_
         "recovery.deadlines": {"provisioningSeconds": 60},
     }
     story = a_story({(1, 15): fails_on("gpu-7")}, changes)
-    await story.until(lambda status: bool(status.restart_state.failures_by_node))
+    await story.until(lambda status: bool(status.restart_state.remedies.failures_by_node))
     story.runtime.cluster_seconds = 1e6
 
     status: JobStatus = await story.until_quiet()

@@ -5,17 +5,26 @@ a crash between any two rounds loses nothing and starts nothing twice.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY, cluster_name
-from raggrpo_api.status import AttemptRecord, Baseline, Cause, ConditionType, RestartState, Tier
+from raggrpo_api.status import (
+    AttemptRecord,
+    Baseline,
+    Cause,
+    ClusterStatus,
+    ConditionType,
+    RestartState,
+    Tier,
+)
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Severity, Violation
-from raggrpo_operator.core.state.conditions import is_true, parse_timestamp, timestamp
+from raggrpo_operator.core.state.conditions import is_true
 
 from . import following, readiness, recovery
 from .actions import CreateCluster, DeleteCluster, DeletePreflight, StopRetrievers, SubmitAttempt
@@ -30,7 +39,7 @@ LOST_OTHERS = frozenset(
 )
 """Exit codes that infrastructure can be behind: its evidence wins when it comes in time."""
 PROOF_SECONDS = 60.0
-"""How long a driver's exit code 0 may wait for its last progress to be read (B9)."""
+"""How long a driver's exit code 0 may wait for its last progress to be read."""
 
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
@@ -38,10 +47,12 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if job.metadata.deletion_timestamp:  # what it owns goes with it
         return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
-    seen = {"observed_generation": job.metadata.generation, "preset": str(job.spec.preset)}
-    status = job.status.model_copy(update=seen)
-    if not status.start_time:
-        status = status.model_copy(update={"start_time": timestamp(now)})
+    status = replace(
+        job.status,
+        observed_generation=job.metadata.generation,
+        preset=str(job.spec.preset),
+        start_time=job.status.start_time or now,
+    )
     this = Round(job, observed, now, status, resolved)
 
     if found := _errors(violations(job, resolved, None)):  # 1. a bad spec begins nothing
@@ -107,16 +118,17 @@ def _has_ended(this: Round) -> bool:
     this.condition(ConditionType.FAILED, False, "Reopened")
     if failed:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
-        this.update(preflight=status.preflight.model_copy(update={"spec_hash": ""}))
-    restarts = status.restarts.model_copy(update={"since_progress": 0})
-    state = status.restart_state
-    kept = RestartState(
-        mitigations=state.mitigations,
-        slowest_save_seconds=state.slowest_save_seconds,
-        skipped_steps=state.skipped_steps,
-        rejected_checkpoints=state.rejected_checkpoints,
+        preflight = replace(status.preflight, spec_hash="")
+        this.status = replace(this.status, preflight=preflight)
+    remedies = replace(status.restart_state.remedies, failures_by_node={})
+    slowest = status.restart_state.slowest_save_seconds
+    this.status = replace(
+        this.status,
+        restarts=replace(status.restarts, since_progress=0),
+        restart_state=RestartState(remedies=remedies, slowest_save_seconds=slowest),
+        retry=retry,
+        completion_time=None,
     )
-    this.update(restarts=restarts, restart_state=kept, retry=retry, completion_time="")
     return False
 
 
@@ -143,7 +155,7 @@ def _running(this: Round) -> AttemptRecord | None:
 
 def _attend(this: Round, record: AttemptRecord) -> Decision:
     """Submit the recorded attempt, follow it, or settle its end."""
-    observed, state = this.observed, this.status.restart_state
+    observed, intent = this.observed, this.state.retry.intent
     cluster = observed.cluster
     this.look()
     if cluster is not None and cluster.number < record.cluster:  # it shows up late: gone first
@@ -160,7 +172,7 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
                     this, record, Cause.SUSPENDED, "suspended before it was submitted"
                 )
             return _submit(this, record)
-    elif cluster is None and not record.started and state.intent is None:
+    elif cluster is None and not record.started and intent is None:
         if this.job.spec.suspend:
             return recovery.settle(this, record, Cause.SUSPENDED, "suspended before it began")
         this.begin(CreateCluster(record.cluster))
@@ -178,7 +190,7 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
         cluster if cluster is not None and cluster.number == record.cluster else None,
         progress,
         was_seen=bool(record.started) and observed.dashboard_reachable,
-        intent=state.intent,
+        intent=intent,
         total_steps=this.total_steps,
     )
     record = following.note_progress(this, record, progress)
@@ -203,7 +215,7 @@ def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
         return False
     if cluster is None or cluster.is_lost or cluster.is_queued or cluster.cause is not None:
         return False
-    if this.status.restart_state.intent is not None:
+    if this.state.retry.intent is not None:
         return False
     this.condition(ConditionType.PROGRESSING, False, "AwaitingEvidence")
     return this.seconds_in(ConditionType.PROGRESSING) < limit
@@ -215,7 +227,10 @@ def _submit(this: Round, record: AttemptRecord) -> Decision:
         return recovery.settle(this, record, Cause.HEAD_LOST, message)
     config = this.attempt_config()
     this.condition(ConditionType.CLUSTER_READY, True, "Ready")
-    this.update(config_hash=config.attempt.config_hash, resume_hash=config.attempt.resume_hash)
+    identity = config.attempt
+    this.status = replace(
+        this.status, config_hash=identity.config_hash, resume_hash=identity.resume_hash
+    )
     this.begin(SubmitAttempt(config, record.cluster))
     return this.end(requeue_after=0.5)
 
@@ -241,7 +256,7 @@ def _await_cluster(this: Round, record: AttemptRecord) -> Decision:
 
 def _avoiding(this: Round) -> str:
     """Return which nodes the pods may not go to, and how to allow them again."""
-    nodes = avoided_nodes(this.status.restart_state, this.resolved.spec.recovery)
+    nodes = avoided_nodes(this.state.remedies, this.resolved.spec.recovery)
     if not nodes:
         return ""
     failed = f"{', '.join(nodes)} failed before"
@@ -250,7 +265,7 @@ def _avoiding(this: Round) -> str:
 
 def _provisioning_overdue(this: Round) -> int:
     """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
-    since = this.status.restart_state.cluster_since
+    since = this.state.launch.cluster_since
     limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
     return limit if this.elapsed(since) > limit else 0
 
@@ -265,16 +280,16 @@ def _suspended(this: Round) -> Decision:
 
 def _wait(this: Round) -> float:
     """Return the seconds until the next attempt; a clock set back does not prolong them."""
-    due = this.status.restart_state.next_retry_time
-    if not due:
+    due = this.state.retry.next_retry_time
+    if due is None:
         return 0.0
-    wait = (parse_timestamp(due) - this.now).total_seconds()
+    wait = (due - this.now).total_seconds()
     return wait if wait <= recovery.longest_delay(this.resolved.spec.recovery) else 0.0
 
 
 def _next_attempt(this: Round) -> Decision:
     """Record the next attempt; it is submitted in the next round."""
-    state, status = this.status.restart_state, this.status
+    state, status = this.state, this.status
     cluster = this.observed.cluster
     keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
     keep = keep and not recovery.needs_new_cluster(status)
@@ -297,31 +312,29 @@ def _next_attempt(this: Round) -> Decision:
         if status.attempts
         else Tier.FIRST,
         cluster=number,
-        mitigation=",".join(state.mitigations),
+        mitigation=",".join(state.remedies.mitigations),
     )
-    this.update(
+    this.status = replace(
+        status,
         attempt=record.number,
         attempts=[record, *status.attempts][:10],
-        cluster=status.cluster.model_copy(
-            update={"name": cluster_name(this.job.metadata.name, number), "number": number}
-        ),
+        cluster=ClusterStatus(name=cluster_name(this.job.metadata.name, number), number=number),
         sizing=size(this.resolved.spec, status.preflight.facts),
-        progress=status.progress.model_copy(update={"stage": ""}),
+        progress=replace(status.progress, stage=""),
     )
-    this.update_restart_state(
-        intent=None,
-        next_retry_time="",
-        cluster_since=timestamp(this.now),
-        warm_failures_in_a_row=state.warm_failures_in_a_row if keep else 0,
-        tries=0,
-        unread_since="",
-        stage="",
-        still_since="",
-        reads_since_step=0,
+    warm_failures = state.retry.warm_failures_in_a_row if keep else 0
+    this.state = replace(
+        state,
+        retry=replace(
+            state.retry, intent=None, next_retry_time=None, warm_failures_in_a_row=warm_failures
+        ),
+        launch=replace(state.launch, cluster_since=this.now, tries=0),
+        watch=replace(
+            state.watch, unread_since=None, stage="", still_since=None, reads_since_step=0
+        ),
         baseline=Baseline(),
     )
-    config = this.attempt_config()
-    record = record.model_copy(update={"config_hash": config.attempt.config_hash})
-    this.update(attempts=[record, *this.status.attempts[1:]])
+    record = replace(record, config_hash=this.attempt_config().attempt.config_hash)
+    this.status = replace(this.status, attempts=[record, *this.status.attempts[1:]])
     this.condition(ConditionType.PROGRESSING, True, "Starting", f"attempt {record.number}")
     return this.end(requeue_after=0.0)

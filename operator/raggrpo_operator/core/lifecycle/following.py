@@ -1,16 +1,16 @@
 """Following a running attempt: its progress into status, resume verified, hangs found."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from raggrpo_api.progress import CheckpointRef, Progress, Stage
-from raggrpo_api.status import AttemptRecord, Cause, ConditionType, ProgressStatus
+from raggrpo_api.status import AttemptRecord, Cause, ConditionType, Pinned, ProgressStatus
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import (
     STARTING,
     get_condition,
     is_true,
-    parse_timestamp,
-    timestamp,
 )
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_down
 
@@ -33,39 +33,61 @@ def own_progress(this: Round, record: AttemptRecord) -> Progress | None:
 def note_progress(this: Round, record: AttemptRecord, progress: Progress | None) -> AttemptRecord:
     """Bring status and the attempt's record up to date with what was read."""
     attempt = this.observed.attempt
-    changes: dict[str, object] = {}
     if not record.started and attempt is not None and attempt.number == record.number:
-        changes["started"] = timestamp(this.now)
-        down = this.status.restart_state.down_seconds + seconds_down(this.status, this.now)
-        this.update_restart_state(down_seconds=down)
+        record = replace(record, started=this.now)
+        spent = this.state.spent
+        down = spent.down_seconds + seconds_down(this.status, this.now)
+        this.state = replace(this.state, spent=replace(spent, down_seconds=down))
     if progress is not None:
-        changes["to_step"] = progress.step
-        changes["skipped_checkpoints"] = [
-            f"{s.path}: {s.reason}" for s in progress.skipped_checkpoints
-        ][:16]
-        changes["in_place"] = progress.in_place
-        if progress.started_from_step is not None:
-            changes["from_step"] = progress.started_from_step
-            if record.from_step is None:
-                _correct_loss(this, progress.started_from_step)
-    if changes:
-        record = record.model_copy(update=changes)
-        this.update(attempts=[record, *this.status.attempts[1:]])
+        if record.from_step is None and progress.started_from_step is not None:
+            _correct_loss(this, progress.started_from_step)
+        record = _with_progress(record, progress)
+    this.status = replace(this.status, attempts=[record, *this.status.attempts[1:]])
     if progress is not None:
-        if progress.save_seconds > this.status.restart_state.slowest_save_seconds:
-            this.update_restart_state(slowest_save_seconds=round(progress.save_seconds, 1))
-        _verify_resume(this, progress)
-        has_moved = progress.step != this.status.progress.step
-        this.update(progress=_progress_status(this, progress))
-        if has_moved:
-            this.update(effective_training_time_ratio=effective_ratio(this.status, this.now))
-        if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
-            # Before that it would be the attempt's own word about what it has to be measured by.
-            this.update(checkpoint=progress.checkpoint, best_step=progress.best_step)
-            _tell_checkpoint(this, progress.checkpoint, progress.backup_failure)
-        if progress.pinned:
-            this.update(pinned={**progress.pinned, **this.status.pinned})
+        _note_progress_of_job(this, progress)
     return record
+
+
+def _with_progress(record: AttemptRecord, progress: Progress) -> AttemptRecord:
+    skipped = [f"{each.path}: {each.reason}" for each in progress.skipped_checkpoints]
+    began = progress.started_from_step
+    return replace(
+        record,
+        from_step=record.from_step if began is None else began,
+        to_step=progress.step,
+        skipped_checkpoints=skipped[:16],
+        in_place=progress.in_place,
+    )
+
+
+def _note_progress_of_job(this: Round, progress: Progress) -> None:
+    if progress.save_seconds > this.state.slowest_save_seconds:
+        this.state = replace(this.state, slowest_save_seconds=round(progress.save_seconds, 1))
+    _verify_resume(this, progress)
+    has_moved = progress.step != this.status.progress.step
+    this.status = replace(
+        this.status,
+        progress=_progress_status(this, progress),
+        pinned=_with_choices(this.status.pinned, progress.pinned),
+    )
+    if has_moved:
+        ratio = effective_ratio(this.status, this.now)
+        this.status = replace(this.status, effective_training_time_ratio=ratio)
+    if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
+        # Before that it would be the attempt's own word about what it has to be measured by.
+        this.status = replace(
+            this.status, checkpoint=progress.checkpoint, best_step=progress.best_step
+        )
+        _tell_checkpoint(this, progress.checkpoint, progress.backup_failure)
+
+
+def _with_choices(pinned: Pinned, chosen: Mapping[str, str]) -> Pinned:
+    """Return the pins with what Auto chose in an attempt; the first choice is kept."""
+    return replace(
+        pinned,
+        precision=pinned.precision or chosen.get("precision", ""),
+        attention=pinned.attention or chosen.get("attention", ""),
+    )
 
 
 def _correct_loss(this: Round, resumed_at: int) -> None:
@@ -78,10 +100,10 @@ def _correct_loss(this: Round, resumed_at: int) -> None:
     record, before, *older = this.status.attempts
     lost = max(0, before.to_step - resumed_at)
     total = this.status.restarts.lost_steps + lost - before.lost_steps
-    corrected = before.model_copy(update={"lost_steps": lost})
-    this.update(
-        attempts=[record, corrected, *older],
-        restarts=this.status.restarts.model_copy(update={"lost_steps": total}),
+    this.status = replace(
+        this.status,
+        attempts=[record, replace(before, lost_steps=lost), *older],
+        restarts=replace(this.status.restarts, lost_steps=total),
     )
 
 
@@ -94,9 +116,8 @@ def _tell_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) ->
 
 def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Decision:
     """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
-    state = this.status.restart_state
     is_queued = this.observed.cluster is not None and this.observed.cluster.is_queued
-    if state.intent is not None:  # recorded in an earlier round: now it may be done
+    if this.state.retry.intent is not None:  # recorded in an earlier round: now it may be done
         if is_queued:  # a queue ends the pods, and they have the driver save
             return this.end(FOLLOW_SECONDS)
         return _stop(this, record)
@@ -113,9 +134,9 @@ def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Dec
         this.status, ConditionType.RESUME_VERIFIED
     ):
         return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
-    state = watch(state, progress, this.now).model_copy(update={"unread_since": ""})
-    this.update(restart_state=state)
-    late = overdue(state, progress, this.resolved.spec.recovery.deadlines, this.now)
+    watched = watch(this.state.watch, progress, this.now)
+    this.state = replace(this.state, watch=watched)
+    late = overdue(watched, progress, this.resolved.spec.recovery.deadlines, this.now)
     if late is not None:
         this.condition(ConditionType.STALLED, True, "Stalled", late)
         this.actions.append(DumpStacks(record.number))
@@ -142,7 +163,7 @@ def _stop(this: Round, record: AttemptRecord) -> Decision:
 
 def _intend(this: Round, cause: Cause, message: str) -> Decision:
     """Record why the attempt will be stopped; the next round stops it."""
-    this.update_restart_state(intent=cause)
+    this.intend(cause)
     this.condition(ConditionType.PROGRESSING, False, str(cause), message)
     return this.end(requeue_after=0.0)
 
@@ -150,14 +171,14 @@ def _intend(this: Round, cause: Cause, message: str) -> Decision:
 def why_stopped(this: Round, cause: Cause) -> str:
     """Return what was recorded when the attempt was told to stop for this cause, else ""."""
     told = get_condition(this.status, ConditionType.PROGRESSING)
-    is_told = this.status.restart_state.intent is cause and told.reason == str(cause)
+    is_told = this.state.retry.intent is cause and told.reason == str(cause)
     return told.message if is_told else ""
 
 
 def _unreachable(this: Round) -> Decision:
     """Give an unreadable /progress its own long deadline; nothing is killed for one bad read."""
-    since = this.status.restart_state.unread_since or timestamp(this.now)
-    this.update_restart_state(unread_since=since)
+    since = this.state.watch.unread_since or this.now
+    this.state = replace(this.state, watch=replace(this.state.watch, unread_since=since))
     limit = this.resolved.spec.recovery.deadlines.progress_unreachable_seconds
     if this.elapsed(since) > limit:
         return _intend(this, Cause.PROGRESS_UNREACHABLE, f"no /progress for {limit} s")
@@ -165,7 +186,7 @@ def _unreachable(this: Round) -> Decision:
 
 
 def _verify_resume(this: Round, progress: Progress) -> None:
-    """Compare the step an attempt began at with the newest checkpoint seen before it (B8)."""
+    """Compare the step an attempt began at with the newest checkpoint seen before it."""
     record = this.status.attempts[0]
     started = progress.started_from_step
     reason = f"attempt {record.number}: "
@@ -217,5 +238,5 @@ def _deadline_passed(this: Round, record: AttemptRecord) -> bool:
     limit = this.job.spec.active_deadline_seconds
     if not limit or not record.started:
         return False
-    earlier = timedelta(seconds=this.status.restart_state.active_seconds)
-    return earlier + (this.now - parse_timestamp(record.started)) > timedelta(seconds=limit)
+    earlier = timedelta(seconds=this.state.spent.active_seconds)
+    return earlier + (this.now - record.started) > timedelta(seconds=limit)

@@ -5,7 +5,7 @@ We only watch that: another RayCluster would begin at the end of the queue.
 """
 
 from raggrpo_api.status import ConditionType, Tier
-from raggrpo_operator.core.state.conditions import QUEUED, get_condition, timestamp
+from raggrpo_operator.core.state.conditions import QUEUED, get_condition
 
 from .round import Decision, Round
 
@@ -25,7 +25,7 @@ def note_queue(this: Round) -> bool:
         return True
     if (suspended.status, suspended.reason) == ("True", QUEUED):
         this.condition(ConditionType.SUSPENDED, False, "Admitted")
-        this.update_restart_state(cluster_since=timestamp(this.now))
+        this.restart_provisioning()
     return False
 
 
@@ -38,5 +38,6 @@ def wait_in_queue(this: Round) -> Decision:
 
 def tier_on_same_cluster(this: Round) -> Tier:
     """Return how an attempt on the last one's cluster begins: its pods may be all new."""
-    admitted_later = this.status.restart_state.cluster_since > this.status.attempts[0].started
+    admitted, started = this.state.launch.cluster_since, this.status.attempts[0].started
+    admitted_later = admitted is not None and (started is None or admitted > started)
     return Tier.NEW_CLUSTER if is_queued(this) or admitted_later else Tier.WARM_CLUSTER

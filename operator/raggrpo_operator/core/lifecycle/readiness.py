@@ -1,5 +1,7 @@
 """What must be ready before an attempt: the preflight's verdict and managed retrievers. Pure."""
 
+from dataclasses import replace
+
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import Cause, ConditionType
 from raggrpo_api.trainer_config import content_hash
@@ -34,7 +36,7 @@ def preflight(this: Round) -> Decision | None:
         if seen is not None:
             this.actions.append(DeletePreflight())
         return None
-    losses = status.restart_state.preflight_losses
+    losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, wanted, seen.problem)
     if seen is None or seen.spec_hash != wanted:
@@ -44,7 +46,7 @@ def preflight(this: Round) -> Decision | None:
     reason = PODS_WAITING if waiting_for else "Running"
     this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.resolved.spec.recovery.deadlines.preflight_seconds
-    is_late = this.elapsed(this.status.restart_state.waiting_since) > limit
+    is_late = this.elapsed(this.state.launch.waiting_since) > limit
     if is_late and (seen is None or seen.result is None):
         message = (
             f"the checks did not finish within {limit} s: {problem or waiting_for or 'no result'}"
@@ -52,8 +54,7 @@ def preflight(this: Round) -> Decision | None:
         return _give_up_preflight(this, wanted, message)
     if seen is None or seen.spec_hash != wanted or problem:
         if seen is not None:  # a lost one may be gone already when the next is started
-            this.update_restart_state(preflight_losses=losses + 1 if problem else 0)
-        if seen is not None:
+            this.note_preflight_losses(losses + 1 if problem else 0)
             this.actions.append(DeletePreflight())
         config = this.attempt_config()
         this.actions.append(StartPreflight(config, wanted))
@@ -65,8 +66,9 @@ def preflight(this: Round) -> Decision | None:
 
 def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
     """End the job without a result, until its spec is mended or the user asks for a retry."""
-    this.update(preflight=this.status.preflight.model_copy(update={"spec_hash": wanted}))
-    this.update_restart_state(preflight_losses=0)
+    preflight = replace(this.status.preflight, spec_hash=wanted)
+    this.status = replace(this.status, preflight=preflight)
+    this.note_preflight_losses(0)
     this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
     return recovery.fail(this, Cause.PREFLIGHT_FAILED, message)
 
@@ -89,7 +91,7 @@ def retrievers(this: Round) -> Decision | None:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
     limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
-    if this.elapsed(this.status.restart_state.waiting_since) > limit:
+    if this.elapsed(this.state.launch.waiting_since) > limit:
         message = f"the managed retriever was not ready after {limit} s: {problems}"
         return recovery.fail(this, Cause.START_FAILED, message)
     return this.end(requeue_after=0.5)

@@ -1,6 +1,7 @@
 """The end of an attempt, settled: success, another attempt after a delay, or failure for good."""
 
 import hashlib
+from dataclasses import replace
 from datetime import timedelta
 
 from raggrpo_api.exit_codes import ExitCode
@@ -13,7 +14,6 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.mitigations import next_mitigation
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Severity
-from raggrpo_operator.core.state.conditions import parse_timestamp, timestamp
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_kept
 
 from .actions import DeletePreflight, StopRetrievers
@@ -40,7 +40,7 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
         this.condition(ConditionType.PROGRESSING, False, "TargetRaised", message)
         return this.end(requeue_after=0.0)
     if cause is Cause.SUSPENDED:
-        this.update_restart_state(intent=None)
+        this.intend(None)
         this.condition(ConditionType.PROGRESSING, False, "Suspended")
         return this.end(requeue_after=0.0)
     progressed = _has_progressed(this.status, record)
@@ -49,13 +49,13 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
     restarts = this.status.restarts
     since = (0 if progressed else restarts.since_progress) + counted
     by_cause = {**restarts.by_cause, str(cause): restarts.by_cause.get(str(cause), 0) + 1}
-    this.update(
-        restarts=restarts.model_copy(update={"since_progress": since, "by_cause": by_cause})
-    )
+    restarts = replace(restarts, since_progress=since, by_cause=by_cause)
+    this.status = replace(this.status, restarts=restarts)
     if progressed and this.status.checkpoint is not None:
-        this.update_restart_state(saved_step=this.status.checkpoint.step)
+        retry = replace(this.state.retry, saved_step=this.status.checkpoint.step)
+        this.state = replace(this.state, retry=retry)
     times = times_there(record, this.status.attempts[1:])
-    message += told(record, times) + _lay_to_node(this, cause)
+    message += told(record, times) + _blame_node(this, cause)
     recovery = this.resolved.spec.recovery
     if cause in OUT_OF_MEMORY and recovery.on_out_of_memory is OnOutOfMemory.FAIL:
         return fail(this, cause, message)
@@ -69,7 +69,7 @@ def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> De
     _plan_restart(this, cause, progressed)
     if cause is Cause.PREEMPTED and is_queued(this):
         # The pods that the queue took are no loss of the next attempt, which waits for others.
-        this.update_restart_state(cluster_since=timestamp(this.now))
+        this.restart_provisioning()
     this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
     return this.end(requeue_after=0.0)
 
@@ -80,7 +80,7 @@ def fail(this: Round, cause: Cause, message: str) -> Decision:
     this.condition(ConditionType.PROGRESSING, False, "Failed")
     this.condition(ConditionType.CLUSTER_READY, False, "Failed")
     retry = this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
-    this.update(completion_time=timestamp(this.now), retry=retry)
+    this.status = replace(this.status, completion_time=this.now, retry=retry)
     return this.end(requeue_after=0.0)
 
 
@@ -90,7 +90,7 @@ def needs_new_cluster(status: JobStatus) -> bool:
         return False
     if POLICIES[status.attempts[0].cause].restart is Restart.NEW:
         return True
-    return status.restart_state.warm_failures_in_a_row >= WARM_FAILURES_BEFORE_NEW_CLUSTER
+    return status.restart_state.retry.warm_failures_in_a_row >= WARM_FAILURES_BEFORE_NEW_CLUSTER
 
 
 def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decision:
@@ -103,17 +103,20 @@ def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decisi
     evidence = "; ".join(v.line() for v in found)[:512]
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence=evidence)
     checks = [*(c for c in result.checks if c.id is not CheckId.RULES_ON_FACTS), rules]
-    this.update(
+    this.status = replace(
+        this.status,
         preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=result.facts),
         sizing=size(resolved.spec, result.facts),  # shows what does not fit, too
     )
-    this.update_restart_state(preflight_losses=0)
+    this.note_preflight_losses(0)
     this.actions.append(DeletePreflight())
     failed = [c for c in checks if c.state is CheckState.FAILED]
     if not failed:
         this.resolved = resolved
         if this.image:
-            this.update(pinned={**this.status.pinned, "image": this.image})
+            ray_version = this.status.pinned.ray_version or result.facts.ray_version
+            pinned = replace(this.status.pinned, image=this.image, ray_version=ray_version)
+            this.status = replace(this.status, pinned=pinned)
         this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
         return this.end(requeue_after=0.0)
     message = "\n".join(
@@ -130,22 +133,25 @@ def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decisi
 def _close(this: Round, record: AttemptRecord, cause: Cause, message: str) -> AttemptRecord:
     seconds = 0
     if record.started:
-        seconds = max(0, round((this.now - parse_timestamp(record.started)).total_seconds()))
+        seconds = max(0, round((this.now - record.started).total_seconds()))
     saved = this.status.checkpoint.step if this.status.checkpoint else 0
     lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
-    record = record.model_copy(
-        update={"cause": cause, "message": message[:1024], "seconds": seconds, "lost_steps": lost}
+    record = replace(record, cause=cause, message=message[:1024], seconds=seconds, lost_steps=lost)
+    status, spent = this.status, this.state.spent
+    kept = seconds_kept(record, status.progress.seconds_per_step)
+    spent = replace(
+        spent,
+        active_seconds=spent.active_seconds + seconds,
+        kept_seconds=round(spent.kept_seconds + kept, 1),
     )
-    this.update(attempts=[record, *this.status.attempts[1:]])
-    state, restarts = this.status.restart_state, this.status.restarts
-    lost_so_far = restarts.lost_steps + lost
-    this.update(restarts=restarts.model_copy(update={"lost_steps": lost_so_far}))
-    kept = seconds_kept(record, this.status.progress.seconds_per_step)
-    this.update_restart_state(
-        active_seconds=state.active_seconds + seconds,
-        kept_seconds=round(state.kept_seconds + kept, 1),
+    status = replace(
+        status,
+        attempts=[record, *status.attempts[1:]],
+        restarts=replace(status.restarts, lost_steps=status.restarts.lost_steps + lost),
+        restart_state=replace(status.restart_state, spent=spent),
     )
-    this.update(effective_training_time_ratio=effective_ratio(this.status, this.now))
+    ratio = effective_ratio(status, this.now)
+    this.status = replace(status, effective_training_time_ratio=ratio)
     return record
 
 
@@ -153,55 +159,57 @@ def _complete(this: Round, message: str) -> Decision:
     this.condition(ConditionType.COMPLETE, True, "TargetReached", message)
     this.condition(ConditionType.PROGRESSING, False, "Complete")
     this.condition(ConditionType.CLUSTER_READY, False, "Complete")
-    this.update(completion_time=timestamp(this.now))
+    this.status = replace(this.status, completion_time=this.now)
     if this.observed.retrievers:
         this.actions.append(StopRetrievers())
     return this.end(requeue_after=0.0)
 
 
 def _has_progressed(status: JobStatus, record: AttemptRecord) -> bool:
-    """Tell whether the attempt left a checkpoint beyond all that existed before it (B11).
+    """Tell whether the attempt left a checkpoint beyond all that existed before it.
 
     One that is torn each time and written anew each time is no progress.
     """
     if record.from_step is None or status.checkpoint is None:
         return False
-    return status.checkpoint.step > max(record.from_step, status.restart_state.saved_step)
+    return status.checkpoint.step > max(record.from_step, status.restart_state.retry.saved_step)
 
 
 def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
-    spec, state = this.resolved.spec, this.status.restart_state
+    spec, retry, remedies = this.resolved.spec, this.state.retry, this.state.remedies
     warm = POLICIES[cause].restart is Restart.WARM and POLICIES[cause].is_counted
-    in_a_row = 0 if progressed or not warm else state.warm_failures_in_a_row
-    mitigations = list(state.mitigations)
+    in_a_row = 0 if progressed or not warm else retry.warm_failures_in_a_row
+    mitigations = list(remedies.mitigations)
     if (found := next_mitigation(cause, mitigations, spec)) is not None:
         mitigations.append(str(found))
-    ends = 1 if progressed else state.ends_in_a_row + 1
+    ends = 1 if progressed else retry.ends_in_a_row + 1
     delay = backoff(
         ends,
         spec.recovery.backoff_seconds,
         spec.recovery.max_backoff_seconds,
         f"{this.job.metadata.uid}/{this.status.attempt}",
     )
-    this.update_restart_state(
+    retry = replace(
+        retry,
         intent=None,
-        next_retry_time=timestamp(this.now + timedelta(seconds=delay)) if delay else "",
+        next_retry_time=this.now + timedelta(seconds=delay) if delay else None,
         ends_in_a_row=ends,
         warm_failures_in_a_row=in_a_row + (1 if warm else 0),
-        mitigations=mitigations,
     )
-    total = this.status.restarts.total + 1
-    this.update(restarts=this.status.restarts.model_copy(update={"total": total}))
+    remedies = replace(remedies, mitigations=mitigations)
+    this.state = replace(this.state, retry=retry, remedies=remedies)
+    restarts = replace(this.status.restarts, total=this.status.restarts.total + 1)
+    this.status = replace(this.status, restarts=restarts)
 
 
-def _lay_to_node(this: Round, cause: Cause) -> str:
-    """Count the node that the end is laid to; return what to say if it is avoided from now on."""
-    recovery, before = this.resolved.spec.recovery, this.status.restart_state
-    state = with_failure(before, this.observed.cluster, cause)
-    this.update(restart_state=state)
-    avoided = set(avoided_nodes(state, recovery)) - set(avoided_nodes(before, recovery))
+def _blame_node(this: Round, cause: Cause) -> str:
+    """Count the node that the end is blamed on; return what to say if it is avoided from now on."""
+    recovery, before = this.resolved.spec.recovery, this.state.remedies
+    remedies = with_failure(before, this.observed.cluster, cause)
+    this.state = replace(this.state, remedies=remedies)
+    avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(
-        f"; node {node} failed {state.failures_by_node[node]} times and is avoided from now on"
+        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided from now on"
         for node in avoided
     )
 
@@ -211,11 +219,13 @@ def _leave_out(this: Round, step: int) -> None:
 
     Its weights may have been broken already. What was saved before it has to exist.
     """
-    state, newest = this.status.restart_state, this.status.checkpoint
-    this.update_restart_state(skipped_steps=[*state.skipped_steps, step][-MOST_LEFT_OUT:])
-    if newest is not None:
-        rejected = [*state.rejected_checkpoints, newest.path]
-        this.update_restart_state(rejected_checkpoints=rejected[-MOST_LEFT_OUT:])
+    remedies, newest = this.state.remedies, this.status.checkpoint
+    skipped = [*remedies.skipped_steps, step][-MOST_LEFT_OUT:]
+    rejected = [*remedies.rejected_checkpoints, *([newest.path] if newest else [])]
+    remedies = replace(
+        remedies, skipped_steps=skipped, rejected_checkpoints=rejected[-MOST_LEFT_OUT:]
+    )
+    this.state = replace(this.state, remedies=remedies)
 
 
 def longest_delay(recovery: RecoverySpec) -> float:

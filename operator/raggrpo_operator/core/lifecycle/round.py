@@ -1,12 +1,12 @@
 """One round of `decide` in progress: what is known, and the status as it is being changed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pydantic.alias_generators import to_snake
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ConditionType, JobStatus
+from raggrpo_api.status import Cause, ConditionType, JobStatus, RestartState
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
@@ -14,10 +14,8 @@ from raggrpo_operator.core.state.clocks import elapsed, looked
 from raggrpo_operator.core.state.conditions import (
     get_condition,
     is_true,
-    parse_timestamp,
     phase_from,
     set_condition,
-    timestamp,
 )
 
 from .actions import Action
@@ -58,34 +56,51 @@ class Round:
         """Set a condition."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
-    def update(self, **changes: object) -> None:
-        """Change fields of the status."""
-        self.status = self.status.model_copy(update=changes)
+    @property
+    def state(self) -> RestartState:
+        """What `decide` remembers between rounds; setting it edits the status."""
+        return self.status.restart_state
 
-    def update_restart_state(self, **changes: object) -> None:
-        """Change what `decide` remembers between rounds."""
-        self.update(restart_state=self.status.restart_state.model_copy(update=changes))
+    @state.setter
+    def state(self, state: RestartState) -> None:
+        self.status = replace(self.status, restart_state=state)
 
     def begin(self, action: Action) -> None:
         """Ask for something that must exist only once.
 
         It is counted in the status, whose write is refused if somebody else has decided since.
         """
-        self.update_restart_state(tries=self.status.restart_state.tries + 1)
+        launch = replace(self.state.launch, tries=self.state.launch.tries + 1)
+        self.state = replace(self.state, launch=launch)
         self.actions.append(action)
 
     def look(self) -> None:
         """Note that somebody looks: deadlines run, except while a queue holds the job back."""
         if self.observed.cluster is None or not self.observed.cluster.is_queued:
-            self.update(restart_state=looked(self.status.restart_state, self.now))
+            self.state = replace(self.state, watch=looked(self.state.watch, self.now))
 
-    def elapsed(self, since: str) -> float:
+    def elapsed(self, since: datetime | None) -> float:
         """Return for how long this has lasted, as far as somebody looked (seconds)."""
-        return elapsed(since, self.status.restart_state, self.now)
+        return elapsed(since, self.state.watch, self.now)
 
     def start_waiting(self) -> None:
         """Start the clock of what is waited for before an attempt."""
-        self.update_restart_state(waiting_since=timestamp(self.now))
+        launch = replace(self.state.launch, waiting_since=self.now)
+        self.state = replace(self.state, launch=launch)
+
+    def restart_provisioning(self) -> None:
+        """Start the clock of provisioning anew: the pods are all new."""
+        launch = replace(self.state.launch, cluster_since=self.now)
+        self.state = replace(self.state, launch=launch)
+
+    def note_preflight_losses(self, losses: int) -> None:
+        """Note how many preflights in a row ended without a result."""
+        retry = replace(self.state.retry, preflight_losses=losses)
+        self.state = replace(self.state, retry=retry)
+
+    def intend(self, cause: Cause | None) -> None:
+        """Note why the running attempt will be stopped."""
+        self.state = replace(self.state, retry=replace(self.state.retry, intent=cause))
 
     @property
     def total_steps(self) -> int:
@@ -93,29 +108,28 @@ class Round:
         return self.resolved.spec.training.total_steps
 
     def seconds_in(self, kind: ConditionType) -> float:
-        """Return how long a condition, which must have been set, has had its present value."""
+        """Return how long a condition has had its present value; 0 if it was never set."""
         since = get_condition(self.status, kind).last_transition_time
-        return (self.now - parse_timestamp(since)).total_seconds()
+        return (self.now - since).total_seconds() if since is not None else 0.0
 
     @property
     def image(self) -> str:
         """The trainer's image; a job that names none stays with the one that it began with."""
-        pinned = self.status.pinned.get("image", "")
-        return self.job.spec.image or pinned or self.observed.default_image
+        return self.job.spec.image or self.status.pinned.image or self.observed.default_image
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""
-        state = self.status.restart_state
+        remedies = self.state.remedies
         return trainer_config(
             self.job,
             self.resolved,
             number=self.status.attempt,
-            mitigations=state.mitigations,
+            mitigations=remedies.mitigations,
             pinned=self.status.pinned,
             facts=self.status.preflight.known_facts,
             schema=self._schema(),
-            skipped_steps=state.skipped_steps,
-            rejected_checkpoints=state.rejected_checkpoints,
+            skipped_steps=remedies.skipped_steps,
+            rejected_checkpoints=remedies.rejected_checkpoints,
         )
 
     def upgrade_required(self) -> str:
@@ -137,13 +151,13 @@ class Round:
     def _schema(self) -> str:
         """Return the digest of the schema that the image told in preflight, empty if unknown."""
         told = self.status.preflight.facts.schema_digest
-        return told if self.image and self.image == self.status.pinned.get("image") else ""
+        return told if self.image and self.image == self.status.pinned.image else ""
 
     def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
         ready = _is_ready(self.status)
         self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
-        self.update(phase=phase_from(self.status))
+        self.status = replace(self.status, phase=phase_from(self.status))
         return Decision(self.status, tuple(self.actions), requeue_after)
 
 

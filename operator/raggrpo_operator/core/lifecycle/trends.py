@@ -1,9 +1,10 @@
-"""Trends of a running attempt: steps that got slower (A25), memory that will not last (A26). Pure.
+"""Trends of a running attempt: steps that got slower, memory that will not last. Pure.
 
 Both compare with the attempt's own beginning. They warn; a job may ask to be restarted for them.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.status import Baseline, ConditionType, JobStatus, PodRole
@@ -27,7 +28,7 @@ TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
 
 def note_trends(this: Round, progress: Progress) -> None:
     """Take the baseline once per attempt, then keep both conditions up to date."""
-    base, began = this.status.restart_state.baseline, progress.started_from_step
+    base, began = this.state.baseline, progress.started_from_step
     if progress.stage is not Stage.TRAINING or began is None:
         return
     if base.step:
@@ -36,7 +37,7 @@ def note_trends(this: Round, progress: Progress) -> None:
         _tell(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
         _tell(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limits))
     elif progress.step - began >= WARM_UP_STEPS:
-        this.update_restart_state(baseline=baseline_of(progress))
+        this.state = replace(this.state, baseline=baseline_of(progress))
         _tell(this, ConditionType.SLOWING_DOWN, "")
         _tell(this, ConditionType.HOST_MEMORY_GROWING, "")
 

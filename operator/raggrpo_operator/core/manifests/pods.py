@@ -21,7 +21,7 @@ USER = 1000
 
 def trainer_image(job: RagGrpoJob, settings: ClusterSettings) -> str:
     """Return the image: the job's, else the one its preflight passed with, else the operator's."""
-    return job.spec.image or job.status.pinned.get("image") or settings.trainer_image
+    return job.spec.image or job.status.pinned.image or settings.trainer_image
 
 
 def pod_labels(job: RagGrpoJob, role: PodRole) -> dict[str, str]:

@@ -62,8 +62,9 @@ def render_ray_cluster(
 
 def ray_version(job: RagGrpoJob, settings: ClusterSettings) -> str:
     """Return the version KubeRay is told: pinned, else read in preflight, else the operator's."""
-    pinned = job.status.pinned.get("rayVersion", "")
-    return pinned or job.status.preflight.facts.ray_version or settings.ray_version
+    status = job.status
+    pinned = status.pinned.ray_version
+    return pinned or status.preflight.facts.ray_version or settings.ray_version
 
 
 def _head(
@@ -134,7 +135,7 @@ def _group(
 def _end_and_place(job: RagGrpoJob, grace_seconds: int) -> Manifest:
     """Return how long a pod may take to end, and which nodes it keeps off: they failed before."""
     end: Manifest = {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS}
-    nodes = avoided_nodes(job.status.restart_state, job.spec.recovery)
+    nodes = avoided_nodes(job.status.restart_state.remedies, job.spec.recovery)
     if not nodes:
         return end
     # By the node's name: its label kubernetes.io/hostname may differ.

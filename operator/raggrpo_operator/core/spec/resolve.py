@@ -18,6 +18,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.resume import resume_values
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.spec.training import Precision
+from raggrpo_api.status import Pinned
 from raggrpo_api.trainer_config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
 
 from .mitigations import mitigated
@@ -82,7 +83,7 @@ def trainer_config(
     *,
     number: int,
     mitigations: Sequence[str] = (),
-    pinned: Mapping[str, str] | None = None,
+    pinned: Pinned | None = None,
     facts: Facts | None = None,
     schema: str = "",
     skipped_steps: Sequence[int] = (),
@@ -94,7 +95,7 @@ def trainer_config(
     `schema` is the digest of the one that the image knows; empty: this release's.
     `config_hash` covers everything but the identity; `resume_hash` what a checkpoint depends on.
     """
-    spec = mitigated(_with_pins(resolved.spec, pinned or {}), mitigations)
+    spec = mitigated(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
     steps = total_steps(spec, facts.rows if facts else 0)
     spec = spec.model_copy(
         update={"training": spec.training.model_copy(update={"total_steps": steps})}
@@ -186,13 +187,13 @@ def _passage_room(spec: JobSpec) -> int:
     return max(1, int(length * PASSAGE_SHARE) // passages)
 
 
-def _with_pins(spec: JobSpec, pinned: Mapping[str, str]) -> JobSpec:
+def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
     training, model = spec.training, spec.model
-    if training.precision is Precision.AUTO and "precision" in pinned:
-        precision = Precision(pinned["precision"])
+    if training.precision is Precision.AUTO and pinned.precision:
+        precision = Precision(pinned.precision)
         training = training.model_copy(update={"precision": precision})
-    if model.attention is Attention.AUTO and "attention" in pinned:
-        model = model.model_copy(update={"attention": Attention(pinned["attention"])})
+    if model.attention is Attention.AUTO and pinned.attention:
+        model = model.model_copy(update={"attention": Attention(pinned.attention)})
     return spec.model_copy(update={"training": training, "model": model})
 
 

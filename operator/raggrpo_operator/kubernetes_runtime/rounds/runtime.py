@@ -25,7 +25,6 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
-from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError, TransientError
 from raggrpo_operator.kube.client import RAY_CLUSTERS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, owned_by
@@ -223,10 +222,10 @@ class KubernetesRuntime:
         Status keeps whole seconds: what was lost in the very second in which the attempt was
         recorded, as when a queue took the pods, belongs to the attempt before.
         """
-        attempts, recorded = job.status.attempts, job.status.restart_state.cluster_since
-        since = parse_timestamp(recorded) + timedelta(seconds=1) if recorded else BEGINNING
+        attempts, recorded = job.status.attempts, job.status.restart_state.launch.cluster_since
+        since = recorded + timedelta(seconds=1) if recorded else BEGINNING
         if attempts and attempts[0].started and attempts[0].cause is None:
-            since = max(since, parse_timestamp(attempts[0].started))
+            since = max(since, attempts[0].started)
         return self._context.evidence.losses(self._key, ray_cluster["metadata"]["name"], since)
 
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: int) -> None:

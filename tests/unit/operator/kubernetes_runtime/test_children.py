@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status import JobStatus, RestartState
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -48,8 +50,7 @@ async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_agai
 async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
     kube, makes = children()
     job = a_sized_job()
-    slow = job.status.restart_state.model_copy(update={"slowest_save_seconds": 20.0})
-    status = job.status.model_copy(update={"restart_state": slow})
+    status = replace(job.status, restart_state=RestartState(slowest_save_seconds=20.0))
 
     await makes.create_cluster(job.model_copy(update={"status": status}), 1)
 

@@ -56,7 +56,7 @@ class World:
 
 
 def a_running_job() -> RagGrpoJob:
-    record = AttemptRecord(number=1, started="2026-11-21T12:00:00Z")
+    record = AttemptRecord(number=1, started=NOW - timedelta(minutes=2))
     status = JobStatus(
         attempt=1, attempts=[record], cluster=ClusterStatus(name="small-c1", number=1)
     )
