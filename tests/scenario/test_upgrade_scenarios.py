@@ -6,7 +6,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId, Facts, PreflightResult
 from raggrpo_api.status import Cause, ConditionType, Phase
 from raggrpo_api.trainer_config import schema_digest
-from raggrpo_operator.core.lifecycle.actions import StartPreflight, SubmitAttempt
+from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartPreflight, SubmitAttempt
 from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import Story, a_story, exits
 
@@ -37,6 +37,9 @@ async def test_a_job_stays_with_the_image_that_it_began_with() -> None:
 
     assert story.status.phase is Phase.SUCCEEDED
     assert story.status.pinned.image == "trainer:1"
+    [created] = [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
+    assert created.plan.image == "trainer:1"
+    assert created.plan.sizing == story.status.sizing
 
 
 async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_on() -> None:
@@ -74,6 +77,8 @@ async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
     )
     await story.until(lambda status: status.progress.step > 20)
     assert story.status.pinned.ray_version == "2.60.0"
+    [created] = [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
+    assert created.ray_version == "2.60.0"
 
     story.runtime.preflight_result = with_ray("2.61.0")
     story.edit({"image": "trainer:2"})

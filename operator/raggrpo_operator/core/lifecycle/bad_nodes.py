@@ -11,10 +11,11 @@ MOST_NODES = 64
 """As many as status can hold; the ones that failed least recently are forgotten."""
 
 
-def avoided_nodes(remedies: Remedies, recovery: RecoverySpec) -> list[str]:
+def avoided_nodes(remedies: Remedies, recovery: RecoverySpec) -> tuple[str, ...]:
     """Return the nodes that get no Ray pod of the job, in a stable order."""
     limit = recovery.exclude_node_after_failures
-    return sorted(n for n, failures in remedies.failures_by_node.items() if 0 < limit <= failures)
+    failed = remedies.failures_by_node.items()
+    return tuple(sorted(node for node, failures in failed if 0 < limit <= failures))
 
 
 def with_failure(remedies: Remedies, cluster: ClusterObserved | None, cause: Cause) -> Remedies:

@@ -21,13 +21,21 @@ from raggrpo_api.status import (
     Tier,
 )
 from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Severity, Violation
 from raggrpo_operator.core.state.conditions import is_true
 
 from . import following, readiness, recovery
-from .actions import CreateCluster, DeleteCluster, DeletePreflight, StopRetrievers, SubmitAttempt
+from .actions import (
+    CreateCluster,
+    DeleteCluster,
+    DeletePreflight,
+    PodPlan,
+    StopRetrievers,
+    SubmitAttempt,
+)
 from .bad_nodes import avoided_nodes
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
@@ -175,8 +183,7 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
     elif cluster is None and not record.started and intent is None:
         if this.job.spec.suspend:
             return recovery.settle(this, record, Cause.SUSPENDED, "suspended before it began")
-        this.begin(CreateCluster(record.cluster))
-        return this.end(requeue_after=1.0)
+        return _create_cluster(this, record)
     progress = following.own_progress(this, record)
     attempt = observed.attempt
     if attempt is not None and attempt.number != record.number:
@@ -198,6 +205,19 @@ def _attend(this: Round, record: AttemptRecord) -> Decision:
         message = following.why_stopped(this, ended.cause) or ended.message
         return recovery.settle(this, record, ended.cause, message)
     return following.follow(this, record, progress)
+
+
+def _create_cluster(this: Round, record: AttemptRecord) -> Decision:
+    spec, status = this.resolved.spec, this.status
+    action = CreateCluster(
+        PodPlan(spec, this.image, status.sizing),
+        record.cluster,
+        ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
+        grace_seconds=grace_seconds(spec, status),
+        avoided_nodes=avoided_nodes(status.restart_state.remedies, spec.recovery),
+    )
+    this.begin(action)
+    return this.end(requeue_after=1.0)
 
 
 def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:

@@ -57,7 +57,7 @@ def preflight(this: Round) -> Decision | None:
             this.note_preflight_losses(losses + 1 if problem else 0)
             this.actions.append(DeletePreflight())
         config = this.attempt_config()
-        this.actions.append(StartPreflight(config, wanted))
+        this.actions.append(StartPreflight(this.pod_plan(), config, wanted))
         return this.end(requeue_after=1.0 if seen is None else POLL_SECONDS)
     if seen.result is None:
         return this.end(requeue_after=0.5)
@@ -99,7 +99,12 @@ def retrievers(this: Round) -> Decision | None:
 
 def keep_retrievers(this: Round) -> list[str]:
     """Start the managed retrievers that do not run; returns the names of all."""
-    managed = [e.name for e in this.resolved.spec.retrieval.endpoints if e.managed is not None]
+    endpoints = this.resolved.spec.retrieval.endpoints
+    managed = {each.name: each.managed for each in endpoints if each.managed is not None}
     alive = {r.name for r in this.observed.retrievers if not r.has_ended}
-    this.actions.extend(StartRetriever(name) for name in managed if name not in alive)
-    return managed
+    if missing := managed.keys() - alive:
+        plan = this.pod_plan()
+        this.actions.extend(
+            StartRetriever(plan, name, managed[name]) for name in managed if name in missing
+        )
+    return list(managed)

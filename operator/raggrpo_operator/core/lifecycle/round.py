@@ -9,7 +9,8 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import Cause, ConditionType, JobStatus, RestartState
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas
-from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 from raggrpo_operator.core.state.clocks import elapsed, looked
 from raggrpo_operator.core.state.conditions import (
     get_condition,
@@ -18,7 +19,7 @@ from raggrpo_operator.core.state.conditions import (
     set_condition,
 )
 
-from .actions import Action
+from .actions import Action, PodPlan
 from .observed import Observed
 
 POLL_SECONDS = 5.0
@@ -115,7 +116,12 @@ class Round:
     @property
     def image(self) -> str:
         """The trainer's image; a job that names none stays with the one that it began with."""
-        return self.job.spec.image or self.status.pinned.image or self.observed.default_image
+        return trainer_image(self.job.spec, self.status.pinned, self.observed.default_image)
+
+    def pod_plan(self) -> PodPlan:
+        """Return what the pods that are started now are made from."""
+        spec = self.resolved.spec
+        return PodPlan(spec, self.image, size(spec, self.status.preflight.known_facts))
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""

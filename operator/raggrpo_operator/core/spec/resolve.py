@@ -125,6 +125,11 @@ def trainer_config(
     return config.model_copy(update={"attempt": identity})
 
 
+def trainer_image(spec: JobSpec, pinned: Pinned, default: str) -> str:
+    """Return the image: the job's, else the one its preflight passed with, else the default."""
+    return spec.image or pinned.image or default
+
+
 def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[tuple[str, bool]]:
     """Yield (path, whether the user gave it) for every leaf below `model`."""
     for name, field in type(model).model_fields.items():

@@ -114,16 +114,16 @@ class KubernetesRuntime:
         """Do one thing."""
         children = self._context.children
         match action:
-            case StartPreflight(config, spec_hash):
-                await children.start_preflight(job, config, spec_hash)
+            case StartPreflight():
+                await children.start_preflight(job.metadata, action)
             case DeletePreflight():
                 await self._delete_preflights()
-            case StartRetriever(name):
-                await children.start_retriever(job, name)
+            case StartRetriever():
+                await children.start_retriever(job.metadata, action)
             case StopRetrievers():
-                await children.stop_retrievers(job, self._deployments())
-            case CreateCluster(number):
-                await children.create_cluster(job, number)
+                await children.stop_retrievers(job.metadata, self._deployments())
+            case CreateCluster():
+                await children.create_cluster(job.metadata, action)
             case DeleteCluster(number):
                 await self._delete_cluster(job, number)
             case SubmitAttempt(config, number):
@@ -154,7 +154,7 @@ class KubernetesRuntime:
         if text is None:  # the head has forgotten it, which the next round settles
             return
         config = TrainerConfig.model_validate_json(text)
-        await self._context.children.record(job, config, self._records())
+        await self._context.children.record(job.metadata, config, self._records())
         log.info("the record of attempt %d was put back", number)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> Manifest | None:
@@ -232,9 +232,9 @@ class KubernetesRuntime:
         ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None or cluster_number(ray_cluster) != number:
             raise TransientError(f"there is no Ray cluster {number}")
-        config = with_retriever_urls(job, config)
+        config = with_retriever_urls(config)
         text = submittable(config)
-        await self._context.children.record(job, config, self._records())
+        await self._context.children.record(job.metadata, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(
             _submission(job, attempt),

@@ -12,7 +12,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import Pinned, PodRole, PodSizing, Remedies, RestartState
 from raggrpo_cli.manifests_text import as_yaml
-from raggrpo_operator.core.manifests.retriever import render_retriever, with_retriever_urls
+from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.quantity import parse_quantity
@@ -275,7 +275,7 @@ def test_the_queue_is_named_on_the_ray_cluster_only(job: RagGrpoJob) -> None:
 @given(job=jobs())
 def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> None:
     cluster = all_manifests(job)["raycluster"]
-    secret = render_token_secret(job, key_id="k1", token="t")
+    secret = render_token_secret(job.metadata, key_id="k1", token="t")
 
     auth = cluster["spec"]["authOptions"]
     assert auth == {"mode": "token", "secretName": secret["metadata"]["name"]}
@@ -310,7 +310,7 @@ def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> N
     job = a_clustered_job(a_job())
     token = job_token(b"key", UID)
 
-    secret = render_token_secret(job, key_id="k1", token=token)
+    secret = render_token_secret(job.metadata, key_id="k1", token=token)
 
     assert secret["immutable"] is True
     assert secret["data"]["auth_token"] != token  # base64
@@ -455,7 +455,7 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
     job = a_clustered_job(a_job({"retrieval.endpoints": given}))
     config = trainer_config(job, resolve(job), number=1)
 
-    endpoints = with_retriever_urls(job, config).retrieval.endpoints
+    endpoints = with_retriever_urls(config).retrieval.endpoints
 
     assert [endpoint.url for endpoint in endpoints] == [
         "http://small-r-kb.research.svc:8000/retrieve",
@@ -463,9 +463,6 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
         "http://own/retrieve",
     ]
     assert all(endpoint.managed is None for endpoint in endpoints)
-    own, sizing = job.spec.retrieval.endpoints[2], sizing_of(job)
-    with pytest.raises(ValueError, match="own has a url"):
-        render_retriever(job, SETTINGS, endpoint=own, sizing=sizing)
 
 
 def test_long_names_of_retrievers_stay_apart() -> None:
