@@ -4,9 +4,9 @@ The operator edits a status with `dataclasses.replace`. Nothing else is kept bet
 """
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     Field,
@@ -191,7 +191,7 @@ class Baseline:
 
 @api_dataclass
 class RetryState:
-    """How the newest attempt is ended, and how the ends so far delay the next."""
+    """Why the running attempt is being stopped, and what delays the next one."""
 
     next_retry_time: Time = None
     intent: Cause | None = None
@@ -260,22 +260,14 @@ class WatchState:
     """Successful reads of /progress since the step last moved, counted to 2."""
 
 
-_GROUPS: Mapping[str, type] = {
-    "retry": RetryState,
-    "remedies": Remedies,
-    "spent": SpentTime,
-    "launch": LaunchState,
-    "watch": WatchState,
-}
-_GROUP_OF = {to_camel(each.name): name for name, kind in _GROUPS.items() for each in fields(kind)}
-"""Name on the wire → the group that holds it."""
+Group = RetryState | Remedies | SpentTime | LaunchState | WatchState
 
 
 @api_dataclass
 class RestartState:
     """What `decide` must remember between two rounds."""
 
-    # Groups in Python only: on the wire and in the CRD, which older operators know, it is flat.
+    # In groups here; flat on the wire and in the CRD, as every release reads and writes it.
     retry: RetryState = RetryState()
     remedies: Remedies = Remedies()
     spent: SpentTime = SpentTime()
@@ -286,17 +278,21 @@ class RestartState:
     baseline: Baseline = Baseline()
     """Of the running attempt."""
 
+    def having(self, group: Group) -> "RestartState":
+        """Return the state with this group in place of the one of its type."""
+        changed: dict[str, Any] = {
+            name: group for name, kind in _GROUPS.items() if isinstance(group, kind)
+        }
+        return replace(self, **changed)
+
     @model_validator(mode="before")
     @classmethod
     def _grouped(cls, wire: Any) -> Any:
         if not isinstance(wire, dict):  # made in Python
             return wire
-        grouped: dict[str, Any] = {}
-        for name, value in wire.items():
-            if group := _GROUP_OF.get(name):
-                grouped.setdefault(group, {})[name] = value
-            else:
-                grouped[name] = value
+        grouped = {key: value for key, value in wire.items() if key not in _GROUP_OF}
+        for key in wire.keys() & _GROUP_OF.keys():
+            grouped.setdefault(_GROUP_OF[key], {})[key] = wire[key]
         return grouped
 
     @model_serializer(mode="wrap")
@@ -308,13 +304,18 @@ class RestartState:
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler.resolve_ref_schema(handler(core_schema))
-        schema["properties"] = _ungrouped(
-            {
-                name: handler.resolve_ref_schema(value)["properties"] if name in _GROUPS else value
-                for name, value in schema["properties"].items()
-            }
-        )
-        return schema
+        fields_of = {
+            name: handler.resolve_ref_schema(value)["properties"] if name in _GROUPS else value
+            for name, value in schema["properties"].items()
+        }
+        return schema | {"properties": _ungrouped(fields_of)}
+
+
+_GROUPS: dict[str, Any] = {
+    each.name: each.type for each in fields(RestartState) if each.type in get_args(Group)
+}
+_GROUP_OF = {to_camel(each.name): name for name in _GROUPS for each in fields(_GROUPS[name])}
+"""Name on the wire → the group that holds it."""
 
 
 def _ungrouped(grouped: Mapping[str, Any]) -> dict[str, Any]:

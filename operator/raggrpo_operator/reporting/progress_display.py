@@ -116,7 +116,7 @@ class ProgressDisplay:
 
 
 def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) -> str:
-    """Return where a run stands, such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min` (A9)."""
+    """Return where a run stands, such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min`."""
     progress = status.progress
     parts = [f"Step {progress.step}/{progress.total_steps}"]
     if status.attempts and status.attempts[0].started:

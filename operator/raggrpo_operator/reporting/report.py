@@ -1,4 +1,4 @@
-"""`report.html`: one job's run as a page that needs nothing else (A35). Decides nothing."""
+"""`report.html`: one job's run as a page that needs nothing else. Decides nothing."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The watchdog: a clock per stage and the step-time rule. Time nobody looked kills nothing."""
+"""The watchdog: a clock per stage and the step-time rule. Unobserved time kills nothing."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +11,7 @@ from raggrpo_operator.core.state.clocks import elapsed
 from .stages import advice, stage_limit
 
 ENOUGH_READS = 2
-"""One read tells where the driver is, another that it is still there."""
+"""One read shows where the driver is, another that it is still there."""
 
 
 def watch(state: WatchState, progress: Progress, now: datetime) -> WatchState:

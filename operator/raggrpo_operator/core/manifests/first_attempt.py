@@ -3,14 +3,12 @@
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_operator.core.lifecycle.actions import (
-    CreateCluster,
     PodPlan,
     StartPreflight,
     StartRetriever,
 )
-from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
+from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
-from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 
@@ -32,13 +30,7 @@ def render_first_attempt(
     plan = PodPlan(spec, image, size(spec, facts))
     config = trainer_config(job, resolved, number=1, facts=facts)
     preflight = StartPreflight(plan, config, spec_hash(job))
-    cluster = CreateCluster(
-        plan,
-        1,
-        ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
-        grace_seconds=grace_seconds(spec, status),
-        avoided_nodes=avoided_nodes(status.restart_state.remedies, spec.recovery),
-    )
+    cluster = create_cluster(plan, 1, status)
     found = {"preflight": render_preflight_pod(metadata, settings, preflight)}
     for endpoint in spec.retrieval.endpoints:
         if endpoint.managed is not None:

@@ -1,4 +1,4 @@
-"""Rules about processors, processes and placement (C5, C12, C13, C16, A3)."""
+"""Rules about processors, processes and placement."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from .rule_input import RuleInput, warning
 
 
 def gpus_are_asked_for(given: RuleInput) -> Iterator[Violation]:
-    """Ask for a GPU per rank (C12)."""
+    """Ask for a GPU per rank."""
     resources = given.spec.resources
     if resources.device is Device.GPU and not resources.gpus_per_node:
         yield Violation(
@@ -21,7 +21,7 @@ def gpus_are_asked_for(given: RuleInput) -> Iterator[Violation]:
 
 
 def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
-    """Give engines GPUs of their own exactly when Disaggregated (C12)."""
+    """Give engines GPUs of their own exactly when Disaggregated."""
     resources = given.spec.resources
     if resources.device is not Device.GPU:
         return
@@ -39,7 +39,7 @@ def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
 
 
 def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
-    """Keep an engine's GPUs in one pod (C5)."""
+    """Keep an engine's GPUs in one pod."""
     resources, size = given.spec.resources, given.spec.rollout.tensor_parallel_size
     gpus, place = resources.gpus_per_node, "resources.gpusPerNode"
     if resources.device is Device.CPU:
@@ -56,7 +56,7 @@ def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
 
 
 def tensor_parallel_divides_heads(given: RuleInput) -> Iterator[Violation]:
-    """Split attention heads evenly over the engine's GPUs (C5)."""
+    """Split attention heads evenly over the engine's GPUs."""
     heads, size = given.facts.heads, given.spec.rollout.tensor_parallel_size
     if heads % size:
         yield Violation(
@@ -68,7 +68,7 @@ def tensor_parallel_divides_heads(given: RuleInput) -> Iterator[Violation]:
 
 
 def workers_fit_cpus(given: RuleInput) -> Iterator[Violation]:
-    """Cap data threads at the CPUs, where more only compete (C12, A18)."""
+    """Cap data threads at the CPUs, where more only compete."""
     asked, used = given.job.spec.data.num_workers, given.spec.data.num_workers
     by_user = "num_workers" in given.job.spec.data.model_fields_set
     if by_user and asked > used:
@@ -81,7 +81,7 @@ def workers_fit_cpus(given: RuleInput) -> Iterator[Violation]:
 
 
 def ray_version_is_the_same(given: RuleInput) -> Iterator[Violation]:
-    """Keep the Ray version that the job began with (C13)."""
+    """Keep the Ray version that the job began with."""
     image, pinned = given.facts.ray_version, given.job.status.pinned.ray_version
     if image and pinned and image != pinned:
         yield Violation(
@@ -93,7 +93,7 @@ def ray_version_is_the_same(given: RuleInput) -> Iterator[Violation]:
 
 
 def async_needs_disaggregation(given: RuleInput) -> Iterator[Violation]:
-    """Refuse overlap on one GPU, which cannot generate while it trains (C16)."""
+    """Refuse overlap on one GPU, which cannot generate while it trains."""
     colocated = given.spec.resources.placement is Placement.COLOCATED
     if given.spec.training.off_policy_steps and colocated:
         yield Violation(
@@ -105,7 +105,7 @@ def async_needs_disaggregation(given: RuleInput) -> Iterator[Violation]:
 
 
 def rollout_optimisations_stay_on(given: RuleInput) -> Iterator[Violation]:
-    """Keep on what saves work on long RAG prompts (A3)."""
+    """Keep on what saves work on long RAG prompts."""
     rollout = given.spec.rollout
     switches = {
         "enableChunkedPrefill": rollout.enable_chunked_prefill,

@@ -26,16 +26,16 @@ from .presets import preset_values
 from .world import cpus_per_pod, total_steps, world
 
 MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 2048}
-"""Below this vLLM's prefill starves (C6); a CPU is busy with less."""
+"""Below this vLLM's prefill starves; a CPU is busy with less."""
 MAX_WORKERS = 16
 PASSAGE_SHARE = 0.75
-"""Share of a length that passages may take when their own length was not given (C8)."""
+"""Share of a length that passages may take when their own length was not given."""
 
 _COUPLED = (("rollout.n", "algorithm.groupSize"), ("algorithm.groupSize", "rollout.n"))
 
 
 class Origin(StrEnum):
-    """Who chose a value (A2)."""
+    """Who chose a value."""
 
     USER = "user"
     COUPLED = "coupled"

@@ -6,16 +6,16 @@ from datetime import datetime
 from raggrpo_api.status import WatchState
 
 LOOK_SECONDS = 30.0
-"""How often a look is written down; more often would only cost writes."""
+"""How often an observation is recorded; more often would only cost writes."""
 GAP_SECONDS = 150.0
-"""Longer than any regular time between two looks at a job: nobody looked."""
+"""Longer than any regular time between two observations: the operator was away."""
 
 
-def looked(watch: WatchState, now: datetime) -> WatchState:
-    """Return the state with this look noted.
+def note_look(watch: WatchState, now: datetime) -> WatchState:
+    """Return the state with this observation recorded.
 
     After a gap, or when the clock was set back, every deadline begins anew: an operator that was
-    down has seen nothing fail.
+    down has not seen anything hang.
     """
     last = (now - watch.looked).total_seconds() if watch.looked is not None else None
     if last is None or not 0 <= last <= GAP_SECONDS:
@@ -24,7 +24,7 @@ def looked(watch: WatchState, now: datetime) -> WatchState:
 
 
 def elapsed(since: datetime | None, watch: WatchState, now: datetime) -> float:
-    """Return the seconds from `since` until now, as far as somebody looked; 0 if it is None."""
+    """Return the seconds from `since` until now, counting only observed time; 0 if it is None."""
     if since is None:
         return 0.0
     if (watched := watch.watched_since) is not None:

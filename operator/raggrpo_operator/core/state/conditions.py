@@ -49,6 +49,8 @@ def set_condition(
         last_transition_time=since or now,
         observed_generation=status.observed_generation,
     )
+    if new == old:
+        return status
     kept = [c for c in status.conditions if c.type is not kind]
     order = list(ConditionType)
     conditions = sorted([*kept, new], key=lambda c: order.index(c.type))
