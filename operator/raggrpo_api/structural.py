@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 Schema = dict[str, Any]
 _ROWS = re.compile(r" \([ABC]\d+(, [ABC]\d+)*\)|(, [ABC]\d+)+(?=\))")
@@ -20,9 +20,9 @@ _REFUSED = ("oneOf", "allOf", "anyOf", "prefixItems", "not", "if")
 _DROPPED = ("title", "default", "discriminator", "examples", "propertyNames", "const")
 
 
-def structural(model: type[BaseModel], describe_default: DescribeDefault) -> Schema:
+def structural(model: type[Any], describe_default: DescribeDefault) -> Schema:
     """Return a model's structural schema: references inlined, no defaults, no closed objects."""
-    schema = model.model_json_schema(by_alias=True, mode="validation")
+    schema = TypeAdapter(model).json_schema(by_alias=True, mode="validation")
     return _Rewriter(schema.get("$defs", {}), describe_default).rewrite(schema, "")
 
 

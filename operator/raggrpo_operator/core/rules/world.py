@@ -82,7 +82,7 @@ def workers_fit_cpus(given: RuleInput) -> Iterator[Violation]:
 
 def ray_version_is_the_same(given: RuleInput) -> Iterator[Violation]:
     """Require the Ray version that the job began with."""
-    image, pinned = given.facts.ray_version, given.job.status.pinned.get("rayVersion", "")
+    image, pinned = given.facts.ray_version, given.job.status.pinned.ray_version
     if image and pinned and image != pinned:
         yield Violation(
             "spec.image",

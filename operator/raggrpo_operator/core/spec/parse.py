@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
@@ -76,7 +77,7 @@ def _violation(error: ErrorDetails) -> Violation:
     location, value = error["loc"], error["input"]
     path, context = dotted(location), error.get("ctx", {})
     match error["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return _unknown_field(location)
         case "missing":
             return Violation(
@@ -173,8 +174,9 @@ def _bad_name(path: str, value: str) -> Violation:
     )
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _models_in(annotation: Any) -> Iterator[type[Any]]:
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    if is_model or is_pydantic_dataclass(annotation):
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
@@ -191,8 +193,8 @@ def _fields_at(location: Location) -> Mapping[str, Any]:
     return fields
 
 
-def _fields(model: type[BaseModel]) -> Mapping[str, Any]:
-    return {field.alias or name: field for name, field in model.model_fields.items()}
+def _fields(model: type[Any]) -> Mapping[str, Any]:
+    return {field.alias or name: field for name, field in model.__pydantic_fields__.items()}
 
 
 def _field_paths() -> Iterator[tuple[str, str]]:
