@@ -43,14 +43,10 @@ CASES = {
     "image": Case(EARLY, ("ImagePull", "raggrpo/absent:1"), {"spec.image": "raggrpo/absent:1"}),
     "claim": Case(EARLY, ('persistentvolumeclaim "absent" not found',), {"spec.volumes": [_CLAIM]}),
     "secret": Case(
-        EARLY,
-        ("CreateContainerConfigError", 'secret "absent" not found'),
-        {"spec.env": [_SECRET]},
+        EARLY, ("CreateContainerConfigError", 'secret "absent" not found'), {"spec.env": [_SECRET]}
     ),
     "gpu": Case(
-        LATE,
-        ("Unschedulable", "Insufficient example.com/gpu"),
-        {"spec.resources": _GPUS | _SMALL},
+        LATE, ("Unschedulable", "Insufficient example.com/gpu"), {"spec.resources": _GPUS | _SMALL}
     ),
     "memory": Case(
         LATE,

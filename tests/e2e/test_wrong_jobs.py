@@ -28,7 +28,7 @@ WRONG: dict[str, dict[str, Any]] = {
         },
     },
     "fit": {
-        "spec.resources": {"device": "GPU", "gpusPerNode": 1, "gpuMemoryGib": 2, "cpu": "100m"},
+        "spec.resources": {"device": "GPU", "gpusPerNode": 1, "gpuMemoryGib": 2, "cpu": "100m"}
     },
     # What is wrong shows only beside the preset's values, which the API server does not know.
     "spec": {

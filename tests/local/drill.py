@@ -42,11 +42,7 @@ REFUSALS = {
 DEADLINE_SECONDS = 400
 VICTIMS = ("driver", "rank", "engine", "head", "run", "ctrl-c")
 MOMENTS = ("step", "checkpoint", "between")
-HELD = {
-    "step": "",
-    "checkpoint": "pause@save=6:complete:4",
-    "between": "slow-step@step=8:4",
-}
+HELD = {"step": "", "checkpoint": "pause@save=6:complete:4", "between": "slow-step@step=8:4"}
 """Faults that hold the run still, so that the kill meets exactly that moment."""
 
 

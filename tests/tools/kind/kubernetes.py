@@ -123,9 +123,6 @@ def kubeconfig_with(url: str, ca: Path, token: str, namespace: str = "default") 
         ],
         "users": [{"name": "test", "user": {"token": token}}],
         "contexts": [
-            {
-                "name": "test",
-                "context": {"cluster": "test", "user": "test", "namespace": namespace},
-            }
+            {"name": "test", "context": {"cluster": "test", "user": "test", "namespace": namespace}}
         ],
     }

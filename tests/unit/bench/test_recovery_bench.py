@@ -76,9 +76,7 @@ def interrupted(folder: Path) -> list[Record]:
     return first + history(folder, 2, {5: 135.0, 6: 140.0, 7: 145.0, 8: 150.0}, START)
 
 
-def test_a_recovery_is_split_by_what_was_seen_and_counts_what_is_done_again(
-    tmp_path: Path,
-) -> None:
+def test_a_recovery_is_split_by_what_was_seen_and_counts_what_is_done_again(tmp_path: Path) -> None:
     assert recovery(interrupted(tmp_path), KILLED) == RECOVERY
 
 

@@ -31,7 +31,7 @@ def a_clusters_job() -> RagGrpoJob:
             "checkpoint.path": "/mnt/checkpoints/small",
             "reward.codeFrom": {"path": "/mnt/data"},
             "retrieval.endpoints": [
-                {"name": "kb", "managed": {"corpus": "/mnt/data/corpus.jsonl"}},
+                {"name": "kb", "managed": {"corpus": "/mnt/data/corpus.jsonl"}}
             ],
             "volumes": VOLUMES,
         }

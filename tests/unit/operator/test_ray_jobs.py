@@ -173,8 +173,7 @@ def test_message_is_cut_to_its_last_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)],
+    "answer", [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)]
 )
 async def test_progress_that_cannot_be_read_is_none(answer: Answer, session: ClientSession) -> None:
     async with a_head(lambda method, path: answer) as head:

@@ -84,10 +84,7 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
     told = [list(happenings(old, new)) for old, new in pairwise(statuses)]
 
     assert told == [
-        [
-            "Attempt 1 ended: RolloutEngineLost after step 7: engine 0 died",
-            "Next attempt at 12:01",
-        ],
+        ["Attempt 1 ended: RolloutEngineLost after step 7: engine 0 died", "Next attempt at 12:01"],
         ["Attempt 2 begins on the same Ray cluster, with MicroBatchHalved"],
         [
             "Attempt 2 skips a checkpoint: step_7: truncated",
@@ -119,12 +116,7 @@ def test_without_a_terminal_there_are_lines() -> None:
         a_status(2, stage="Checkpointing"),
     )
 
-    assert lines[:4] == [
-        "Preflight",
-        "Attempt 1 begins",
-        "Stage LoadingModel",
-        "Stage FirstStep",
-    ]
+    assert lines[:4] == ["Preflight", "Attempt 1 begins", "Stage LoadingModel", "Stage FirstStep"]
     assert [line.split(",")[0] for line in lines[4:]] == ["Step 1/60", "Step 2/60"]
 
 

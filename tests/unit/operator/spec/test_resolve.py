@@ -24,12 +24,7 @@ def config_of(job: RagGrpoJob, facts: Facts | None = KNOWN_7B, **options: Any) -
         ({}, 3, Origin.PRESET, Origin.PRESET),
         ({"rollout": {"n": 5}}, 5, Origin.USER, Origin.COUPLED),
         ({"algorithm": {"groupSize": 5}}, 5, Origin.COUPLED, Origin.USER),
-        (
-            {"rollout": {"n": 5}, "algorithm": {"groupSize": 5}},
-            5,
-            Origin.USER,
-            Origin.USER,
-        ),
+        ({"rollout": {"n": 5}, "algorithm": {"groupSize": 5}}, 5, Origin.USER, Origin.USER),
     ],
 )
 def test_group_size_follows_whichever_of_its_two_names_is_given(
@@ -132,10 +127,7 @@ def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: 
         ({"rollout": {"maxNumBatchedTokens": 4096}}, "rollout.maxNumBatchedTokens"),
         ({"training": {"miniBatchPrompts": 32}}, "training.miniBatchPrompts"),
         ({"monitoring": {"logDir": "/mnt/logs"}}, "monitoring.logDir"),
-        (
-            {"resources": {"device": "CPU"}, "training": {"precision": "BF16"}},
-            "training.precision",
-        ),
+        ({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}}, "training.precision"),
         (
             {
                 "retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT], "maxPassageTokens": 300},

@@ -35,11 +35,7 @@ def test_targets_logging_memory_and_intervals_may_change() -> None:
 def test_every_value_that_differs_is_named_with_old_and_new() -> None:
     meta = a_meta_of(a_trainer_config({"rollout.temperature": 0.6}))
     changed = a_trainer_config(
-        {
-            "rollout.temperature": 0.9,
-            "data.columns.answer": "label",
-            "training.totalSteps": 5000,
-        }
+        {"rollout.temperature": 0.9, "data.columns.answer": "label", "training.totalSteps": 5000}
     )
 
     assert len(compare(meta, changed)) == 2

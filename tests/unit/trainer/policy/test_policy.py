@@ -239,7 +239,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sequence mean and KL": {
         "objective": an_objective(
             loss_aggregation=LossAggregation.SEQUENCE_MEAN, kl_coefficient=0.1
-        ),
+        )
     },
     "fixed length, recomputed activations": {
         "objective": an_objective(loss_aggregation=LossAggregation.FIXED_LENGTH),

@@ -22,12 +22,7 @@ from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
 from raggrpo_trainer.preflight.run import result_of, run_checks, to_bytes
-from support.builders.preflight import (
-    PARAMETERS,
-    a_fit_config,
-    a_model_folder,
-    check_of,
-)
+from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
 from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
 
@@ -538,15 +533,7 @@ def test_evidence_that_fits_is_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"),
-    [
-        ([], 0),
-        ([4], 4),
-        ([4, 3], 3),
-        ([4, 5], 5),
-        ([3, 5], 3),
-        ([4, 19], 19),
-    ],
+    ("codes", "expected"), [([], 0), ([4], 4), ([4, 3], 3), ([4, 5], 5), ([3, 5], 3), ([4, 19], 19)]
 )
 def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected: int) -> None:
     ids = list(CheckId)

@@ -285,9 +285,7 @@ async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
 
 
 @pytest.mark.parametrize("make", [an_endpoint, a_rag_chat])
-async def test_equal_questions_share_one_call_and_its_remembered_answer(
-    make: Make,
-) -> None:
+async def test_equal_questions_share_one_call_and_its_remembered_answer(make: Make) -> None:
     async def either(received: Received) -> Response:
         return await search_r1()(received) if "queries" in received.body else rag_chat(received)
 

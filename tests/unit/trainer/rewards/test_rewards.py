@@ -129,10 +129,7 @@ async def test_exact_match_is_reported_even_when_it_is_no_part_of_the_reward() -
 
 
 async def test_rag_score_uses_the_actors_threshold() -> None:
-    retrieved = {
-        "Actor": passages(a=0.9, b=0.5, c=0.6),
-        "Reference": passages(a=0.5, b=0.3, c=0.2),
-    }
+    retrieved = {"Actor": passages(a=0.9, b=0.5, c=0.6), "Reference": passages(a=0.5, b=0.3, c=0.2)}
     sample = a_sample("{...}", fields={"rewritten_query": "x"}, retrieved=retrieved)
 
     score = await scored(sample, {"name": "RagScore"}, {"name": "Format"}, retrieval=SALES)
