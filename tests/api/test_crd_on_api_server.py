@@ -218,7 +218,7 @@ ALLOWED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def test_what_checkpoints_do_not_depend_on_may_always_change(
+def test_what_no_checkpoint_depends_on_may_always_change(
     api_server: ApiServer, namespace: str
 ) -> None:
     create(api_server, namespace)

@@ -314,9 +314,7 @@ async def test_a_deleted_job_takes_everything_with_it(world: World) -> None:
     await world.until_true(nothing_is_left)
 
 
-async def test_a_pod_that_cannot_start_is_told_in_its_own_words_and_ends_the_job(
-    world: World,
-) -> None:
+async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(world: World) -> None:
     words = "secret 'wandb' not found"
     world.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
     await world.apply()
@@ -353,9 +351,7 @@ async def test_a_finished_job_is_removed_after_its_time(world: World) -> None:
     assert world.ray.submitted == ["small-a1"]
 
 
-async def test_a_worker_that_ran_out_of_memory_is_the_cause_though_its_pod_is_gone(
-    world: World,
-) -> None:
+async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=12)
     await world.apply()
     await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
@@ -395,8 +391,7 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
         status = await fake.until(lambda s: condition(s, "Reconciling")["status"] == "True")
         assert "install KubeRay" in condition(status, "Reconciling")["message"]
     finally:
-        metadata = {"name": kept["metadata"]["name"]}
-        fresh = {**kept, "metadata": metadata, "status": {}}
+        fresh = {**kept, "metadata": {"name": kept["metadata"]["name"]}, "status": {}}
         await fake.api.create(crd.rpartition("/")[0], fresh)
 
     status = await fake.until(is_phase("Succeeded"))

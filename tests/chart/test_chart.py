@@ -91,9 +91,7 @@ def test_pods_of_the_chart_are_restricted(chart: Chart, values: dict[str, Any]) 
         ({"installationKey": {"value": "secret"}}, "installationKey"),
     ],
 )
-def test_wrong_values_are_refused_by_their_place(
-    chart: Chart, values: dict[str, Any], place: str
-) -> None:
+def test_wrong_values_are_told_by_place(chart: Chart, values: dict[str, Any], place: str) -> None:
     with pytest.raises(HelmRefused, match=place):
         chart.render(values)
 
@@ -128,9 +126,7 @@ def group_of(api_version: str) -> str:
 
 
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a"]}], ids=["cluster", "namespaces"])
-def test_the_operator_may_do_what_it_does_and_nothing_else(
-    chart: Chart, values: dict[str, Any]
-) -> None:
+def test_the_operator_may_do_what_it_does_and_no_more(chart: Chart, values: dict[str, Any]) -> None:
     rules = set(rules_of(chart.render(values | {"replicas": 2}), "ClusterRole", "Role"))
 
     watched = {(group, plural) for group, _, plural in CHILDREN}

@@ -60,9 +60,7 @@ def test_a_pod_finds_services_and_the_api_server(cluster: Kubernetes, namespace:
     assert name in output_of(cluster, namespace, a_probe(f"getent hosts {name}"))
 
 
-def test_a_pod_gets_gpus_that_the_node_pretends_to_have(
-    cluster: Kubernetes, namespace: str
-) -> None:
+def test_a_pod_gets_gpus_the_node_pretends_to_have(cluster: Kubernetes, namespace: str) -> None:
     kind_cluster.pretend_gpus(cluster, 4)
     fits = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
     too_many = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})

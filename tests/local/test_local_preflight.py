@@ -95,7 +95,5 @@ def test_display_that_nobody_reads_any_more_does_not_stop_the_saving(tmp_path: P
 
     process.stdout.close()  # like a terminal that is gone
     process.send_signal(signal.SIGHUP)
-    code = process.wait(60)
-
-    assert code == 130
+    assert process.wait(60) == 130
     assert JobFolder(job.dir).load().status.phase == "Suspended"

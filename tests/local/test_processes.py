@@ -61,7 +61,7 @@ def test_mark_variable_is_the_contracts() -> None:
     assert warden.MARK_VARIABLE == names.ENV_RUN_MARK
 
 
-def test_child_gets_the_mark_and_its_exit_code_is_known(
+def test_child_gets_the_mark_and_reports_its_exit_code(
     processes: Processes, tmp_path: Path
 ) -> None:
     command = ["sh", "-c", f"echo ${names.ENV_RUN_MARK}; exit 3"]
@@ -80,7 +80,7 @@ def test_exit_code_tells_the_signal(processes: Processes, tmp_path: Path) -> Non
     assert signal_name(child.exit_code() or 0) == "signal 9 (SIGKILL)"
 
 
-def test_command_that_does_not_exist_is_named_in_its_log(
+def test_command_that_is_not_there_is_named_in_its_log(
     processes: Processes, tmp_path: Path
 ) -> None:
     child = processes.start("probe", ["/no/such/program"], os.environ, tmp_path / "log")
@@ -107,9 +107,7 @@ def test_ending_one_child_spares_the_others(processes: Processes, tmp_path: Path
     assert second.exit_code() is None
 
 
-def test_command_that_ends_takes_its_descendants_along(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_command_that_ends_takes_descendants_along(processes: Processes, tmp_path: Path) -> None:
     command = ["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & exit 5"]
 
     child = processes.start("family", command, os.environ, tmp_path / "log")
@@ -119,9 +117,7 @@ def test_command_that_ends_takes_its_descendants_along(
     assert warden.carriers(child.mark) == []
 
 
-def test_a_child_ignoring_signals_and_stopped_is_ended(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_a_stopped_child_ignoring_signals_is_ended(processes: Processes, tmp_path: Path) -> None:
     stubborn = "trap '' TERM INT HUP; kill -STOP $$"
     child = processes.start("stubborn", ["sh", "-c", stubborn], os.environ, tmp_path / "log")
 

@@ -57,8 +57,7 @@ async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
             faulty.in_flight -= 1
 
     app = Starlette(routes=[Route("/", endpoint, methods=["POST"])])
-    config = uvicorn.Config(app, log_level="critical", lifespan="off")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield faulty

@@ -87,8 +87,7 @@ def _prepare(cluster: Kubernetes, job: Mapping[str, Any], image: str) -> None:
 
 
 def _phase(cluster: Kubernetes) -> str:
-    status = cluster.read("pod", PREPARE, "-n", NAMESPACE)["status"]
-    return str(status["phase"])
+    return str(cluster.read("pod", PREPARE, "-n", NAMESPACE)["status"]["phase"])
 
 
 def _follow(cluster: Kubernetes, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,7 @@ def nodes() -> list[str]:
 def pretend_gpus(cluster: Kubernetes, number: int, resource: str = "nvidia.com/gpu") -> None:
     """Have the first node offer GPUs that it lacks; pods that ask for them get scheduled."""
     amounts = {resource: str(number)}
-    status = {"capacity": amounts, "allocatable": amounts}
-    cluster.write_status("node", FIRST_NODE, status)
+    cluster.write_status("node", FIRST_NODE, {"capacity": amounts, "allocatable": amounts})
 
 
 def kubeconfig() -> Path:

@@ -61,9 +61,7 @@ def test_samples_pass_the_models_and_the_generated_schema(path: Path) -> None:
 def test_a_written_status_passes_the_generated_schema() -> None:
     job = a_sample(SAMPLES[0])
 
-    document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-    VALIDATOR.validate(document)
+    VALIDATOR.validate(job.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 @pytest.mark.parametrize(

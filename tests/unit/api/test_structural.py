@@ -83,7 +83,7 @@ def test_defaults_are_told_in_words_with_their_place() -> None:
     ("model", "message"),
     [(Union, "either: anyOf"), (Pair, "pair: prefixItems"), (Node, "Node contains itself")],
 )
-def test_what_has_no_structural_form_is_refused_with_its_place(
+def test_what_has_no_structural_form_is_told_with_place(
     model: type[BaseModel], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

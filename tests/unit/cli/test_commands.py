@@ -114,8 +114,7 @@ def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Pat
 
 
 def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -> None:
-    status = JobStatus(phase=Phase.RUNNING, attempt=2)
-    folder = a_recorded_job(tmp_path, status)
+    folder = a_recorded_job(tmp_path, JobStatus(phase=Phase.RUNNING, attempt=2))
     for number, size in ((1, 4096), (2, 2048)):
         config = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "config.json"
         config.parent.mkdir(parents=True)
@@ -159,7 +158,7 @@ def test_status_as_json_is_the_whole_status(tmp_path: Path) -> None:
     assert found["restarts"]["total"] == 1
 
 
-def test_status_finds_the_folder_by_the_job_file(
+def test_status_finds_the_folder_by_job_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

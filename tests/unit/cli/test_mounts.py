@@ -150,8 +150,6 @@ def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
 def test_what_the_machine_lacks_comes_with_the_flag(
     changes: dict[str, object], num_gpus: int, flags: list[str]
 ) -> None:
-    spec = resolve(a_job(changes)).spec
-
-    found = unfit_for_one_machine(spec, num_gpus)
+    found = unfit_for_one_machine(resolve(a_job(changes)).spec, num_gpus)
 
     assert [problem[problem.index("--set") :] for problem in found] == flags

@@ -205,9 +205,7 @@ def test_wrong_options_are_answered_with_the_right_ones(
     path = a_job_file(tmp_path, prompt_mode())
     folder = ("--dir", tmp_path / "job") if command == "run" else ()
 
-    ended = raggrpo(command, path, *ON_CPU, *options, *folder)
-
-    assert_refused(ended, words)
+    assert_refused(raggrpo(command, path, *ON_CPU, *options, *folder), words)
     assert not (tmp_path / "job").exists()
 
 

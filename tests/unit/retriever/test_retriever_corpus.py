@@ -94,9 +94,7 @@ def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
         (np.array([[0.0, 1.0], [0.0, np.nan]]), "row 2 is not finite"),
     ],
 )
-def test_vectors_that_do_not_fit_are_refused(
-    tmp_path: Path, array: np.ndarray, expected: str
-) -> None:
+def test_vectors_that_misfit_are_refused(tmp_path: Path, array: np.ndarray, expected: str) -> None:
     path = tmp_path / "vectors.npy"
     np.save(path, array)
 

@@ -69,9 +69,7 @@ def test_dense_search_equals_a_full_sort_of_all_inner_products() -> None:
     random = np.random.default_rng(0)
     vectors = random.integers(-3, 4, (200, 4)).astype(np.float32)  # many equal products
     queries = random.integers(-3, 4, (QUERIES_AT_ONCE + 5, 4)).astype(np.float32)
-    index = DenseIndex(some_passages(*["x"] * 200), vectors)
-
-    found = index.search(queries, top_k=7)
+    found = DenseIndex(some_passages(*["x"] * 200), vectors).search(queries, top_k=7)
 
     for query, hits in zip(queries, found, strict=True):
         products = vectors @ query

@@ -83,8 +83,7 @@ def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
     os.mkfifo(corpus)
 
     with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
-        port = the_port(port_file)
-        assert not is_healthy(port)
+        assert not is_healthy(the_port(port_file))
         process.send_signal(signal.SIGTERM)
         code = process.wait(DEADLINE_SECONDS)
 

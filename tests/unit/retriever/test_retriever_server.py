@@ -48,9 +48,7 @@ async def test_health_is_ok_once_the_index_is_there(words: httpx.AsyncClient) ->
 async def test_search_r1_request_gets_search_r1_answer(words: httpx.AsyncClient) -> None:
     body = {"queries": ["capital of France", "tea"], "topk": 2, "return_scores": True}
 
-    answer = await words.post("/retrieve", json=body)
-
-    first, second = answer.json()["result"]
+    first, second = (await words.post("/retrieve", json=body)).json()["result"]
     assert [found["document"]["id"] for found in first] == ["c1", "c2"]
     assert first[0]["document"] == {"id": "c1", "contents": PASSAGES[0].contents}
     assert first[0]["score"] > first[1]["score"] > 0

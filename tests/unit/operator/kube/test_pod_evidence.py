@@ -111,7 +111,7 @@ BLAMED = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_somebody_took_the_pod(
+def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_a_user_took_the_pod(
     case: str,
 ) -> None:
     pod, was_deleted, _, _ = LOSSES[case]

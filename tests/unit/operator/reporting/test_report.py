@@ -175,7 +175,7 @@ def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
-def test_a_folder_without_a_job_is_refused_with_what_to_do(
+def test_a_folder_without_job_is_refused_with_a_remedy(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])

@@ -109,9 +109,7 @@ def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) ->
         "rollout": {"n": 8},
         "resources": resources,
     }
-    spec = a_spec(**large)
-
-    assert object_store_bytes(spec) == 2 * 65536 * 8 * 1536 * 12
+    assert object_store_bytes(a_spec(**large)) == 2 * 65536 * 8 * 1536 * 12
 
 
 def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
@@ -167,9 +165,7 @@ def test_tensor_parallel_splits_weights_and_cache() -> None:
 
 
 def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8)
-
-    shm = terms_of(size(spec, KNOWN_7B), "shm")
+    shm = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "shm")
 
     assert shm["rayObjectStore"] == int(2 * GIB / 0.95)
     assert shm["nccl"] == GIB
@@ -200,9 +196,7 @@ def test_the_quickstart_fits_a_laptop() -> None:
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
-def test_ray_gets_its_store_explicitly_and_within_its_share_of_shm(
-    resources: dict[str, Any],
-) -> None:
+def test_ray_gets_its_store_explicitly_within_its_share_of_shm(resources: dict[str, Any]) -> None:
     spec = a_spec(resources=resources)
 
     store = object_store_bytes(spec)

@@ -69,9 +69,7 @@ def test_what_cannot_help_is_not_tried(changes: dict[str, Any], absent: Mitigati
 
 @pytest.mark.parametrize("policy", ["Restart", "Fail"])
 def test_nothing_is_lowered_unless_the_user_wants_it(policy: str) -> None:
-    spec = a_spec({"recovery": {"onOutOfMemory": policy}})
-
-    assert next_mitigation(OOM, [], spec) is None
+    assert next_mitigation(OOM, [], a_spec({"recovery": {"onOutOfMemory": policy}})) is None
 
 
 def test_other_causes_lower_nothing() -> None:
@@ -90,9 +88,7 @@ def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "first"), [(3071, False), (3072, True)])
-def test_a_micro_batch_is_halved_only_while_it_holds_the_longest_completion(
-    tokens: int, first: bool
-) -> None:
+def test_a_micro_batch_is_halved_only_while_it_holds_the_longest(tokens: int, first: bool) -> None:
     spec = a_spec({"training": {"tokensPerMicroBatch": tokens}})  # prompt + response = 1536
 
     assert (next_mitigation(OOM, [], spec) is Mitigation.MICRO_BATCH_HALVED) is first

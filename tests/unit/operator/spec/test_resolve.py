@@ -62,9 +62,7 @@ def test_a_value_equal_to_the_default_is_still_the_users() -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
-    job = a_sample(path)
-
-    resolved = resolve(job)
+    resolved = resolve(a_sample(path))
 
     def leaves(value: Any, place: str) -> list[str]:
         if isinstance(value, dict) and value:
@@ -279,9 +277,7 @@ def test_an_endpoint_may_move_without_another_resume_hash() -> None:
 
 
 @pytest.mark.parametrize("mitigation", Mitigation)
-def test_mitigations_show_in_the_config_hash_and_never_in_the_resume_hash(
-    mitigation: Mitigation,
-) -> None:
+def test_mitigations_show_in_the_config_hash_not_in_the_resume_hash(mitigation: Mitigation) -> None:
     base = config_of(a_job()).attempt
 
     lowered = config_of(a_job(), mitigations=[mitigation]).attempt

@@ -65,9 +65,7 @@ def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     progress = status.progress.model_copy(update={"stage": "StartingRollout"})
     state = status.restart_state.model_copy(update={"still_since": "2026-11-22T10:00:00Z"})
     changes = {"phase": Phase.STARTING, "progress": progress, "restart_state": state}
-    text = render_status(status.model_copy(update=changes))
-
-    words = " ".join(text.split())
+    words = " ".join(render_status(status.model_copy(update=changes)).split())
     assert "stage StartingRollout since 2026-11-22T10:00:00Z: vLLM starts, reads the model" in words
     assert "recovery.deadlines.startingRolloutSeconds gives it more time" in words
     assert "gives it more time" not in render_status(status)

@@ -137,9 +137,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert skipped.reason.startswith(reason)
 
 
-def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_the_next_start(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     kept_one = store.save(a_meta(10), shards(10))
     torn = store.save(a_meta(20), shards(20))

@@ -167,9 +167,7 @@ def test_a_missing_file_is_named() -> None:
 # --- staging ----------------------------------------------------------------------------------
 
 
-def test_staged_files_are_copies_that_are_used_again_until_the_source_changes(
-    tmp_path: Path,
-) -> None:
+def test_staged_files_are_copies_used_again_until_the_source_changes(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     files = [a_jsonl(tmp_path / "a.jsonl", ROWS), a_jsonl(tmp_path / "x" / "a.jsonl", ROWS[:1])]
     staged = stage_files(files, tmp_path / "fast" / "disk")

@@ -142,7 +142,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
         (7, "P:Q:WA:"),
     ],
 )
-def test_with_truncation_the_last_passages_go_first_then_the_questions_end(
+def test_truncation_takes_the_last_passages_first_then_the_questions_end(
     limit: int, text: str
 ) -> None:
     found = composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
@@ -259,7 +259,7 @@ async def three_at_a_time(source: PromptSource, cursor: Cursor, count: int) -> l
     return found
 
 
-async def test_what_was_begun_ahead_is_composed_once(
+async def test_work_begun_ahead_is_done_once(
     composer: Composer, tokenizer: CountingTokenizer
 ) -> None:
     source = PromptSource(a_config(), PROMPTS, composer)
@@ -276,8 +276,7 @@ async def test_what_was_begun_ahead_is_composed_once(
 
 
 async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Composer) -> None:
-    long = a_prompt("x" * 5000, 0)
-    source = PromptSource(a_config(), [long], composer)
+    source = PromptSource(a_config(), [a_prompt("x" * 5000, 0)], composer)
     [prompt], _ = await source.next_batch(Cursor(), 1)
 
     with pytest.raises(PromptTooLong, match="5000 tokens"):
@@ -286,9 +285,7 @@ async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Compos
         await composer.compose(prompt, ("again",), 0)
 
 
-async def test_prompts_that_wait_for_passages_are_not_begun_without_them(
-    tokenizer: CountingTokenizer,
-) -> None:
+async def test_prompts_are_not_begun_without_their_passages(tokenizer: CountingTokenizer) -> None:
     config = a_config(
         **{
             "retrieval.mode": "Prompt",

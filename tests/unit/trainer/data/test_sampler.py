@@ -21,7 +21,7 @@ def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, .
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_every_pass_holds_each_prompt_once_however_it_is_batched(
+def test_every_pass_holds_each_prompt_once_in_any_batches(
     num_prompts: int, sizes: list[int]
 ) -> None:
     sampler = Sampler(num_prompts, seed=5)

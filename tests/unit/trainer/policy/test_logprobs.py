@@ -26,7 +26,7 @@ def inputs(
 
 @pytest.mark.parametrize("chunk", [1, 5, 13, 100])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_chunks_give_the_values_and_gradients_of_the_full_computation(
+def test_chunks_give_values_and_gradients_of_the_full_computation(
     chunk: int, has_bias: bool
 ) -> None:
     hidden, weight, given_bias, targets = inputs()

@@ -83,7 +83,7 @@ def test_zero_advantage_is_kept_when_asked_for() -> None:
 
 @pytest.mark.parametrize("layout", RowLayout)
 @pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_micro_batches_cover_every_sampled_token_once_within_the_budget(
+def test_micro_batches_cover_each_sampled_token_once_in_budget(
     layout: RowLayout, budget: int
 ) -> None:
     work = items_of(uneven_groups())
@@ -101,9 +101,7 @@ def test_micro_batches_cover_every_sampled_token_once_within_the_budget(
 
 
 def test_a_group_over_the_budget_is_split_by_completions() -> None:
-    work = items_of([a_group((9, 9, 9), prompt=10)])
-
-    rows = plan(work, RowLayout.SHARED_PREFIX, 26)
+    rows = plan(items_of([a_group((9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26)
 
     assert [[len(item.targets) for item in part] for part in rows] == [[2], [1]]
 

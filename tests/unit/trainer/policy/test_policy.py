@@ -88,9 +88,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("budget", [10_000, 60])
-def test_shared_prefix_rows_have_the_loss_and_gradient_of_padded_rows(
-    model: Path, budget: int
-) -> None:
+def test_shared_prefix_rows_have_loss_and_gradient_of_padded_rows(model: Path, budget: int) -> None:
     groups = uneven_groups()
     expected_loss, expected = gradient(model, groups, RowLayout.PADDED, 10_000)
 
@@ -120,9 +118,7 @@ def test_inserted_tokens_have_no_influence_through_the_loss(model: Path) -> None
     other = replace(group, completions=tuple(map(with_other_inserted_logprobs, group.completions)))
 
     metrics = a_policy(model).step([group], step=1)
-    same = a_policy(model).step([other], step=1)
-
-    assert without_memory(same) == without_memory(metrics)
+    assert without_memory(a_policy(model).step([other], step=1)) == without_memory(metrics)
     assert metrics.num_trained_tokens == 2 * (8 - 3)
 
 
@@ -169,7 +165,7 @@ def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(m
 
 
 @pytest.mark.parametrize("groups", [[a_group(advantages=(0.0, 0.0, 0.0))], []])
-def test_a_batch_that_teaches_nothing_computes_and_changes_nothing(
+def test_a_batch_teaching_nothing_computes_and_changes_nothing(
     model: Path, groups: list[Group]
 ) -> None:
     policy = a_policy(model)
@@ -293,7 +289,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     assert_equal(found, expected)
 
 
-def test_a_checkpoint_before_the_first_step_does_not_change_the_run(
+def test_a_checkpoint_before_the_first_step_leaves_the_run_alone(
     model: Path, tmp_path: Path
 ) -> None:
     _, expected = run_steps(a_policy(model), steps=range(1, 3))
@@ -315,8 +311,7 @@ def resume(policy: Policy, folder: str) -> None:
 def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     model: Path, untied_model: Path, tmp_path: Path, *, tied: bool
 ) -> None:
-    source = model if tied else untied_model
-    policy = a_policy(source)
+    policy = a_policy(model if tied else untied_model)
     policy.step(uneven_groups(), step=1)
     streamed = parameters(policy)
     expected = policy.logprobs(uneven_groups())
@@ -339,9 +334,7 @@ def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_non_finite_gradients_leave_parameters_and_optimizer_untouched(
-    model: Path, bad: float
-) -> None:
+def test_non_finite_gradients_leave_parameters_and_optimizer_alone(model: Path, bad: float) -> None:
     policy, expected = a_policy(model), a_policy(model)
     before = parameters(policy)
 

@@ -152,7 +152,7 @@ def truncated_weights(model: Path) -> None:
         (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer", "cannot be loaded"]),
     ],
 )
-async def test_a_damaged_model_is_named_by_its_file(
+async def test_a_damaged_model_names_its_file(
     tmp_path: Path, damage: Any, words: list[str]
 ) -> None:
     config = a_fit_config(tmp_path)
@@ -197,9 +197,7 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
 async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
     table = tmp_path / "train.parquet"
     pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
-    config = a_fit_config(tmp_path, {"data.trainFiles": [str(table)]})
-
-    result = await checked(config)
+    result = await checked(a_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
 
     check = check_of(result, CheckId.DATA_COLUMNS)
     assert check.state is FAILED
@@ -475,7 +473,7 @@ CODE = {
         ("missing", "No module named 'missing'"),
     ],
 )
-async def test_reward_code_is_imported_before_any_gpu_is_taken(
+async def test_reward_code_is_imported_before_any_gpu(
     tmp_path: Path, module: str, words: str
 ) -> None:
     code = tmp_path / "code"

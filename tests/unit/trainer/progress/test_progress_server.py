@@ -113,6 +113,4 @@ def test_close_ends_the_thread_and_frees_the_port() -> None:
         port = server.port
     assert threading.active_count() == before
 
-    again = ProgressServer(port)
-
-    again.close()
+    ProgressServer(port).close()

@@ -404,9 +404,7 @@ def test_prometheus_shows_stages_calls_and_numbers() -> None:
     assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
 
 
-def test_as_many_endpoints_as_a_job_may_have_leave_room_to_every_other_number(
-    tmp_path: Path,
-) -> None:
+def test_the_most_endpoints_of_a_job_leave_room_to_every_other_number(tmp_path: Path) -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()

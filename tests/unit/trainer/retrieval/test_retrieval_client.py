@@ -191,9 +191,7 @@ def a_closed_port() -> int:
         ("http://nowhere.invalid/", FailureCause.DNS_FAILURE),
     ],
 )
-async def test_a_service_that_cannot_be_reached_fails_with_its_cause(
-    url: str, cause: FailureCause
-) -> None:
+async def test_a_service_out_of_reach_fails_with_its_cause(url: str, cause: FailureCause) -> None:
     url = url.format(port=a_closed_port())
     async with a_client(a_rag_chat(url)) as client:
         with pytest.raises(RetrievalFailed) as failed:
@@ -207,7 +205,7 @@ async def test_a_service_that_cannot_be_reached_fails_with_its_cause(
     ("scheme", "cause", "tries"),
     [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
 )
-async def test_a_broken_connection_fails_with_its_cause(
+async def test_a_broken_connection_tells_cause(
     scheme: str, cause: FailureCause, tries: int
 ) -> None:
     connections = 0

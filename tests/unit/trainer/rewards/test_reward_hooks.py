@@ -83,9 +83,7 @@ async def test_a_python_function_scores_a_sample(code: str, function: str, kind:
 
 
 @pytest.mark.parametrize("function", ["obey", "obey_async"])
-async def test_whatever_a_python_function_does_wrong_fails_one_sample(
-    code: str, function: str
-) -> None:
+async def test_what_a_python_function_does_wrong_fails_one_sample(code: str, function: str) -> None:
     expected = {
         "raise": (FailureCause.RAISED, "KeyError: 'profile'"),
         "text": (FailureCause.NOT_A_NUMBER, "'0.5'"),
