@@ -103,7 +103,6 @@ def test_an_older_kubernetes_is_refused(chart: Chart) -> None:
 
 def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
     crd = one(chart.render(), "CustomResourceDefinition")
-
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert crd == crd_manifest(KEEP)
     assert len(yaml.safe_dump(crd)) < 512 * 1024  # the release's Secret holds at most 1 MiB
@@ -235,7 +234,6 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
 
 def test_policies_of_jobs_select_the_operators_pods(chart: Chart) -> None:
     pod = one(chart.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
-
     settings = ClusterSettings(trainer_image="t", operator_namespace="n", token_key_id="k")
     assert settings.operator_labels.items() <= pod.items()
 

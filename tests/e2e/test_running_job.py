@@ -156,7 +156,6 @@ def test_whoever_has_no_token_reaches_nothing_of_ray(
     cluster: Kubernetes, operator: Images, running: Running, namespace: str
 ) -> None:
     answers = ask(cluster, namespace, operator.operator, running.questions)
-
     assert [status for status, _ in answers if status not in REFUSED] == [], answers
 
 

@@ -73,7 +73,6 @@ def test_the_job_ends_in_preflight(
     name: str, cause: str, statuses: dict[str, dict[str, Any]]
 ) -> None:
     status = statuses[name]
-
     passed, failed = condition(status, "PreflightPassed"), condition(status, "Failed")
     assert (status["phase"], passed["status"]) == ("Failed", "False")
     assert (failed["reason"], failed["message"]) == (cause, passed["message"])

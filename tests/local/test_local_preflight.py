@@ -32,16 +32,13 @@ def test_failed_check_ends_the_run_with_its_code_and_evidence(
 def test_failed_run_is_begun_again_by_the_next(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     job.run(check="Paths", evidence="first", exit_code=4)
-
     code, output = job.run(check="Paths", evidence="second", exit_code=4)
-
     assert code == 4
     assert "Paths: second" in output
 
 
 def test_preflight_that_breaks_ends_the_run_with_its_words(tmp_path: Path) -> None:
     code, output = LocalJob(tmp_path).run(broken=True)
-
     assert code == 4, output
     assert "preflight is broken on order" in output
 

@@ -181,14 +181,12 @@ async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
 async def test_ended_attempts_cluster_is_not_sought(tmp_path: Path, processes: Processes) -> None:
     ended = AttemptRecord(number=3, cluster=2, cause=Cause.SUSPENDED)
     runtime = a_runtime(tmp_path, processes, JobStatus(attempt=3, attempts=[ended]))
-
     assert (await runtime.observe(a_job())).cluster is None
 
 
 async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: Processes) -> None:
     runtime, job = a_runtime(tmp_path, processes), a_job()
     config = trainer_config(job, resolve(job), number=1)
-
     with pytest.raises(OperatorError, match="there is no Ray head"):
         await runtime.perform(job, SubmitAttempt(config, 1))
 
@@ -228,7 +226,5 @@ def test_next_run_ends_what_a_killed_one_left(tmp_path: Path, processes: Process
     processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
     folder = JobFolder(tmp_path)
     folder.save(State(uid="u", mark=processes.mark))
-
     prepare(folder, a_job())
-
     assert warden.carriers(processes.mark) == []

@@ -93,7 +93,6 @@ async def test_submission_carries_environment_and_metadata(session: ClientSessio
 async def test_submitting_twice_submits_once(session: ClientSession) -> None:
     async with a_head(knows("RUNNING")) as head:
         await RayJobs(HttpApi(session, head.url)).submit("j-a1", "exec true", {}, {})
-
     assert [method for method, _ in head.calls] == ["GET"]
 
 
@@ -110,14 +109,12 @@ async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> No
 async def test_unknown_submission_is_none(session: ClientSession) -> None:
     async with a_head(unknown) as head:
         found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
-
     assert found is None
 
 
 async def test_stopping_what_is_not_there_is_done(session: ClientSession) -> None:
     async with a_head(lambda method, path: (404, "")) as head:
         await RayJobs(HttpApi(session, head.url)).stop("j-a1")
-
     assert head.calls == [("POST", "/api/jobs/j-a1/stop")]
 
 
@@ -156,7 +153,6 @@ async def test_head_that_is_not_there_is_trouble(session: ClientSession) -> None
     async with a_head(unknown) as head:
         pass
     jobs = RayJobs(HttpApi(session, head.url))
-
     with pytest.raises(OperatorError):
         await jobs.status("j-a1", 1)
 
@@ -172,7 +168,6 @@ def test_message_is_cut_to_its_last_lines() -> None:
 async def test_progress_that_cannot_be_read_is_none(answer: Answer, session: ClientSession) -> None:
     async with a_head(lambda method, path: answer) as head:
         found = await ProgressClient(HttpApi(session, head.url)).read()
-
     assert found is None
 
 

@@ -124,6 +124,5 @@ def test_impossible_port_ends_with_exit_code_2(tmp_path: Path) -> None:
 def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ending:
         main(["--corpus", "corpus.jsonl", "--index", "FAISS"])
-
     assert ending.value.code == 2
     assert "invalid IndexKind value: 'FAISS'" in capsys.readouterr().err

@@ -75,18 +75,14 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
 
 def test_without_a_file_the_result_goes_to_standard_output(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
-
     ended = preflight(config)
-
     result = PreflightResult.model_validate_json(ended.stdout)
     assert (ended.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
 
 
 def test_a_configuration_of_another_version_is_refused_without_a_result(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
-
     ended = preflight(config)
-
     assert (ended.returncode, ended.stdout) == (ExitCode.CONFIG_ERROR, b"")
     assert b"schema other" in ended.stderr
     assert b"Traceback" not in ended.stderr
@@ -315,9 +311,7 @@ async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Pat
 
 async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-
     await checked(a_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
-
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert list(logs.iterdir()) == []
 
@@ -525,7 +519,6 @@ def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
 
 def test_evidence_that_fits_is_whole() -> None:
     result = result_of(Facts(), [not_evaluated(CheckId.GPU_MEMORY, "device  CPU\n")])
-
     assert not result.truncated
     assert result.checks[0].evidence == "device CPU"
 
@@ -536,5 +529,4 @@ def test_evidence_that_fits_is_whole() -> None:
 def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected: int) -> None:
     ids = list(CheckId)
     findings = [judged(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
-
     assert result_of(Facts(), findings).exit_code == expected

@@ -138,7 +138,6 @@ async def test_a_service_that_is_not_there_is_named_with_the_cause(tmp_path: Pat
 async def test_a_secret_that_is_not_set_is_named(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     kb = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
-
     with pytest.raises(TrainerError, match=r"header Authorization: .* is not set"):
         await rag_test(a_config(tmp_path, "Prompt", kb), {}, seconds=1, most=1)
 

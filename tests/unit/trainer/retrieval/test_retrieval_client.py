@@ -101,7 +101,6 @@ async def test_actor_request_carries_required_fields_extra_body_and_headers() ->
 async def test_reference_request_carries_the_context_alone() -> None:
     async with asking(chat, name="reference-32b", role="Reference") as (server, client):
         await client.retrieve("reference-32b", "hello", sample="1")
-
     assert server.requests[0].body == {"context": "hello", "score_threshold": 0.95, "top_k": 3}
 
 
@@ -121,7 +120,6 @@ async def test_search_r1_request_and_both_shapes_of_its_answer() -> None:
 async def test_text_that_is_no_valid_unicode_still_gets_its_answer() -> None:
     async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "x", {"rewritten_query": "half \ud83d"}, sample="1")
-
     assert server.requests[0].body["rewritten_query"] == "half \ud83d"
 
 
@@ -258,7 +256,6 @@ async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
 async def test_questions_one_after_the_other_travel_alone() -> None:
     async with asking(search_r1(), an_endpoint) as (server, client):
         answers = [await client.retrieve("kb", query, sample=query) for query in "abc"]
-
     assert [request.body["queries"] for request in server.requests] == [["a"], ["b"], ["c"]]
     assert [passages[0].id for passages in answers] == ["a", "b", "c"]
 
@@ -301,7 +298,6 @@ async def test_equal_questions_are_asked_anew_where_the_cache_is_off() -> None:
     async with serving(chat) as server, a_client(a_rag_chat(server.url, cache=False)) as client:
         for number in range(2):
             await client.retrieve("actor-8b", "tea", sample=str(number))
-
     assert len(server.requests) == 2
 
 
@@ -309,7 +305,6 @@ async def test_the_cache_forgets_what_was_not_asked_for_longest() -> None:
     async with asking(chat, client={"cached_answers": 2}) as (server, client):
         for context in ("a", "b", "a", "c", "a", "b"):
             await client.retrieve("actor-8b", context, sample=context)
-
     assert [request.body["context"] for request in server.requests] == ["a", "b", "c", "b"]
 
 
@@ -394,7 +389,6 @@ async def test_requests_that_are_refused_do_not_open_the_circuit() -> None:
     async with asking(always("wrong", 400)) as (server, client):
         for number in range(12):
             await outcome(client, str(number))
-
     assert len(server.requests) == 12
 
 
@@ -484,7 +478,6 @@ async def test_calls_are_not_logged_unless_asked_for(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.INFO)
     async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "hello", sample="17")
-
     assert caplog.records == []
 
 
@@ -492,7 +485,6 @@ async def test_a_secret_that_is_no_legal_header_does_not_get_into_the_message() 
     headers = {"actor-8b": {"Authorization": "Bearer secret\ntoken-of-mine"}}
     async with asking(chat, client={"headers": headers}) as (_, client):
         failure = await outcome(client, "hello")
-
     assert isinstance(failure, RetrievalFailed)
     assert "token-of-mine" not in str(failure)
 
