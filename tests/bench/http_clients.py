@@ -109,7 +109,6 @@ async def measure(client: str, url: str, concurrency: int, calls: int) -> tuple[
 
 
 def main() -> None:
-    """Measure all of it."""
     if sys.argv[1:] == ["serve"]:
         return serve()
     calls = int(sys.argv[1]) if sys.argv[1:] else CALLS

@@ -109,7 +109,6 @@ def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
 
 
 def rules_of(manifests: list[Manifest], *kinds: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (group, resource, verb)."""
     for kind in kinds:
         for role in of_kind(manifests, kind):
             if "-view" in role["metadata"]["name"] or "-edit" in role["metadata"]["name"]:

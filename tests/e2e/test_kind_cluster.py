@@ -10,7 +10,6 @@ MIB = 1024**2
 
 
 def a_probe(script: str, **container: Any) -> dict[str, Any]:
-    """Return a pod that runs a script."""
     return a_pod("probe", kind_cluster.BASE_IMAGE, ["bash", "-ec", script], **container)
 
 

@@ -92,5 +92,4 @@ def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
 
 
 def time_of(event: Mapping[str, Any]) -> datetime:
-    """Return when an Event happened."""
     return datetime.fromisoformat(event["eventTime"])

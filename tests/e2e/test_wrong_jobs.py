@@ -50,7 +50,6 @@ def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, di
 
 
 def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return state and evidence by check."""
     found = status["preflight"]["checks"]
     return {each["id"]: (each["state"], each["evidence"]) for each in found}
 

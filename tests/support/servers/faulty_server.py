@@ -71,8 +71,6 @@ async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
 
 
 def always(answer: Any, status: int = 200) -> Respond:
-    """Answer every request alike."""
-
     async def respond(_: Received) -> Response:
         return JSONResponse(answer, status)
 
@@ -80,7 +78,6 @@ def always(answer: Any, status: int = 200) -> Respond:
 
 
 async def silent(_: Received) -> Response:
-    """Never answer."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 

@@ -59,7 +59,6 @@ def demo() -> bool:
 
 
 def _status(cluster: Kubernetes, job: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the job's status, None when there is no such job."""
     found = cluster.kubectl(
         "get", "rgj", job["metadata"]["name"], "-n", NAMESPACE, "-o", "yaml", "--ignore-not-found"
     ).stdout

@@ -60,7 +60,6 @@ def two_ranks() -> Iterator[Ranks]:
 def gradient(
     model: Path, groups: list[Group], layout: RowLayout, budget: int
 ) -> tuple[float, Tensor]:
-    """Return loss and flat gradient of an unsharded model."""
     causal_lm = AutoModelForCausalLM.from_pretrained(
         model, attn_implementation=attention_implementation(Attention.AUTO, layout)
     )
