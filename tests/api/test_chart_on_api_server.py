@@ -136,9 +136,7 @@ MUST_NOT = [
 
 
 @pytest.mark.parametrize("scoped", [False, True], ids=["cluster", "namespaces"])
-def test_the_service_account_may_what_the_operator_does_and_no_more(
-    helm: Helm, scoped: bool
-) -> None:
+def test_the_service_account_may_do_what_is_needed_and_no_more(helm: Helm, scoped: bool) -> None:
     helm.install(*(["--set", f"watchNamespaces={{{helm.namespace}}}"] if scoped else []))
     who = f"system:serviceaccount:{helm.namespace}:{RELEASE}"
 

@@ -87,9 +87,7 @@ def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, names
     assert max(map(len, shown.stdout.splitlines())) <= 100
 
 
-def test_one_job_is_shown_with_causes_conditions_and_sizing(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
 
@@ -172,19 +170,14 @@ def test_a_job_that_is_not_there_is_answered_with_where_to_look(
 ) -> None:
     for verb in ("status", "logs", "plan"):
         ended = kubectl_raggrpo(verb, "gone", "-n", namespace, kubeconfig=api_server.kubeconfig)
-
         assert ended.returncode == 2, ended.stderr
         assert f"there is no job gone in namespace {namespace}" in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_job_that_has_not_begun_has_no_log_and_says_why(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_a_job_not_yet_begun_has_no_log_and_says_why(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job(), namespace=namespace)
-
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
-
     assert ended.returncode == 1
     assert "attempt 1 of job small has not begun, the job is Pending" in ended.stderr
 
@@ -203,13 +196,11 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
     assert "job small has attempts 1 to 2" in ended.stderr
 
 
-def test_a_user_without_rights_is_told_which_are_missing(
+def test_a_user_without_rights_is_told_what_is_missing(
     api_server: ApiServer, namespace: str
 ) -> None:
     nobody = a_user(api_server, namespace, "nobody")
-
     ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
-
     assert ended.returncode == 1
     assert 'cannot list resource "raggrpojobs"' in ended.stderr
     assert len(ended.stderr.splitlines()) == 1

@@ -466,9 +466,7 @@ def test_what_the_server_refuses_the_operator_refuses_too(
     changes: dict[str, Any], admission: httpx.Client
 ) -> None:
     raw = a_raw_job(changes)
-
     refused = refusal(admission, raw)
-
     assert not refused or operator_objects(raw), refused
 
 
@@ -491,13 +489,9 @@ FULL = yaml.safe_load(next(p for p in SAMPLES if p.stem == "full").read_text())
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(places(FULL["spec"], "spec")), value=st.sampled_from(ODD))
 @example(place="spec.rollout.gpuMemoryUtilization", value=0)
-def test_what_has_the_wrong_form_both_refuse(
-    place: str, value: Any, admission: httpx.Client
-) -> None:
+def test_wrong_forms_are_refused_by_both(place: str, value: Any, admission: httpx.Client) -> None:
     raw = a_raw_job({place: value} if place != "spec" else {"spec": value})
     is_wrong = not isinstance(parse_job(raw), RagGrpoJob)
-
     refused = refusal(admission, raw)
-
     assert bool(refused) or not is_wrong, parse_job(raw)
     assert not refused or operator_objects(raw), refused

@@ -77,7 +77,6 @@ def test_pods_request_what_the_status_says(role: str, pods: Pods, sizing: dict[s
 def test_the_gpus_are_the_jobs_own(pods: Pods, sizing: dict[str, Any]) -> None:
     assert sizing["trainer"]["gpus"] == GPUS
     [trainer] = pods["trainer"]
-
     assert trainer["spec"]["containers"][0]["resources"]["limits"][GPU] == str(GPUS)
     assert trainer["status"]["containerStatuses"][0]["state"].get("running")
 

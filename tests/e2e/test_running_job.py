@@ -140,7 +140,7 @@ def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
     return bool(status.get("checkpoint")) or has_ended(status)
 
 
-def test_nothing_is_created_before_the_retriever_is_ready(
+def test_nothing_is_created_until_the_retriever_is_ready(
     cluster: Kubernetes, running: Running
 ) -> None:
     times: dict[tuple[str, str], str] = {}
@@ -156,7 +156,6 @@ def test_whoever_has_no_token_reaches_nothing_of_ray(
     cluster: Kubernetes, operator: Images, running: Running, namespace: str
 ) -> None:
     answers = ask(cluster, namespace, operator.operator, running.questions)
-
     assert [status for status, _ in answers if status not in REFUSED] == [], answers
 
 
@@ -198,7 +197,7 @@ def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, runnin
         assert encoded not in text
 
 
-def test_the_operator_may_create_secrets_and_never_see_one(
+def test_the_operator_may_create_secrets_but_see_none(
     cluster: Kubernetes, running: Running
 ) -> None:
     who = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
@@ -226,7 +225,7 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     assert "raggrpo_" in trained
 
 
-def test_stacks_are_dumped_in_the_pods_where_the_processes_are(
+def test_stacks_are_dumped_in_the_pods_of_the_processes(
     cluster: Kubernetes, running: Running
 ) -> None:
     of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")

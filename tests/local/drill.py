@@ -42,11 +42,7 @@ REFUSALS = {
 DEADLINE_SECONDS = 400
 VICTIMS = ("driver", "rank", "engine", "head", "run", "ctrl-c")
 MOMENTS = ("step", "checkpoint", "between")
-HELD = {
-    "step": "",
-    "checkpoint": "pause@save=6:complete:4",
-    "between": "slow-step@step=8:4",
-}
+HELD = {"step": "", "checkpoint": "pause@save=6:complete:4", "between": "slow-step@step=8:4"}
 """Faults that hold the run still, so that the kill meets exactly that moment."""
 
 
@@ -125,7 +121,6 @@ class Run:
         self._marks: set[str] = set()
 
     def marks(self) -> set[str]:
-        """Return the marks of all runs on this folder so far."""
         self.status()
         return self._marks
 
@@ -141,7 +136,6 @@ class Run:
         )
 
     def finish(self, process: "subprocess.Popen[str]") -> Outcome:
-        """Wait for the end."""
         code = process.wait(DEADLINE_SECONDS)
         if code != 0:
             raise AssertionError(f"raggrpo run ended with {code}:\n{self.log()[-3000:]}")
@@ -169,7 +163,6 @@ class Run:
         return [*command, "--dir", str(job_folder)]
 
     def log(self) -> str:
-        """Return what the runs printed."""
         return (self._folder / "run.log").read_text()
 
     def status(self) -> dict[str, Any]:
@@ -183,7 +176,6 @@ class Run:
         return status
 
     def wait_for(self, condition: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Wait until the status fulfils the condition."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition(self.status()):
             if time.monotonic() > deadline:
@@ -250,7 +242,6 @@ def _is_held_in_save(status: dict[str, Any]) -> bool:
 
 
 def table(rows: list[tuple[str, str, Outcome]], undisturbed: Outcome) -> str:
-    """Return the drills as a Markdown table."""
     lines = [
         "| killed | moment | causes named | attempts | lost steps | parameters | left over |",
         "|---|---|---|---|---|---|---|",

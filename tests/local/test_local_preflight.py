@@ -32,16 +32,13 @@ def test_failed_check_ends_the_run_with_its_code_and_evidence(
 def test_failed_run_is_begun_again_by_the_next(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     job.run(check="Paths", evidence="first", exit_code=4)
-
     code, output = job.run(check="Paths", evidence="second", exit_code=4)
-
     assert code == 4
     assert "Paths: second" in output
 
 
 def test_preflight_that_breaks_ends_the_run_with_its_words(tmp_path: Path) -> None:
     code, output = LocalJob(tmp_path).run(broken=True)
-
     assert code == 4, output
     assert "preflight is broken on order" in output
 
@@ -95,7 +92,5 @@ def test_display_that_nobody_reads_any_more_does_not_stop_the_saving(tmp_path: P
 
     process.stdout.close()  # like a terminal that is gone
     process.send_signal(signal.SIGHUP)
-    code = process.wait(60)
-
-    assert code == 130
+    assert process.wait(60) == 130
     assert JobFolder(job.dir).load().status.phase == "Suspended"

@@ -61,7 +61,6 @@ def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
 def test_warden_alone_suffices_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
     os.kill(tree["keeper"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
-
     wait_for(lambda: not warden.carriers(tree["mark"]))
 
 
@@ -100,7 +99,6 @@ def test_head_accounts_for_all_ranks_and_engines(world: World, cpus: int) -> Non
 
 def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
     env = head_env({"RAY_ADDRESS": "ray://prod", "RAY_AUTH_MODE": "token", "HOME": "/root"})
-
     assert "RAY_ADDRESS" not in env
     assert env["RAY_AUTH_MODE"] == "disabled"
     assert env["HOME"] == "/root"
@@ -108,8 +106,6 @@ def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
 
 def test_temp_dir_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/var/tmp/" + "x" * 60)
-
     folder = make_temp_dir()
     folder.rmdir()
-
     assert len(str(folder)) <= 40

@@ -191,7 +191,6 @@ def test_the_run_reaches_its_target_and_leaves_no_process(sales: SalesRun) -> No
 @pytest.mark.timeout(600)
 def test_every_kind_of_output_was_written(sales: SalesRun) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]
-
     assert set(written) == {None, *QUERIES}
     assert len(written) >= STEPS * PROMPTS * N  # and a few of the self-check
 
@@ -265,6 +264,5 @@ def test_required_fields_extra_body_and_headers_arrive(sales: SalesRun) -> None:
 @pytest.mark.timeout(600)
 def test_the_secret_is_written_nowhere(sales: SalesRun) -> None:
     files = [path for path in sales.folder.rglob("*") if path.is_file()]
-
     assert any(path.name == "driver.log" for path in files)
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []

@@ -33,22 +33,18 @@ def nothing(_: TrainingJob) -> None:
 
 
 def kill_driver(job: TrainingJob) -> None:
-    """End the driver by SIGKILL."""
     job.kill_driver()
 
 
 def delete_worker(job: TrainingJob) -> None:
-    """Delete the pod of the rank."""
     job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
 
 
 def delete_head(job: TrainingJob) -> None:
-    """Delete the pod of driver and head."""
     job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
 
 
 def kill_driver_and_operator(job: TrainingJob) -> None:
-    """End both by SIGKILL at one moment."""
     job.kill_driver()
     kill(job.cluster)
 
@@ -75,7 +71,6 @@ def delete_config_map(job: TrainingJob) -> None:
 
 
 def suspend_and_resume(job: TrainingJob) -> None:
-    """Suspend, see every pod go, and resume."""
     job.patch(suspend=True)
     job.until_freed(60)
     job.patch(suspend=False)
@@ -183,7 +178,6 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
 
 
 def begin(record: dict[str, Any]) -> datetime:
-    """Return when an attempt began."""
     return datetime.fromisoformat(record["started"])
 
 

@@ -91,7 +91,6 @@ def a_trainer_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
 
 
 def a_sample(path: Path) -> RagGrpoJob:
-    """Return one of the shipped samples."""
     job = parse_job(read_yaml(path.read_text()))
     assert isinstance(job, RagGrpoJob), "\n".join(map(str, job))
     return job

@@ -76,16 +76,13 @@ class TrainingJob:
         return f"{names.LABEL_JOB}={self.name}"
 
     def kubectl(self, *arguments: str, **more: Any) -> str:
-        """Run kubectl in the job's namespace and return what it printed."""
         return self.cluster.kubectl("-n", self.namespace, *arguments, **more).stdout
 
     def patch(self, **spec: Any) -> None:
-        """Change the job's spec."""
         patch = json.dumps({"spec": spec})
         self.kubectl("patch", "rgj", self.name, "--type=merge", "-p", patch)
 
     def status(self) -> Status:
-        """Return the job's status."""
         job = self.cluster.read("rgj", self.name, "-n", self.namespace)
         found: Status = job.get("status", {})
         return found
@@ -119,16 +116,13 @@ class TrainingJob:
         return self.status()
 
     def pod(self, role: str) -> str:
-        """Return the name of the first pod with this role."""
         labels = f"{self._mine},{names.LABEL_ROLE}={role}"
         return self.kubectl("get", "pods", "-l", labels, "-o=name").split()[0].split("/")[1]
 
     def node_of(self, role: str) -> str:
-        """Return the node of the first pod with this role."""
         return self.kubectl("get", "pod", self.pod(role), "-o=jsonpath={.spec.nodeName}")
 
     def in_head(self, *command: str) -> str:
-        """Run a command in the head's container."""
         return self.kubectl("exec", self.pod("head"), "-c", "ray-head", "--", *command)
 
     def kill_driver(self) -> None:
@@ -141,14 +135,12 @@ class TrainingJob:
         return {each["submission_id"]: each["status"] for each in found}
 
     def until_freed(self, seconds: float) -> None:
-        """Wait until no pod and no RayCluster of the job is left."""
         deadline = time.monotonic() + seconds
         while left := self.kubectl("get", "rayclusters,pods", "-l", self._mine, "-o=name"):
             assert time.monotonic() < deadline, f"still there after {seconds:.0f} s: {left}"
             time.sleep(0.5)
 
     def ray_cluster(self) -> dict[str, Any]:
-        """Return the job's only RayCluster."""
         [found] = self.cluster.read("rayclusters", "-n", self.namespace)["items"]
         cluster: dict[str, Any] = found
         return cluster

@@ -15,7 +15,6 @@ def plugin(*arguments: object) -> Result:
 
 def test_under_the_plugins_name_the_command_is_about_a_cluster() -> None:
     shown = kubectl_raggrpo("--help")
-
     assert shown.returncode == 0, shown.stderr
     assert "Usage: kubectl raggrpo" in shown.stdout
     assert all(f" {verb} " in shown.stdout for verb in ("status", "logs", "plan", "diff"))
@@ -27,9 +26,7 @@ def test_without_a_kubeconfig_the_places_to_name_one_are_told(
     verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
-
     result = plugin(*verb)
-
     assert result.exit_code == 2
     assert f"no kubeconfig at {tmp_path / 'nowhere'}: name one with --kubeconfig" in result.output
 
@@ -99,8 +96,6 @@ def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
 def test_a_file_with_a_mistake_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(a_raw_job({"spec.rollout": {"n": "eight"}})))
-
     result = plugin("plan", "-f", file, "--kubeconfig", tmp_path / "nowhere")
-
     assert result.exit_code == 2
     assert "spec.rollout.n" in result.output

@@ -74,11 +74,7 @@ ANY = json.dumps(a_raw_job())
         pytest.param(f"{ANY}\n---\n{ANY}\n", ["one file holds one job"], id="two documents"),
         pytest.param("- a\n- b\n", ["(file)", "begin with apiVersion"], id="a list"),
         pytest.param("just words", ["(file)", "begin with apiVersion"], id="a string"),
-        pytest.param(
-            "a: &a [*a]\n",
-            ["contains itself"],
-            id="an alias of itself",
-        ),
+        pytest.param("a: &a [*a]\n", ["contains itself"], id="an alias of itself"),
         pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),
     ],
 )
@@ -88,7 +84,6 @@ def test_a_file_that_holds_no_job_is_refused(text: str, words: list[str], tmp_pa
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "jib.yaml"
-
     assert_refused(raggrpo("validate", missing), [f"{missing}: no such file", "crds/samples"])
     assert_refused(raggrpo("validate", tmp_path), [f"{tmp_path} is a folder", "job.yaml"])
 
@@ -96,7 +91,6 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes(b"\xff\xfe\x00spec")
-
     assert_refused(raggrpo("validate", path), [f"{path} cannot be read", "utf-8"])
 
 
@@ -121,9 +115,7 @@ def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> No
 @pytest.mark.parametrize("row", WRONG)
 def test_a_wrong_job_is_refused_with_its_place_and_a_remedy(row: str, tmp_path: Path) -> None:
     changes, words = WRONG[row]
-
     ended = raggrpo("validate", a_job_file(tmp_path, changes))
-
     assert_refused(ended, words)
     assert "abc" not in ended.output  # no secret is repeated
     assert "me:word" not in ended.output
@@ -208,10 +200,7 @@ def test_wrong_options_are_answered_with_the_right_ones(
 ) -> None:
     path = a_job_file(tmp_path, prompt_mode())
     folder = ("--dir", tmp_path / "job") if command == "run" else ()
-
-    ended = raggrpo(command, path, *ON_CPU, *options, *folder)
-
-    assert_refused(ended, words)
+    assert_refused(raggrpo(command, path, *ON_CPU, *options, *folder), words)
     assert not (tmp_path / "job").exists()
 
 
@@ -325,9 +314,7 @@ def test_what_only_the_machine_can_see_is_checked(
     machine: str, row: str, checks: Callable[[str], Ended]
 ) -> None:
     _, code, rows = MACHINES[machine]
-
     ended = checks(machine)
-
     assert_refused(ended, rows[row], code)
     assert "FAILED" in ended.output
 
@@ -337,11 +324,9 @@ def test_an_endpoint_that_is_down_is_a_failed_preflight_by_itself(tmp_path: Path
         tmp_path,
         {**prompt_mode(url="http://127.0.0.1:9/retrieve"), "spec.data.maxPromptLength": 1024},
     )
-
     assert_refused(raggrpo("check", path), ["FAILED", "endpoint kb", "its URL"], PREFLIGHT)
 
 
 def test_the_job_that_all_machines_change_passes(tmp_path: Path) -> None:
     ended = raggrpo("check", a_fit_job(tmp_path, {}))
-
     assert (ended.code, "FAILED" in ended.output) == (ExitCode.DONE, False), ended.output

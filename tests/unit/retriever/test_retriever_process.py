@@ -83,8 +83,7 @@ def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
     os.mkfifo(corpus)
 
     with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
-        port = the_port(port_file)
-        assert not is_healthy(port)
+        assert not is_healthy(the_port(port_file))
         process.send_signal(signal.SIGTERM)
         code = process.wait(DEADLINE_SECONDS)
 
@@ -125,6 +124,5 @@ def test_impossible_port_ends_with_exit_code_2(tmp_path: Path) -> None:
 def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ending:
         main(["--corpus", "corpus.jsonl", "--index", "FAISS"])
-
     assert ending.value.code == 2
     assert "invalid IndexKind value: 'FAISS'" in capsys.readouterr().err

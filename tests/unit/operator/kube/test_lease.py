@@ -140,7 +140,6 @@ async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
 async def test_transitions_are_counted(transitions: int) -> None:
     kube, clock = FakeKube(), Clock()
     for number in range(transitions):
-        lease = a_lease(kube, clock, f"replica-{number}")
-        await lease.acquire()
+        await a_lease(kube, clock, f"replica-{number}").acquire()
     found = kube.objects[LEASES.plural, "here", "operator"]["spec"]
     assert found["leaseTransitions"] == transitions

@@ -111,14 +111,12 @@ BLAMED = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_somebody_took_the_pod(
+def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_a_user_took_the_pod(
     case: str,
 ) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
-
     found = loss(pod, NOW, was_deleted=was_deleted)
-
     assert (found.node if found else "") == ("gpu-7" if case in BLAMED else "")
 
 
@@ -164,7 +162,6 @@ def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion()
     book = a_book()
     book.note(KEY, a_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
     book.note(KEY, a_pod(), NOW, was_deleted=True)
-
     [found] = book.losses(KEY, "small-c1", LONG_AGO)
     assert found.cause is Cause.HOST_OUT_OF_MEMORY
 
@@ -173,7 +170,6 @@ def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
     book = a_book()
     book.note(KEY, a_pod(name="w0"), NOW, was_deleted=True)
     book.note(KEY, a_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False)
-
     assert [each.pod for each in book.losses(KEY, "small-c1", LONG_AGO)] == ["w1", "w0"]
 
 
@@ -212,7 +208,6 @@ def test_a_start_that_was_mended_begins_its_grace_anew() -> None:
     book, failing = a_book(), [a_pod(waiting("ImagePullBackOff"))]
     book.start_problem(KEY, failing, NOW)
     assert book.start_problem(KEY, [a_pod()], NOW + timedelta(seconds=60)) == (None, False)
-
     _, is_final = book.start_problem(KEY, failing, NOW + timedelta(seconds=130))
     assert not is_final
 

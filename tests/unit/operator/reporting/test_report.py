@@ -91,9 +91,7 @@ def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
-
     path = write_report(tmp_path, tmp_path, a_status())
-
     assert read(path).addresses == []
     assert not re.search(r"https?://|url\(|@import|<script", path.read_text())
     assert "prefers-color-scheme: dark" in path.read_text()
@@ -102,9 +100,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
 def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) -> None:
     attack = "<script>alert(1)</script>"
     attempts = [AttemptRecord(number=1, cause=Cause.PROGRAM_ERROR, message=attack)]
-
     path = write_report(tmp_path, tmp_path, JobStatus(attempts=attempts), name=attack)
-
     assert "<script" not in path.read_text()
     assert attack in read(path).texts
 
@@ -112,7 +108,6 @@ def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) ->
 @pytest.mark.parametrize("status", [JobStatus(), a_status()])
 def test_a_job_without_history_has_a_page_too(tmp_path: Path, status: JobStatus) -> None:
     page = read(write_report(tmp_path, tmp_path / "missing", status))
-
     assert "nothing recorded yet" in page.texts
 
 
@@ -133,7 +128,6 @@ def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Pa
     events = [a_validation("before", 0, 0.1), a_validation("after", 30, 0.5)]
     write_steps(tmp_path, 1, range(1, 31), events=events)
     write_steps(tmp_path, 2, range(31, 61), events=[a_validation("after", 60, 0.9)])
-
     assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, a_status())).texts
 
 
@@ -175,11 +169,10 @@ def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
-def test_a_folder_without_a_job_is_refused_with_what_to_do(
+def test_a_folder_without_job_is_refused_with_a_remedy(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
-
     assert result.exit_code == 2
     assert "is no job folder" in result.stderr
     assert "raggrpo run" in result.stderr
@@ -209,7 +202,5 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
 
 def test_compare_of_equal_configurations_says_so(tmp_path: Path) -> None:
     one, two = (a_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
-
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])
-
     assert result.stdout.splitlines()[-2:] == ["Set differently", "nothing"]

@@ -203,7 +203,6 @@ def field_at(path: str) -> bool:
 
 def test_every_row_is_covered() -> None:
     rows = [f"A{number}" for number in range(1, 36)] + [f"C{number}" for number in range(1, 21)]
-
     assert list(COVERED) == rows
     assert all(COVERED.values())
 

@@ -37,9 +37,7 @@ DESIGN: dict[str, tuple[object, object, object, object]] = {
 @pytest.mark.parametrize("column", range(4))
 def test_presets_hold_the_values_that_were_promised(column: int) -> None:
     preset = list(Preset)[column]
-
     values = {row.path: row.value(preset) for row in TABLE}
-
     assert values == {path: row[column] for path, row in DESIGN.items()}
 
 
@@ -65,13 +63,11 @@ def test_max_performance_overlaps_only_where_the_placement_allows(
     placement: Placement, steps: int
 ) -> None:
     values = preset_values(Preset.MAX_PERFORMANCE, placement)
-
     assert values["training.offPolicySteps"] == steps
 
 
 def test_the_crd_says_from_preset_exactly_where_a_preset_decides() -> None:
     coupled = {"algorithm.groupSize"}
-
     assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
 
 

@@ -59,7 +59,6 @@ def a_status() -> JobStatus:
 
 def test_a_status_fits_its_width_and_holds_every_word() -> None:
     text = render_status(a_status())
-
     assert max(map(len, text.splitlines())) <= 100
     assert all(line == line.rstrip() for line in text.splitlines())
     assert " ".join(text.split()).count(" ".join(LONG.split())) == 2
@@ -93,6 +92,5 @@ def test_what_matters_stands_in_one_line_each() -> None:
 
 def test_a_job_that_has_not_begun_shows_no_reward_and_no_sizing() -> None:
     text = render_status(JobStatus())
-
     assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step, stage -\n"
     assert reward(JobStatus()) == ""

@@ -89,9 +89,7 @@ def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds
     assert backups.outcomes() == []
 
 
-def test_nobody_begins_anew_while_the_backups_cannot_be_read(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_nobody_begins_anew_while_backups_cannot_be_read(server: S3Server, tmp_path: Path) -> None:
     server.stop()
     with pytest.raises(TrainerError, match=f"cannot read checkpoint.backup.url {url_in(server)}"):
         a_store(tmp_path, url_in(server)).restore()

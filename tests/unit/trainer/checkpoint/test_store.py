@@ -69,7 +69,6 @@ def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path
 def test_a_step_is_saved_once_even_when_an_emergency_asks_again(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     saved = store.save(a_meta(10), shards(10))
-
     assert store.save(a_meta(10), lambda folder: pytest.fail("was written again")) is saved
 
 
@@ -137,9 +136,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert skipped.reason.startswith(reason)
 
 
-def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_the_next_start(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     kept_one = store.save(a_meta(10), shards(10))
     torn = store.save(a_meta(20), shards(20))
@@ -259,7 +256,6 @@ def test_what_a_failed_save_could_not_remove_does_not_enter_the_next_one(tmp_pat
     store = a_store(a_claim(tmp_path))
     (tmp_path / "step_00000010.e1").mkdir()
     (tmp_path / "step_00000010.e1" / "remains").write_text("x")
-
     assert "remains" not in store.save(a_meta(10), shards(10)).marker.files
 
 
@@ -340,9 +336,7 @@ def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Pat
 def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     saved = [store.save(a_meta(step), shards(step)) for step in (10, 20)]
-
     store.reject_all([str(each.folder) for each in saved], "NaN")
-
     assert [each.meta.step for each in store.checkpoints] == [10]
     assert [each.reason for each in store.skipped] == ["rejected: NaN"]
 

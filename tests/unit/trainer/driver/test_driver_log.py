@@ -54,9 +54,7 @@ def test_a_log_that_a_deleted_job_left_gives_way(tmp_path: Path) -> None:
     assert target.read_text() == "new\n"
 
 
-def test_a_folder_that_cannot_be_written_ends_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_read_only_folder_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = tmp_path / "ray.log"
     source.write_text("one\n")
     copy = LogCopy(source, source / "driver.log")

@@ -39,8 +39,6 @@ def test_an_update_is_finite_only_with_a_finite_loss_and_norm(bad: float) -> Non
 
 def test_every_declared_number_is_reported_under_its_name() -> None:
     record = a_step(1)
-
     text = PrometheusText("demo").render(Progress(attempt=1, stage=Stage.TRAINING), record, {}, 0)
-
     assert record.scalars().keys() >= REDUCTIONS.keys()
     assert all(f"\nraggrpo_{name}{{" in text.decode() for name in REDUCTIONS)

@@ -41,7 +41,6 @@ def gradient_of(logprobs: list[float], **arguments: Any) -> list[float]:
 
 def test_single_update_is_the_policy_gradient() -> None:
     terms = loss_of([-1.0, -2.0], advantages=[0.5, -3.0])
-
     assert terms.loss.item() == pytest.approx(-0.5 + 3.0)
     assert gradient_of([-1.0, -2.0], advantages=[0.5, -3.0]) == [-0.5, 3.0]
     assert terms.clip_fraction.sum().item() == 0
@@ -99,7 +98,6 @@ def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
 
 def test_mismatch_beyond_the_tolerance_counts() -> None:
     terms = loss_of([-1.0], advantages=[1.0], rollout=[-1.002])
-
     assert terms.importance_mean.sum().item() == pytest.approx(math.exp(0.002), rel=1e-6)
 
 
@@ -107,7 +105,6 @@ def test_kl_penalty_is_k3_times_its_coefficient() -> None:
     # log ratio reference / policy is 0.5: k3 = e^0.5 - 0.5 - 1, derivative 1 - e^0.5
     terms = loss_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
     gradient = gradient_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
-
     assert terms.kl.sum().item() == pytest.approx(math.exp(0.5) - 1.5, rel=1e-5)
     assert terms.loss.item() == pytest.approx(0.1 * (math.exp(0.5) - 1.5), rel=1e-5)
     assert gradient == [pytest.approx(0.1 * (1 - math.exp(0.5)), rel=1e-5)]
@@ -115,9 +112,7 @@ def test_kl_penalty_is_k3_times_its_coefficient() -> None:
 
 def test_no_tokens_give_a_differentiable_zero() -> None:
     leaf = torch.zeros(0, requires_grad=True)
-
     terms = loss_of(leaf, advantages=[])
-
     assert terms.loss.item() == 0.0
     assert terms.mismatch_max.shape == (0,)
     assert torch.autograd.grad(terms.loss, leaf)[0].shape == (0,)
@@ -145,7 +140,6 @@ def test_token_weights_hold_the_denominator_of_the_aggregation(
 @pytest.mark.parametrize("aggregation", LossAggregation)
 def test_a_batch_without_sampled_tokens_has_weights(aggregation: LossAggregation) -> None:
     weights = token_weights([0, 0], an_objective(loss_aggregation=aggregation))
-
     assert len(weights) == 2
     assert all(math.isfinite(weight) for weight in weights)
 

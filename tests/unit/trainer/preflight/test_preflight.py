@@ -22,12 +22,7 @@ from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
 from raggrpo_trainer.preflight.run import result_of, run_checks, to_bytes
-from support.builders.preflight import (
-    PARAMETERS,
-    a_fit_config,
-    a_model_folder,
-    check_of,
-)
+from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
 from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
 
@@ -80,18 +75,14 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
 
 def test_without_a_file_the_result_goes_to_standard_output(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
-
     ended = preflight(config)
-
     result = PreflightResult.model_validate_json(ended.stdout)
     assert (ended.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
 
 
 def test_a_configuration_of_another_version_is_refused_without_a_result(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
-
     ended = preflight(config)
-
     assert (ended.returncode, ended.stdout) == (ExitCode.CONFIG_ERROR, b"")
     assert b"schema other" in ended.stderr
     assert b"Traceback" not in ended.stderr
@@ -157,7 +148,7 @@ def truncated_weights(model: Path) -> None:
         (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer", "cannot be loaded"]),
     ],
 )
-async def test_a_damaged_model_is_named_by_its_file(
+async def test_a_damaged_model_names_its_file(
     tmp_path: Path, damage: Any, words: list[str]
 ) -> None:
     config = a_fit_config(tmp_path)
@@ -202,9 +193,7 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
 async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
     table = tmp_path / "train.parquet"
     pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
-    config = a_fit_config(tmp_path, {"data.trainFiles": [str(table)]})
-
-    result = await checked(config)
+    result = await checked(a_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
 
     check = check_of(result, CheckId.DATA_COLUMNS)
     assert check.state is FAILED
@@ -322,9 +311,7 @@ async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Pat
 
 async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-
     await checked(a_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
-
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert list(logs.iterdir()) == []
 
@@ -480,7 +467,7 @@ CODE = {
         ("missing", "No module named 'missing'"),
     ],
 )
-async def test_reward_code_is_imported_before_any_gpu_is_taken(
+async def test_reward_code_is_imported_before_any_gpu(
     tmp_path: Path, module: str, words: str
 ) -> None:
     code = tmp_path / "code"
@@ -532,24 +519,14 @@ def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
 
 def test_evidence_that_fits_is_whole() -> None:
     result = result_of(Facts(), [not_evaluated(CheckId.GPU_MEMORY, "device  CPU\n")])
-
     assert not result.truncated
     assert result.checks[0].evidence == "device CPU"
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"),
-    [
-        ([], 0),
-        ([4], 4),
-        ([4, 3], 3),
-        ([4, 5], 5),
-        ([3, 5], 3),
-        ([4, 19], 19),
-    ],
+    ("codes", "expected"), [([], 0), ([4], 4), ([4, 3], 3), ([4, 5], 5), ([3, 5], 3), ([4, 19], 19)]
 )
 def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected: int) -> None:
     ids = list(CheckId)
     findings = [judged(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
-
     assert result_of(Facts(), findings).exit_code == expected

@@ -50,9 +50,7 @@ async def test_the_operators_client_reads_the_newest_progress() -> None:
 def test_metrics_are_served_as_prometheus_text() -> None:
     with serving() as (server, http):
         server.update(b"{}", b'raggrpo_step{job="demo"} 3.0\n')
-
         answer = http.get("/metrics")
-
         assert answer.text == 'raggrpo_step{job="demo"} 3.0\n'
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 
@@ -88,7 +86,6 @@ def test_a_token_guards_every_path_but_the_metrics(
 def test_a_scraper_needs_no_token() -> None:
     with serving(token="secret") as (server, http):
         server.update(b"{}", b"raggrpo_step 3.0\n")
-
         assert http.get("/metrics").status_code == 200
 
 
@@ -100,10 +97,8 @@ def test_stacks_answers_which_processes_were_asked() -> None:
 def test_a_taken_port_is_an_error_and_leaves_no_thread() -> None:
     with serving() as (server, _):
         before = threading.active_count()
-
         with pytest.raises(OSError, match=r"address already in use|Address already in use"):
             ProgressServer(server.port)
-
         assert threading.active_count() == before
 
 
@@ -112,7 +107,4 @@ def test_close_ends_the_thread_and_frees_the_port() -> None:
     with serving() as (server, _):
         port = server.port
     assert threading.active_count() == before
-
-    again = ProgressServer(port)
-
-    again.close()
+    ProgressServer(port).close()

@@ -404,9 +404,7 @@ def test_prometheus_shows_stages_calls_and_numbers() -> None:
     assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
 
 
-def test_as_many_endpoints_as_a_job_may_have_leave_room_to_every_other_number(
-    tmp_path: Path,
-) -> None:
+def test_the_most_endpoints_of_a_job_leave_room_to_every_other_number(tmp_path: Path) -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()
@@ -427,23 +425,18 @@ def test_as_many_endpoints_as_a_job_may_have_leave_room_to_every_other_number(
 
 def test_an_endpoint_that_never_answered_has_failures_and_no_latency() -> None:
     calls = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.TIMEOUT: 2})
-
     assert a_step(1, retrieval={"kb": calls}).retrieval_scalars() == {"retrieval/kb/failures": 2}
 
 
 def test_flops_are_counted_over_computed_positions_and_training_time() -> None:
     record = a_step(1, num_positions=1000, seconds={"train": 2.0})
-
     found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
-
     assert found == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
 
 
 def test_utilization_is_not_told_when_a_peak_is_unknown() -> None:
     record = a_step(1, num_positions=1000, seconds={"train": 2.0})
-
     found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
-
     assert found == pytest.approx({"train_tflops": 6.0})
 
 
@@ -469,7 +462,6 @@ def test_peaks_are_known_by_the_name_of_the_device(name: str, peak: float) -> No
 def test_memory_of_a_pod_leaves_idle_page_cache_out(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 300\nactive_file 100\n")
-
     assert host_memory_bytes(tmp_path) == 700
 
 

@@ -126,8 +126,7 @@ def test_no_process_is_started_for_a_run_that_nobody_wants(
     reporter.step(a_step(1))
     reporter.close()
 
-    others = [pid for pid in warden.carriers(mark) if pid != os.getpid()]
-    assert others == []
+    assert [pid for pid in warden.carriers(mark) if pid != os.getpid()] == []
     assert not (log_dir_of(config) / "wandb").exists()
 
 
