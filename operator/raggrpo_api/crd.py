@@ -89,14 +89,14 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
 
 def crd_manifest(annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the CustomResourceDefinition as a dict."""
-    about = {"annotations": dict(annotations)} if annotations else {}
+    annotated = {"annotations": dict(annotations)} if annotations else {}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{names.PLURAL}.{names.GROUP}",
             "labels": {"app.kubernetes.io/part-of": "raggrpo"},
-            **about,
+            **annotated,
         },
         "spec": {
             "group": names.GROUP,

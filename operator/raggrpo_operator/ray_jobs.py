@@ -1,7 +1,7 @@
 """Client of Ray's Jobs REST API: submit, status, stop. It decides nothing.
 
-Measured behaviour (Ray 2.60): a used submission id answers 500; the driver's own exit code is
-`driver_exit_code`; a stopped driver has none; without a token 401.
+Measured behaviour (Ray 2.60): reusing a submission id returns 500, a missing token 401;
+`driver_exit_code` is the driver's own exit code, absent for a stopped driver.
 """
 
 import json
@@ -21,7 +21,7 @@ CALL_SECONDS = 10.0
 LAST_LINES = 5
 MAX_LINE = 300
 SUBMIT_SECONDS = 60.0
-"""Submitting starts a process on the head, which takes its time on a busy machine."""
+"""Submitting starts a process on the head, which is slow on a busy machine."""
 
 
 class RayJobs:
@@ -33,7 +33,7 @@ class RayJobs:
     async def submit(
         self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str]
     ) -> None:
-        """Submit a driver; does nothing when this submission exists already."""
+        """Submit a driver, unless this submission exists already."""
         if await self._get(submission_id) is not None:
             return
         body = {
@@ -47,7 +47,7 @@ class RayJobs:
             raise TransientError(f"{doing}: HTTP 404")
 
     async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
-        """Return what is known of a submission, None when the head does not know it."""
+        """Return the state of a submission, None if the head does not know it."""
         job = await self._get(submission_id)
         if job is None:
             return None
@@ -59,13 +59,13 @@ class RayJobs:
         )
 
     async def environment(self, submission_id: str) -> dict[str, str]:
-        """Return the environment that a submission was made with; empty when it is unknown."""
+        """Return the environment of a submission, empty if the head does not know it."""
         job = await self._get(submission_id)
         runtime_env = (job or {}).get("runtime_env") or {}
         return dict(runtime_env.get("env_vars") or {})
 
     async def stop(self, submission_id: str) -> None:
-        """SIGTERM the driver; Ray kills it after the wait time of its environment."""
+        """Send SIGTERM to the driver; Ray kills it after the wait time set in its environment."""
         await self._call(f"stopping {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
 
     async def logs(self, submission_id: str) -> str:
@@ -88,7 +88,7 @@ class RayJobs:
     async def _call(
         self, doing: str, method: str, path: str, body: object = None, seconds: float = CALL_SECONDS
     ) -> str | None:
-        """Return the head's answer, None for what it does not know."""
+        """Return the head's answer, None for HTTP 404."""
         head = f"Ray dashboard {self._http.address}"
         try:
             async with self._http.call(method, path, seconds=seconds, body=body) as response:
@@ -103,17 +103,14 @@ class RayJobs:
 
 
 def last_lines(message: str) -> str:
-    """Return the end of the driver's log, which Ray appends to its message, without colours."""
+    """Return the end of the driver's log, as appended to Ray's message, without colour codes."""
     lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
-    told = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
-    return "\n".join(told[-LAST_LINES:])
+    kept = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
+    return "\n".join(kept[-LAST_LINES:])
 
 
 def submittable(config: TrainerConfig) -> str:
-    """Return a configuration as it travels in a submission's environment.
-
-    Raises OperatorError, which no retry mends, when it is too long for that.
-    """
+    """Return a configuration as JSON for an environment; raises PermanentError if too long."""
     text = config.to_json()
     if len(text.encode()) > names.MAX_CONFIG_BYTES:
         raise PermanentError(
