@@ -196,9 +196,7 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
     assert "job small has attempts 1 to 2" in ended.stderr
 
 
-def test_a_user_without_rights_is_told_what_is_missing(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, namespace: str) -> None:
     nobody = a_user(api_server, namespace, "nobody")
     ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
     assert ended.returncode == 1

@@ -152,9 +152,7 @@ def test_status_as_json_is_the_whole_status(tmp_path: Path) -> None:
     assert found["restarts"]["total"] == 1
 
 
-def test_status_finds_the_folder_by_job_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     a_recorded_job(tmp_path).rename(tmp_path / "small")
     (tmp_path / "raggrpo-jobs").mkdir()

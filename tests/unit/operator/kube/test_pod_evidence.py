@@ -77,9 +77,7 @@ BLAMED = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_a_user_took_the_pod(
-    case: str,
-) -> None:
+def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_user_took_the_pod(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
     found = loss(pod, NOW, was_deleted=was_deleted)

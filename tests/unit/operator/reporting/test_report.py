@@ -169,9 +169,7 @@ def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
-def test_a_folder_without_job_is_refused_with_a_remedy(
-    tmp_path: Path, arguments: list[str]
-) -> None:
+def test_a_folder_without_job_is_refused_with_remedy(tmp_path: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
     assert result.exit_code == 2
     assert "is no job folder" in result.stderr

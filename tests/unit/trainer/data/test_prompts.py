@@ -140,9 +140,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
         (7, "P:Q:WA:"),
     ],
 )
-def test_truncation_takes_the_last_passages_first_then_the_questions_end(
-    limit: int, text: str
-) -> None:
+def test_truncation_takes_last_passages_first_then_the_questions_end(limit: int, text: str) -> None:
     found = composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
     assert found.text == text
     assert len(found.token_ids) <= limit
@@ -254,9 +252,7 @@ async def three_at_a_time(source: PromptSource, cursor: Cursor, count: int) -> l
     return found
 
 
-async def test_work_begun_ahead_is_done_once(
-    composer: Composer, tokenizer: CountingTokenizer
-) -> None:
+async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTokenizer) -> None:
     source = PromptSource(a_config(), PROMPTS, composer)
     cursor = Cursor()
     for _ in range(2):

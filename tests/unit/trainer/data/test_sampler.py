@@ -21,9 +21,7 @@ def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, .
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_every_pass_holds_each_prompt_once_in_any_batches(
-    num_prompts: int, sizes: list[int]
-) -> None:
+def test_every_pass_has_each_prompt_once_in_any_batches(num_prompts: int, sizes: list[int]) -> None:
     sampler = Sampler(num_prompts, seed=5)
 
     stream = [index for batch in run(sampler, Cursor(), sizes) for index in batch]

@@ -82,9 +82,7 @@ def test_zero_advantage_is_kept_when_asked_for() -> None:
 
 @pytest.mark.parametrize("layout", RowLayout)
 @pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_micro_batches_cover_each_sampled_token_once_in_budget(
-    layout: RowLayout, budget: int
-) -> None:
+def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, budget: int) -> None:
     work = items_of(uneven_groups())
 
     rows = plan(work, layout, budget)

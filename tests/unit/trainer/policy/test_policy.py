@@ -282,9 +282,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     assert_equal(found, expected)
 
 
-def test_a_checkpoint_before_the_first_step_leaves_the_run_alone(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_before_the_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
     _, expected = run_steps(a_policy(model), steps=range(1, 3))
     policy = a_policy(model)
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))

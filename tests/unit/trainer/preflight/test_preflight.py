@@ -148,9 +148,7 @@ def truncated_weights(model: Path) -> None:
         (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer", "cannot be loaded"]),
     ],
 )
-async def test_a_damaged_model_names_its_file(
-    tmp_path: Path, damage: Any, words: list[str]
-) -> None:
+async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: list[str]) -> None:
     config = a_fit_config(tmp_path)
     damage(tmp_path / "model")
 
@@ -467,9 +465,7 @@ CODE = {
         ("missing", "No module named 'missing'"),
     ],
 )
-async def test_reward_code_is_imported_before_any_gpu(
-    tmp_path: Path, module: str, words: str
-) -> None:
+async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, words: str) -> None:
     code = tmp_path / "code"
     code.mkdir()
     for name, text in CODE.items():

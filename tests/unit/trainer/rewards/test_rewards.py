@@ -101,9 +101,7 @@ def test_the_answer_is_the_last_one_in_tags_or_everything(completion: str, expec
         (RetrievalMode.NONE, a_sample(" \n"), 0.0),
     ],
 )
-def test_format_follows_the_mode(
-    mode: RetrievalMode, sample: RewardSample, expected: float
-) -> None:
+def test_format_suits_the_mode(mode: RetrievalMode, sample: RewardSample, expected: float) -> None:
     assert format_score(sample, mode) == expected
 
 
