@@ -207,7 +207,6 @@ def test_every_row_of_the_command_has_its_answer_here() -> None:
 def test_a_wrong_job_is_refused_with_field_and_remedy(row: str, api_server: ApiServer) -> None:
     changes, words = ROWS[row]
     raw = a_raw_job(changes)
-
     ended = api_server.kubectl(
         "apply", "--dry-run=server", "-f", "-", stdin=json.dumps(raw), check=False
     )
@@ -220,7 +219,6 @@ def test_a_wrong_job_is_refused_with_field_and_remedy(row: str, api_server: ApiS
 def test_a_bare_n_in_yaml_is_explained(api_server: ApiServer) -> None:
     text = yaml.safe_dump(a_raw_job({"spec.rollout": {"n": 4}}))
     assert "\n    n: 4\n" in text
-
     refused = api_server.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
     quoted = text.replace(" n: 4", ' "n": 4')
     taken = api_server.kubectl("apply", "--dry-run=server", "-f", "-", stdin=quoted, check=False)
@@ -231,7 +229,6 @@ def test_a_bare_n_in_yaml_is_explained(api_server: ApiServer) -> None:
 
 def test_all_problems_are_told_at_once(api_server: ApiServer) -> None:
     raw = a_raw_job({"spec.rollout.temperature": 0, "spec.checkpoint.keepLast": 1})
-
     ended = api_server.kubectl(
         "apply", "--dry-run=server", "-f", "-", stdin=json.dumps(raw), check=False
     )

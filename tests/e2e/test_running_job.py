@@ -211,7 +211,6 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
 ) -> None:
     of_operator = {"url": f"http://{RELEASE}.{SYSTEM}.svc:8080/metrics"}
     of_trainer = {"url": f"http://{running.head}:8090/metrics"}
-
     answers = ask(cluster, monitoring, operator.operator, [of_operator, of_trainer])
 
     (first, told), (second, trained) = answers

@@ -19,7 +19,6 @@ def test_failed_check_ends_the_run_with_its_code_and_evidence(
     check: str, exit_code: int, tmp_path: Path
 ) -> None:
     job = LocalJob(tmp_path)
-
     code, output = job.run(check=check, evidence="look at this", exit_code=exit_code)
 
     assert code == exit_code, output
@@ -48,7 +47,6 @@ def test_signal_during_the_checks_suspends_at_once(number: signal.Signals, tmp_p
     job = LocalJob(tmp_path)
     process = job.start(hang=True)
     job.wait_for(lambda: is_checking(job), process)
-
     process.send_signal(number)
     code, output = job.end_of(process)
 
@@ -61,7 +59,6 @@ def test_kill_during_the_checks_leaves_nothing_and_the_next_run_goes_on(tmp_path
     job = LocalJob(tmp_path)
     process = job.start(hang=True)
     job.wait_for(lambda: is_checking(job), process)
-
     kill(process)
     job.wait_until_gone()
     code, output = job.run(check="Paths", evidence="next", exit_code=4)

@@ -124,7 +124,6 @@ def test_lost_warden_is_replaced(processes: Processes) -> None:
     first = warden_of(processes)
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: warden.carriers(f"{processes.mark}.warden") == [])
-
     processes.guard()
 
     assert warden_of(processes) != first
@@ -139,7 +138,6 @@ def test_a_sweep_looks_again_before_it_says_that_nothing_is_left(
         warden, "carriers", lambda mark: [] if blind and blind.pop() else look(mark)
     )
     wait_for(lambda: look(child.mark) != [])
-
     assert warden.sweep(child.mark) == []
 
     assert look(child.mark) == []

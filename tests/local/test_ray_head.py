@@ -49,7 +49,6 @@ def listening(mark: str) -> set[str]:
 def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
     everything = warden.carriers(tree["mark"])
     addresses = listening(tree["mark"])
-
     os.kill(tree["warden"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
     wait_for(lambda: not warden.carriers(tree["mark"]))

@@ -159,7 +159,6 @@ def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> 
 
 def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
     book, pods = a_book(), [a_pod(waiting("CreateContainerConfigError"))]
-
     early, is_final_early = book.start_problem(KEY, pods, NOW)
     _, is_final_late = book.start_problem(KEY, pods, NOW + timedelta(seconds=121))
 

@@ -162,7 +162,6 @@ def test_a_recreated_job_continues_from_the_checkpoints_of_the_deleted_one(tmp_p
     deleted = a_claim(tmp_path, uid="deleted")
     a_store(deleted).save(a_meta(10), shards(10))
     deleted.release()
-
     recreated = a_store(a_claim(tmp_path, uid="recreated"))
 
     assert recreated.newest is not None
@@ -232,7 +231,6 @@ def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path
     a_store(a_claim(tmp_path / "a")).save(a_meta(10), shards(10))
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "step_00000010.e1").rename(tmp_path / "b" / "step_00000010.e7")
-
     fence = a_claim(tmp_path / "b")
 
     assert fence.epoch == 8

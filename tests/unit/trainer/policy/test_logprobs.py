@@ -44,7 +44,6 @@ def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bi
 
 def test_no_tokens_give_zero_gradients() -> None:
     hidden, weight, _, targets = inputs(tokens=0)
-
     gradients = torch.autograd.grad(
         chunked_logprobs(hidden, weight, targets).sum(), [hidden, weight]
     )
