@@ -204,10 +204,12 @@ def composer(tokenizer: CountingTokenizer) -> Iterator[Composer]:
     composer.close()
 
 
-async def batches(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
+async def batches(
+    source: PromptSource, cursor: Cursor, count: int, size: int = 4
+) -> list[list[int]]:
     found = []
     for _ in range(count):
-        batch, cursor = await source.next_batch(cursor, 4)
+        batch, cursor = await source.next_batch(cursor, size)
         found.append([p.index for p in batch])
     return found
 
@@ -235,21 +237,13 @@ async def test_the_following_batches_are_composed_before_they_are_asked_for(
 ) -> None:
     source = PromptSource(a_config(), PROMPTS, composer)
     batch, cursor = await source.next_batch(Cursor(), 3)
-    upcoming = [i for b in await three_at_a_time(source, cursor, 2) for i in b]
+    plain = PromptSource(a_config(), PROMPTS)
+    upcoming = [i for b in await batches(plain, cursor, 2, size=3) for i in b]
 
     wanted = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
     for _ in wanted:
         assert await asyncio.to_thread(tokenizer.asked.acquire, timeout=20)
     assert set(tokenizer.texts) == wanted
-
-
-async def three_at_a_time(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
-    plain = PromptSource(a_config(), PROMPTS)
-    found = []
-    for _ in range(count):
-        batch, cursor = await plain.next_batch(cursor, 3)
-        found.append([p.index for p in batch])
-    return found
 
 
 async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTokenizer) -> None:
@@ -262,7 +256,8 @@ async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTo
                 prompt, (), a_config().retrieval
             )
 
-    used = [f"text {i}" for b in await three_at_a_time(source, Cursor(), 2) for i in b]
+    plain = PromptSource(a_config(), PROMPTS)
+    used = [f"text {i}" for b in await batches(plain, Cursor(), 2, size=3) for i in b]
     assert [tokenizer.texts.count(text) for text in used] == [1] * 6
 
 
