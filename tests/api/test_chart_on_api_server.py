@@ -85,7 +85,6 @@ def test_a_rotated_key_is_kept_with_the_one_before(helm: Helm) -> None:
     rotated = {"data": {"current": "bmV3LW5ldy1uZXctbmV3LW5ldw==", "previous": old}}
     patch = yaml.safe_dump(rotated)
     helm.server.kubectl("patch", "secret", KEY, "-n", helm.namespace, "-p", patch)
-
     helm.install("--set", "replicas=2")
 
     assert helm.key() == rotated["data"]

@@ -208,9 +208,7 @@ ALLOWED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def test_what_no_checkpoint_depends_on_may_always_change(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_what_no_checkpoint_depends_on_may_change(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)
     api_server.write_status("rgj", "small", {"attempt": 3}, namespace)
     assert {

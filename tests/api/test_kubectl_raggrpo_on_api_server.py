@@ -157,7 +157,6 @@ def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(
     nobody = a_user(api_server, namespace, "planner")
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(a_cluster_job()))
-
     shown = kubectl_raggrpo("plan", "-f", file, "-n", namespace, kubeconfig=nobody)
 
     assert shown.returncode == 0, shown.stderr
@@ -187,7 +186,6 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
 ) -> None:
     api_server.apply(a_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
-
     ended = kubectl_raggrpo(
         "logs", "small", "--attempt", 3, "-n", namespace, kubeconfig=api_server.kubeconfig
     )
@@ -196,9 +194,7 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
     assert "job small has attempts 1 to 2" in ended.stderr
 
 
-def test_a_user_without_rights_is_told_what_is_missing(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, namespace: str) -> None:
     nobody = a_user(api_server, namespace, "nobody")
     ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
     assert ended.returncode == 1
@@ -213,7 +209,6 @@ def test_a_reader_pod_that_cannot_start_is_deleted_and_says_why(
     api_server.apply(a_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     api_server.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
-
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
 
     assert ended.returncode == 1

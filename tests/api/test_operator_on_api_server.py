@@ -167,7 +167,6 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
 async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(fails_at=12, exit_code=12)
     await world.apply()
-
     status = await world.until(is_phase("Succeeded"))
 
     second, first = status["attempts"]
@@ -181,7 +180,6 @@ async def test_what_an_attempt_was_compared_with_is_forgotten_with_it(world: Wor
     world.ray.scripts["small-a1"] = Script(waits_at=15, fails_at=17)
     await world.apply()
     await world.until(lambda status: bool(baseline(status).get("secondsByStage")))
-
     world.ray.go_on = True
     status = await world.until(is_phase("Succeeded"))
 

@@ -86,7 +86,6 @@ def test_shared_memory_is_as_large_as_it_was_sized(
     role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]
 ) -> None:
     metadata = pods[role][0]["metadata"]
-
     shown = cluster.kubectl(
         "exec", metadata["name"], "-n", metadata["namespace"], "--",
         "df", "--output=size", "-B1", "/dev/shm",

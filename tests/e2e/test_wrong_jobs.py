@@ -68,9 +68,7 @@ def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]])
 
 
 @pytest.mark.parametrize(("name", "cause"), [("inputs", "DataError"), ("fit", "PreflightFailed")])
-def test_the_job_ends_in_preflight(
-    name: str, cause: str, statuses: dict[str, dict[str, Any]]
-) -> None:
+def test_preflight_ends_the_job(name: str, cause: str, statuses: dict[str, dict[str, Any]]) -> None:
     status = statuses[name]
     passed, failed = condition(status, "PreflightPassed"), condition(status, "Failed")
     assert (status["phase"], passed["status"]) == ("Failed", "False")

@@ -183,7 +183,6 @@ async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
 ) -> None:
     status = JobStatus(attempt=3, attempts=[AttemptRecord(number=3, cluster=2)])
     runtime, job = a_runtime(tmp_path, processes, status), a_job()
-
     before = (await runtime.observe(job)).cluster
     await runtime.perform(job, DeleteCluster(2))
 
@@ -211,7 +210,6 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
     files = [f"/mnt/runs/{'x' * 1000}{n}.jsonl" for n in range(64)]
     runtime, job = a_runtime(tmp_path, processes), a_job({"data.trainFiles": files})
     runtime._head = a_silent_head(tmp_path, processes)
-
     with pytest.raises(OperatorError, match="shorten templates or file lists") as caught:
         await runtime.perform(job, SubmitAttempt(trainer_config(job, resolve(job), number=1), 1))
 

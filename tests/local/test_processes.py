@@ -61,9 +61,7 @@ def test_mark_variable_is_the_contracts() -> None:
     assert warden.MARK_VARIABLE == names.ENV_RUN_MARK
 
 
-def test_child_gets_the_mark_and_reports_its_exit_code(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_child_gets_the_mark_and_tells_its_exit_code(processes: Processes, tmp_path: Path) -> None:
     command = ["sh", "-c", f"echo ${names.ENV_RUN_MARK}; exit 3"]
     child = processes.start("probe", command, os.environ, tmp_path / "probe.log")
     wait_for(lambda: child.exit_code() is not None)
@@ -77,9 +75,7 @@ def test_exit_code_tells_the_signal(processes: Processes, tmp_path: Path) -> Non
     assert signal_name(child.exit_code() or 0) == "signal 9 (SIGKILL)"
 
 
-def test_command_that_is_not_there_is_named_in_its_log(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_command_that_is_unknown_is_named_in_its_log(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["/no/such/program"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
     assert child.exit_code() == 127
@@ -128,7 +124,6 @@ def test_lost_warden_is_replaced(processes: Processes) -> None:
     first = warden_of(processes)
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: warden.carriers(f"{processes.mark}.warden") == [])
-
     processes.guard()
 
     assert warden_of(processes) != first
@@ -143,7 +138,6 @@ def test_a_sweep_looks_again_before_it_says_that_nothing_is_left(
         warden, "carriers", lambda mark: [] if blind and blind.pop() else look(mark)
     )
     wait_for(lambda: look(child.mark) != [])
-
     assert warden.sweep(child.mark) == []
 
     assert look(child.mark) == []

@@ -23,9 +23,9 @@ DEADLINE_SECONDS = 120
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    process = subprocess.Popen(
-        [sys.executable, ray_tree.__file__, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, ray_tree.__file__, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         said = json.loads(process.stdout.readline())
@@ -49,7 +49,6 @@ def listening(mark: str) -> set[str]:
 def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
     everything = warden.carriers(tree["mark"])
     addresses = listening(tree["mark"])
-
     os.kill(tree["warden"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
     wait_for(lambda: not warden.carriers(tree["mark"]))

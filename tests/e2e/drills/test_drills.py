@@ -109,36 +109,27 @@ DRILLS = {
     "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM)),
     "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_NEW), lost=0),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
-    "rank beyond its memory limit": Drill(
-        faults="use-memory@step=7:16", ends=(("HostOutOfMemory", FIRST), DONE_NEW)
-    ),
+    "rank beyond its memory limit": Drill(faults="use-memory@step=7:16",
+        ends=(("HostOutOfMemory", FIRST), DONE_NEW)),
     "rank hangs": Drill(faults="hang-rank@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
     "engine hangs": Drill(faults="hang-engine@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
-    "device out of memory": Drill(
-        faults="oom@step=7", ends=(("CudaOutOfMemory", FIRST), DONE_WARM)
-    ),
+    "device out of memory": Drill(faults="oom@step=7",
+        ends=(("CudaOutOfMemory", FIRST), DONE_WARM)),
     "loss is no number": Drill(faults="nan@step=7", ends=(("NonFinite", FIRST), DONE_WARM)),
     "newest checkpoint corrupted": Drill(
         faults="corrupt-checkpoint@save=8:retention;kill-driver@step=10",
-        ends=(("ProgramError", FIRST), DONE_WARM),
-        lost=2 * EVERY - 1,
-        skips=1,
-    ),
-    "driver and operator killed": Drill(
-        act=kill_driver_and_operator, ends=(("ProgramError", FIRST), DONE_WARM)
-    ),
-    "driver killed while no operator runs": Drill(
-        act=kill_driver_while_no_operator_runs, ends=(("ProgramError", FIRST), DONE_WARM)
-    ),
-    "RayCluster deleted": Drill(
-        act=delete_ray_cluster, ends=(("HeadLost", FIRST), DONE_NEW), lost=0
-    ),
+        ends=(("ProgramError", FIRST), DONE_WARM), lost=2 * EVERY - 1, skips=1),
+    "driver and operator killed": Drill(act=kill_driver_and_operator,
+        ends=(("ProgramError", FIRST), DONE_WARM)),
+    "driver killed while no operator runs": Drill(act=kill_driver_while_no_operator_runs,
+        ends=(("ProgramError", FIRST), DONE_WARM)),
+    "RayCluster deleted": Drill(act=delete_ray_cluster, ends=(("HeadLost", FIRST), DONE_NEW),
+        lost=0),
     "ConfigMap deleted": Drill(act=delete_config_map, ends=(DONE_FIRST,), lost=0),
-    "suspended and resumed": Drill(
-        act=suspend_and_resume, ends=(("Suspended", FIRST), DONE_NEW), lost=0
-    ),
+    "suspended and resumed": Drill(act=suspend_and_resume, ends=(("Suspended", FIRST), DONE_NEW),
+        lost=0),
     "node drained": Drill(act=drain_the_node, ends=(("Preempted", FIRST), DONE_NEW), lost=0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.timeout(1200)

@@ -82,8 +82,6 @@ def test_defaults_are_told_in_words_with_their_place() -> None:
     ("model", "message"),
     [(Union, "either: anyOf"), (Pair, "pair: prefixItems"), (Node, "Node contains itself")],
 )
-def test_what_has_no_structural_form_is_told_with_place(
-    model: type[BaseModel], message: str
-) -> None:
+def test_what_has_no_structural_form_names_its_place(model: type[BaseModel], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         structural(model, silent)

@@ -125,7 +125,6 @@ def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -
 
 def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
     folder = a_recorded_job(tmp_path, JobStatus(attempt=2))
-
     nowhere, never, lost = (
         raggrpo("diff", name) for name in (tmp_path, f"{folder}@3", f"{folder}@2")
     )
@@ -152,9 +151,7 @@ def test_status_as_json_is_the_whole_status(tmp_path: Path) -> None:
     assert found["restarts"]["total"] == 1
 
 
-def test_status_finds_the_folder_by_job_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     a_recorded_job(tmp_path).rename(tmp_path / "small")
     (tmp_path / "raggrpo-jobs").mkdir()
@@ -176,7 +173,6 @@ def test_neither_file_nor_folder_is_answered_with_both() -> None:
 def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
     folder = a_recorded_job(tmp_path)
     (folder / "state.json").write_text('{"status": ')
-
     result = raggrpo("status", "--dir", folder)
 
     assert result.exit_code == 2
@@ -239,7 +235,6 @@ def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> N
 def test_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     job = a_job_file(tmp_path, **{"spec.resources": {"device": "CPU"}})
-
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "file" / "job")
 
     assert result.exit_code == 2

@@ -54,7 +54,6 @@ def test_without_a_kubeconfig_the_places_to_name_one_are_told(
 def test_a_kubeconfig_that_cannot_be_used_is_named(content: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(content)
-
     result = plugin("status", "--kubeconfig", file)
 
     assert result.exit_code == 2, repr(result.exception)
@@ -85,7 +84,6 @@ def test_an_unknown_context_is_named_with_where_to_find_the_others(tmp_path: Pat
 def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(a_raw_job()))
-
     for arguments in ((), ("small", "-f", file)):
         result = plugin("plan", *arguments)
 

@@ -75,7 +75,6 @@ def test_wrong_settings_are_named(text: str, says: str) -> None:
 
 def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
     raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
-
     result = changed(raw, [], ["kb=http://127.0.0.1:8000/retrieve"])
 
     assert result["spec"]["retrieval"]["endpoints"][1] == {

@@ -152,48 +152,29 @@ ON_CPU = ("--set", "resources.device=CPU")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(
-            ("--mount", "wrok=/tmp"),
-            ["--mount wrok=/tmp", "claims: work", "--mount work=/tmp"],
-            id="unknown claim",
-        ),
+        pytest.param(("--mount", "wrok=/tmp"),
+            ["--mount wrok=/tmp", "claims: work", "--mount work=/tmp"], id="unknown claim"),
         pytest.param((), ["--mount work=/path/to/folder", "/mnt/runs"], id="missing mount"),
-        pytest.param(
-            ("--mount", "work=/nowhere/at/all"),
-            ["no such folder", "mkdir -p /nowhere/at/all"],
-            id="mount of a missing folder",
-        ),
-        pytest.param(
-            ("--mount", "work"), ["--mount work", "write --mount CLAIM=DIR"], id="bad mount"
-        ),
-        pytest.param(
-            ("--set", "rollout.temprature=1"),
-            ["spec.rollout.temprature", "did you mean temperature?"],
-            id="set of an unknown path",
-        ),
-        pytest.param(
-            ("--set", "data.trainFiles[3]=/a"),
-            ["--set data.trainFiles[3]=/a", "has 1 items, counted from 0"],
-            id="set beyond a list",
-        ),
+        pytest.param(("--mount", "work=/nowhere/at/all"),
+            ["no such folder", "mkdir -p /nowhere/at/all"], id="mount of a missing folder"),
+        pytest.param(("--mount", "work"), ["--mount work", "write --mount CLAIM=DIR"],
+            id="bad mount"),
+        pytest.param(("--set", "rollout.temprature=1"),
+            ["spec.rollout.temprature", "did you mean temperature?"], id="set of an unknown path"),
+        pytest.param(("--set", "data.trainFiles[3]=/a"),
+            ["--set data.trainFiles[3]=/a", "has 1 items, counted from 0"], id="set beyond a list"),
         pytest.param(("--set", "n"), ["--set n", "write --set spec.path=value"], id="bad set"),
-        pytest.param(
-            ("--endpoint", "kbs=http://127.0.0.1:9/"),
-            ["--endpoint kbs=", "did you mean kb?"],
-            id="unknown endpoint",
-        ),
-        pytest.param(
-            ("--mount", "work=/tmp", "--set", "resources.nodes=2"),
+        pytest.param(("--endpoint", "kbs=http://127.0.0.1:9/"),
+            ["--endpoint kbs=", "did you mean kb?"], id="unknown endpoint"),
+        pytest.param(("--mount", "work=/tmp", "--set", "resources.nodes=2"),
             ["spec.resources.nodes is 2", "--set resources.nodes=1"],
-            id="two nodes on one machine",
-        ),
+            id="two nodes on one machine"),
         pytest.param(
             ("--mount", "work=/tmp", "--set", "env=[{name: A, secretKeyRef: {name: s, key: k}}]"),
             ["spec.env A refers to key k of Secret s", "export RAGGRPO_SECRET_S_K="],
-            id="secret that nothing stands in for",
-        ),
+            id="secret that nothing stands in for"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_wrong_options_are_answered_with_the_right_ones(
     command: str, options: tuple[str, ...], words: list[str], tmp_path: Path
@@ -255,42 +236,24 @@ def a_job_with_long_rows(folder: Path) -> Path:
 
 
 MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = {
-    "nothing there": (
-        a_job_with_nothing_there,
-        DATA,
-        {
-            "missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
+    "nothing there": (a_job_with_nothing_there, DATA,
+        {"missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
             "unknown kind of file": ["table.csv: unknown kind", "name it .parquet or .jsonl"],
             "missing data file": ["/nowhere/train.jsonl", "mount it, or mend the path"],
             "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
             "endpoint down": ["endpoint kb", "ConnectionRefused", "check that the service runs"],
-            "reward": ["no_such_module", "check reward.functions[].python"],
-        },
-    ),
-    "bad data": (
-        a_job_with_bad_data,
-        DATA,
-        {
-            "unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],
+            "reward": ["no_such_module", "check reward.functions[].python"]}),
+    "bad data": (a_job_with_bad_data, DATA,
+        {"unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],
             "torn line": ["torn.jsonl, line 2: not JSON", "write one object per line"],
             "empty data": ["empty.jsonl: there is no row", "add one line for each prompt"],
-            "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"],
-        },
-    ),
-    "beyond the model": (
-        a_job_beyond_its_model,
-        CONFIG,
-        {
-            "longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "lower the"],
-            "more prompts than rows": ["spec.data.trainBatchSize", "8 rows", "8 or less"],
-        },
-    ),
-    "long rows": (
-        a_job_with_long_rows,
-        DATA,
-        {"rows longer than allowed": ["maxPromptLength 8", "raise data.maxPromptLength"]},
-    ),
-}
+            "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"]}),
+    "beyond the model": (a_job_beyond_its_model, CONFIG,
+        {"longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "lower the"],
+            "more prompts than rows": ["spec.data.trainBatchSize", "8 rows", "8 or less"]}),
+    "long rows": (a_job_with_long_rows, DATA,
+        {"rows longer than allowed": ["maxPromptLength 8", "raise data.maxPromptLength"]}),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

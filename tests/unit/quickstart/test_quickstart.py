@@ -20,9 +20,7 @@ def questions(found: list[records.Record]) -> records.Questions:
     return records.ask(found, seed=0)
 
 
-def test_the_corpus_holds_the_iso_tables_each_question_one_answer(
-    found: list[records.Record],
-) -> None:
+def test_the_corpus_holds_iso_tables_each_question_one_answer(found: list[records.Record]) -> None:
     assert len(found) > 8000
     assert all(record.name and record.code for record in found)
     assert len({record.question for record in found}) == len(found)

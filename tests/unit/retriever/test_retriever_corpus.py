@@ -52,7 +52,6 @@ def test_a_bad_corpus_is_refused_with_place_and_remedy_in_one_line(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-
     with pytest.raises(CorpusError) as refusal:
         load_corpus(path)
 

@@ -33,7 +33,6 @@ def test_tokens_are_lower_cased_words_and_cjk_bigrams(text: str, tokens: list[st
 
 def test_bm25_scores_equal_values_worked_by_hand() -> None:
     index = Bm25Index(some_passages("red apple", "green apple tree", "blue sky"))
-
     [hits] = index.search(["apple"], top_k=3)
 
     # idf = ln(1 + (3 - 2 + 0.5) / (2 + 0.5)); mean length 7/3; tf part 1 / (1 + k1 (1 - b + b l/m))

@@ -68,7 +68,6 @@ def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Pa
 def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
     corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
     os.mkfifo(corpus)  # can be read to its end only once somebody has written it
-
     with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)):
         port = the_port(port_file)
         early = httpx.get(f"http://127.0.0.1:{port}/healthz")
@@ -81,7 +80,6 @@ def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
 def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
     corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
     os.mkfifo(corpus)
-
     with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
         assert not is_healthy(the_port(port_file))
         process.send_signal(signal.SIGTERM)

@@ -116,15 +116,18 @@ def test_nobody_there_means_no_waiting(tmp_path: Path, capsys: pytest.CaptureFix
     assert "refused" in capsys.readouterr().err
 
 
+def ask(driver: DriverProcess, process: "subprocess.Popen[bytes]") -> None:
+    driver.pid = process.pid
+    assert driver.stop()
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"asked\n"
+
+
 def test_a_driver_is_asked_once_and_seen_until_it_is_gone() -> None:
     driver = DriverProcess()
     assert not driver.stop()  # none has said that it runs
     with a_driver() as process:
-        driver.pid = process.pid
-        assert driver.stop()
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"asked\n"
-
+        ask(driver, process)
         assert driver.stop()
 
         assert process.poll() is None
@@ -137,10 +140,7 @@ def test_the_next_attempts_driver_is_asked_too() -> None:
     driver = DriverProcess()
     for _ in range(2):
         with a_driver() as process:
-            driver.pid = process.pid
-            assert driver.stop()
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"asked\n"
+            ask(driver, process)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,6 @@ def holder(kube: FakeKube) -> str:
 async def test_the_first_one_leads_and_the_second_waits_until_the_lease_is_old() -> None:
     kube, clock = FakeKube(), Clock()
     await a_lease(kube, clock, "one").acquire()
-
     begun = clock.now
     await a_lease(kube, clock, "two").acquire()
 
@@ -63,7 +62,6 @@ async def test_a_released_lease_is_free_at_once() -> None:
     kube, clock = FakeKube(), Clock()
     first = a_lease(kube, clock, "one")
     await first.acquire()
-
     await first.release()
     begun = clock.now
     await a_lease(kube, clock, "two").acquire()
@@ -78,7 +76,6 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> No
     await lease.acquire()
     renewed = clock.now
     kube.before = failing("get")
-
     await lease.keep()
 
     assert clock.now - renewed < DURATION_SECONDS

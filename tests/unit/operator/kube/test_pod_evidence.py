@@ -27,68 +27,34 @@ def disrupted(reason: str) -> Manifest:
 EVICTED = {"phase": "Failed", "reason": "Evicted"}
 LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
     "runs": (a_pod(), False, None, ""),
-    "out of memory": (
-        a_pod(container(ended("OOMKilled", 137))),
-        False,
-        Cause.HOST_OUT_OF_MEMORY,
-        "OOMKilled, limit 2Gi",
-    ),
-    "out of memory, restarted in place": (
-        a_pod(container(last=ended("OOMKilled", 137))),
-        False,
-        Cause.HOST_OUT_OF_MEMORY,
-        "OOMKilled",
-    ),
-    "out of memory, then deleted": (
-        a_pod(container(ended("OOMKilled", 137)), going=True),
-        True,
-        Cause.HOST_OUT_OF_MEMORY,
-        "OOMKilled",
-    ),
-    "node short of memory": (
-        a_pod(EVICTED | {"message": "The node was low on resource: memory."}),
-        False,
-        Cause.HOST_OUT_OF_MEMORY,
-        "low on resource: memory",
-    ),
+    "out of memory": (a_pod(container(ended("OOMKilled", 137))), False, Cause.HOST_OUT_OF_MEMORY,
+        "OOMKilled, limit 2Gi"),
+    "out of memory, restarted in place": (a_pod(container(last=ended("OOMKilled", 137))), False,
+        Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
+    "out of memory, then deleted": (a_pod(container(ended("OOMKilled", 137)), going=True), True,
+        Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
+    "node short of memory": (a_pod(EVICTED | {"message": "The node was low on resource: memory."}),
+        False, Cause.HOST_OUT_OF_MEMORY, "low on resource: memory"),
     "node short of disk": (
-        a_pod(EVICTED | {"message": "The node was low on resource: ephemeral-storage."}),
-        False,
-        Cause.NODE_LOST,
-        "ephemeral-storage",
-    ),
+        a_pod(EVICTED | {"message": "The node was low on resource: ephemeral-storage."}), False,
+        Cause.NODE_LOST, "ephemeral-storage"),
     "preempted": (a_pod(disrupted("PreemptionByScheduler")), False, Cause.PREEMPTED, "because"),
     "drained": (a_pod(disrupted("EvictionByEvictionAPI")), True, Cause.PREEMPTED, "because"),
     "node tainted": (a_pod(disrupted("DeletionByTaintManager")), False, Cause.NODE_LOST, "because"),
     "node gone": (a_pod(disrupted("DeletionByPodGC")), False, Cause.NODE_LOST, "because"),
     "node shut down": (a_pod(disrupted("TerminationByKubelet")), False, Cause.NODE_LOST, "because"),
-    "worker ended": (
-        a_pod(container(ended(code=1))),
-        False,
-        Cause.WORKER_LOST,
-        "trainer pod small-c1-worker-0: ended with exit code 1 (Error)",
-    ),
-    "head restarted in place": (
-        a_pod(container(last=ended(code=139)), kind="head"),
-        False,
-        Cause.HEAD_LOST,
-        "ended with exit code 139",
-    ),
+    "worker ended": (a_pod(container(ended(code=1))), False, Cause.WORKER_LOST,
+        "trainer pod small-c1-worker-0: ended with exit code 1 (Error)"),
+    "head restarted in place": (a_pod(container(last=ended(code=139)), kind="head"), False,
+        Cause.HEAD_LOST, "ended with exit code 139"),
     "worker deleted": (a_pod(), True, Cause.WORKER_LOST, "was deleted"),
-    "worker being deleted, its container ends": (
-        a_pod(container(ended(code=143)), going=True),
-        False,
-        Cause.WORKER_LOST,
-        "was deleted",
-    ),
+    "worker being deleted, its container ends": (a_pod(container(ended(code=143)), going=True),
+        False, Cause.WORKER_LOST, "was deleted"),
     "head deleted": (a_pod(kind="head"), True, Cause.HEAD_LOST, "was deleted"),
     "failed without a container": (
-        a_pod({"phase": "Failed", "reason": "NodeAffinity", "message": "no"}),
-        False,
-        Cause.WORKER_LOST,
-        "NodeAffinity",
-    ),
-}
+        a_pod({"phase": "Failed", "reason": "NodeAffinity", "message": "no"}), False,
+        Cause.WORKER_LOST, "NodeAffinity"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", LOSSES)
@@ -111,9 +77,7 @@ BLAMED = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_a_user_took_the_pod(
-    case: str,
-) -> None:
+def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_user_took_the_pod(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
     found = loss(pod, NOW, was_deleted=was_deleted)
@@ -195,7 +159,6 @@ def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> 
 
 def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
     book, pods = a_book(), [a_pod(waiting("CreateContainerConfigError"))]
-
     early, is_final_early = book.start_problem(KEY, pods, NOW)
     _, is_final_late = book.start_problem(KEY, pods, NOW + timedelta(seconds=121))
 

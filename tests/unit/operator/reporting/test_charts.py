@@ -66,7 +66,6 @@ def test_a_missing_value_interrupts_the_line() -> None:
 
 def test_a_log_scale_spaces_decades_evenly_and_leaves_zero_out() -> None:
     series = [Series("gap", [1e-6, 1e-5, 1e-4, 0.0], "s1")]
-
     svg = line_chart([1, 2, 3, 4], series, log=True)
 
     ys = [y for _, y in points(paths(svg, "line")[0])]

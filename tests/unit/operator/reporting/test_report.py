@@ -114,7 +114,6 @@ def test_a_job_without_history_has_a_page_too(tmp_path: Path, status: JobStatus)
 def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Path) -> None:
     resolved = resolve(a_job({"rollout.n": 7}))
     status = a_status(sizing=size(resolved.spec, KNOWN_7B))
-
     texts = read(write_report(tmp_path, tmp_path, status, resolved=resolved)).texts
 
     place = texts.index("rollout.n")
@@ -147,7 +146,6 @@ def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path:
 
 def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
-
     assert "Host memory" not in read(write_report(tmp_path, tmp_path, a_status())).texts
 
     (tmp_path / "metrics.e1.jsonl").write_text(
@@ -160,7 +158,6 @@ def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
 def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None:
     folder = a_job_folder(tmp_path / "job", a_status())
     write_steps(log_dir_of(folder), 1, range(1, 31))
-
     result = CliRunner().invoke(app, ["report", "--dir", str(folder)])
 
     assert result.exit_code == 0, result.output
@@ -169,9 +166,7 @@ def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
-def test_a_folder_without_job_is_refused_with_a_remedy(
-    tmp_path: Path, arguments: list[str]
-) -> None:
+def test_a_folder_without_job_is_refused_with_remedy(tmp_path: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
     assert result.exit_code == 2
     assert "is no job folder" in result.stderr

@@ -432,7 +432,6 @@ def test_following_a_remedy_cures(row: Row) -> None:
     remedy = remedy_of(row)
     assert remedy
     value = yaml.safe_load(remedy[2])
-
     cured = row.fails | {remedy[1]: value}
 
     found = list(row.rule(seen_by_rule(cured, row, row.status)))
@@ -509,7 +508,6 @@ def test_secret_values_are_never_repeated() -> None:
         in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": canary}]})
         | {"env": [{"name": "HF_TOKEN", "value": canary}]}
     )
-
     found = violations(job, resolve(job))
 
     assert len(errors(found)) == 2
@@ -552,7 +550,6 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
 ) -> None:
     places = data.draw(st.sets(st.sampled_from(sorted(KNOBS)), max_size=12))
     job = a_job({place: data.draw(KNOBS[place], label=place) for place in sorted(places)})
-
     resolved = resolve(job, facts)
     found = violations(job, resolved, facts)
     text = render_plan(job, resolved, size(resolved.spec, facts), found, facts)

@@ -208,7 +208,6 @@ def test_gpus_of_the_whole_job(resources: dict[str, Any], gpus: int) -> None:
 
 def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
     spec = a_spec(KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "64Gi", "cpu": "96"})
-
     sizing = size(spec, KNOWN_7B)
 
     assert (sizing.memory, sizing.shm, sizing.cpu) == ("500Gi", "64Gi", "96")

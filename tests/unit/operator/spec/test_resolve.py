@@ -136,7 +136,6 @@ def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: 
 )
 def test_what_the_user_gave_is_never_sized(changes: dict[str, Any], place: str) -> None:
     job = a_job(changes)
-
     resolved = resolve(job)
 
     given: Any = job.spec.model_dump(by_alias=True)
@@ -280,7 +279,6 @@ def test_mitigations_show_in_the_config_hash_not_in_the_resume_hash(mitigation: 
 def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
     job = a_job()
     resolved = resolve(job)
-
     first = trainer_config(job, resolved, number=1).attempt
     second = trainer_config(job, resolved, number=2).attempt
 

@@ -64,7 +64,6 @@ def test_seconds_by_stage_hold_each_checkpoint_once() -> None:
         an_event("checkpoint", step=5, seconds=1.0),
         an_event("checkpoint", step=6, seconds=2.0),
     ]
-
     found = figures([a_step(1), a_step(2)], saved)
 
     assert found.stage_seconds == {"train": 3.0, "other": 1.0, "checkpoint": 3.0}
@@ -93,7 +92,6 @@ def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
         a_validation("before", 0, 0.1),
         a_validation("before", 0, 0.2),
     ]
-
     found = [(v.when, v.step, v.exact_match) for v in figures([], events).validations]
 
     assert found == [("before", 0, 0.2), ("after", 20, 0.9)]

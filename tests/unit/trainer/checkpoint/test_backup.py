@@ -53,7 +53,6 @@ def test_a_backup_cut_short_is_passed_over(tmp_path: Path, spoil: Callable[[Path
     for step in (10, 20):
         store.back_up(store.save(a_meta(step), shards(step)))
     spoil(tmp_path / "backup" / "step_00000020.e1")
-
     restored = a_store(a_claim(tmp_path / "new"), backup=tmp_path / "backup").restore()
 
     assert restored is not None

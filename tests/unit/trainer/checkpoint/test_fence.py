@@ -76,6 +76,15 @@ def test_a_claim_names_its_holder(tmp_path: Path) -> None:
     assert claim["pid"] == os.getpid()
 
 
+def _run_at_once(number: int, target: Callable[..., None], path: Path) -> None:
+    barrier = FORK.Barrier(number)
+    processes = [FORK.Process(target=target, args=(path, barrier, i)) for i in range(number)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(90)
+
+
 def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", number: int) -> None:
     barrier.wait(20)
     epochs = [a_claim(path, attempt=number).epoch for _ in range(6)]
@@ -83,13 +92,7 @@ def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", num
 
 
 def test_concurrent_claims_of_many_processes_all_get_epochs_of_their_own(tmp_path: Path) -> None:
-    barrier = FORK.Barrier(8)
-    claimants = [FORK.Process(target=_claim_often, args=(tmp_path, barrier, i)) for i in range(8)]
-    for claimant in claimants:
-        claimant.start()
-    for claimant in claimants:
-        claimant.join(60)
-
+    _run_at_once(8, _claim_often, tmp_path)
     epochs = [e for i in range(8) for e in json.loads((tmp_path / f"result-{i}").read_text())]
 
     assert sorted(epochs) == list(range(1, 49))
@@ -110,13 +113,7 @@ def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number
 def test_of_several_new_jobs_on_one_path_exactly_one_wins(tmp_path: Path) -> None:
     with another_job(tmp_path):
         pass  # ended by SIGKILL
-    barrier = FORK.Barrier(4)
-    rivals = [FORK.Process(target=_claim_as, args=(tmp_path, barrier, i)) for i in range(4)]
-    for rival in rivals:
-        rival.start()
-    for rival in rivals:
-        rival.join(90)
-
+    _run_at_once(4, _claim_as, tmp_path)
     results = sorted((tmp_path / f"result-{i}").read_text() for i in range(4))
     assert results == [ExitCode.CHECKPOINT_PATH_IN_USE.name] * 3 + ["won"]
 
@@ -162,7 +159,6 @@ def test_a_recreated_job_continues_from_the_checkpoints_of_the_deleted_one(tmp_p
     deleted = a_claim(tmp_path, uid="deleted")
     a_store(deleted).save(a_meta(10), shards(10))
     deleted.release()
-
     recreated = a_store(a_claim(tmp_path, uid="recreated"))
 
     assert recreated.newest is not None
@@ -232,7 +228,6 @@ def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path
     a_store(a_claim(tmp_path / "a")).save(a_meta(10), shards(10))
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "step_00000010.e1").rename(tmp_path / "b" / "step_00000010.e7")
-
     fence = a_claim(tmp_path / "b")
 
     assert fence.epoch == 8

@@ -60,7 +60,6 @@ def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path
     first.save(a_meta(10), shards(10))
     second = a_store(a_claim(tmp_path, attempt=2))
     second.save(a_meta(9), shards(9))
-
     names = [str(c.name) for c in second.checkpoints]
 
     assert names == ["step_00000010.e1", "step_00000009.e2", "step_00000009.e1"]
@@ -141,7 +140,6 @@ def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_pat
     kept_one = store.save(a_meta(10), shards(10))
     torn = store.save(a_meta(20), shards(20))
     (torn.folder / "COMPLETE").unlink()
-
     resumed = a_store(a_claim(tmp_path, attempt=2))
     resumed.clean_up()
 
@@ -199,7 +197,6 @@ def test_a_failed_save_says_why_and_leaves_the_older_ones_alone(
 ) -> None:
     store = a_store(a_claim(tmp_path), keep_last=1)
     store.save(a_meta(10), shards(10))
-
     with pytest.raises(TrainerError, match=words) as failure:
         store.save(a_meta(20), failing)
 
@@ -327,7 +324,6 @@ def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Pat
     _damage_shard(store.save(a_meta(20), shards(20)).folder)
     store.save(a_meta(30), shards(30))
     assert len(folders(tmp_path)) == 3
-
     store.save(a_meta(40), shards(40))
 
     assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]

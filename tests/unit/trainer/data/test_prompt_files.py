@@ -124,7 +124,6 @@ def test_bad_data_is_refused_with_file_row_column_and_remedy(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-
     with pytest.raises(TrainerError) as refusal:
         read([str(file)], **changes)
 

@@ -140,9 +140,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
         (7, "P:Q:WA:"),
     ],
 )
-def test_truncation_takes_the_last_passages_first_then_the_questions_end(
-    limit: int, text: str
-) -> None:
+def test_truncation_takes_last_passages_first_then_the_questions_end(limit: int, text: str) -> None:
     found = composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
     assert found.text == text
     assert len(found.token_ids) <= limit
@@ -206,10 +204,12 @@ def composer(tokenizer: CountingTokenizer) -> Iterator[Composer]:
     composer.close()
 
 
-async def batches(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
+async def batches(
+    source: PromptSource, cursor: Cursor, count: int, size: int = 4
+) -> list[list[int]]:
     found = []
     for _ in range(count):
-        batch, cursor = await source.next_batch(cursor, 4)
+        batch, cursor = await source.next_batch(cursor, size)
         found.append([p.index for p in batch])
     return found
 
@@ -237,7 +237,8 @@ async def test_the_following_batches_are_composed_before_they_are_asked_for(
 ) -> None:
     source = PromptSource(a_config(), PROMPTS, composer)
     batch, cursor = await source.next_batch(Cursor(), 3)
-    upcoming = [i for b in await three_at_a_time(source, cursor, 2) for i in b]
+    plain = PromptSource(a_config(), PROMPTS)
+    upcoming = [i for b in await batches(plain, cursor, 2, size=3) for i in b]
 
     wanted = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
     for _ in wanted:
@@ -245,18 +246,7 @@ async def test_the_following_batches_are_composed_before_they_are_asked_for(
     assert set(tokenizer.texts) == wanted
 
 
-async def three_at_a_time(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
-    plain = PromptSource(a_config(), PROMPTS)
-    found = []
-    for _ in range(count):
-        batch, cursor = await plain.next_batch(cursor, 3)
-        found.append([p.index for p in batch])
-    return found
-
-
-async def test_work_begun_ahead_is_done_once(
-    composer: Composer, tokenizer: CountingTokenizer
-) -> None:
+async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTokenizer) -> None:
     source = PromptSource(a_config(), PROMPTS, composer)
     cursor = Cursor()
     for _ in range(2):
@@ -266,7 +256,8 @@ async def test_work_begun_ahead_is_done_once(
                 prompt, (), a_config().retrieval
             )
 
-    used = [f"text {i}" for b in await three_at_a_time(source, Cursor(), 2) for i in b]
+    plain = PromptSource(a_config(), PROMPTS)
+    used = [f"text {i}" for b in await batches(plain, Cursor(), 2, size=3) for i in b]
     assert [tokenizer.texts.count(text) for text in used] == [1] * 6
 
 

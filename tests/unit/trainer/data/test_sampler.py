@@ -21,11 +21,8 @@ def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, .
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_every_pass_holds_each_prompt_once_in_any_batches(
-    num_prompts: int, sizes: list[int]
-) -> None:
+def test_every_pass_has_each_prompt_once_in_any_batches(num_prompts: int, sizes: list[int]) -> None:
     sampler = Sampler(num_prompts, seed=5)
-
     stream = [index for batch in run(sampler, Cursor(), sizes) for index in batch]
 
     assert len(stream) == sum(sizes)
@@ -40,7 +37,6 @@ def test_resume_from_a_cursor_is_exact_across_a_pass_boundary(stop: int) -> None
     cursor = Cursor()
     for _ in range(stop):
         _, cursor = Sampler(10, seed=1).next_batch(cursor, 4)
-
     resumed = run(Sampler(10, seed=1), Cursor(cursor.epoch, cursor.position), [4] * (9 - stop))
 
     assert resumed == uninterrupted[stop:]

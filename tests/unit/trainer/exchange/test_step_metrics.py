@@ -18,7 +18,6 @@ def test_each_number_is_reduced_as_it_is_declared() -> None:
         an_update(3, loss=1.0, kl=0.6, mismatch_max=0.5),
         an_update(1, loss=4.0, kl=0.2, mismatch_max=0.1),
     ]
-
     found = reduced(updates)
 
     assert found.keys() == REDUCTIONS.keys()

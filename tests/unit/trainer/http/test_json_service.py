@@ -42,7 +42,6 @@ def test_a_successful_probe_closes_the_circuit() -> None:
     breaker = an_open_breaker(clock)
     clock.now += 5.0
     assert breaker.admits()
-
     breaker.succeeded()
 
     assert [breaker.admits(), breaker.admits()] == [True, True]

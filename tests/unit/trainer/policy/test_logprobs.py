@@ -26,9 +26,7 @@ def inputs(
 
 @pytest.mark.parametrize("chunk", [1, 5, 13, 100])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_chunks_give_values_and_gradients_of_the_full_computation(
-    chunk: int, has_bias: bool
-) -> None:
+def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bias: bool) -> None:
     hidden, weight, given_bias, targets = inputs()
     bias = given_bias if has_bias else None
     leaves = [hidden, weight, *([bias] if bias is not None else [])]
@@ -46,7 +44,6 @@ def test_chunks_give_values_and_gradients_of_the_full_computation(
 
 def test_no_tokens_give_zero_gradients() -> None:
     hidden, weight, _, targets = inputs(tokens=0)
-
     gradients = torch.autograd.grad(
         chunked_logprobs(hidden, weight, targets).sum(), [hidden, weight]
     )

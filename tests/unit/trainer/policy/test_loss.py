@@ -61,7 +61,6 @@ def test_clip_takes_effect_on_each_side_with_its_own_distance(
     ratio: float, advantage: float, expected_loss: float, expected_gradient: float
 ) -> None:
     new, old = [-1.0 + math.log(ratio)], [-1.0]
-
     terms = loss_of(new, advantages=[advantage], old=old, rollout=old)
     gradient = gradient_of(new, advantages=[advantage], old=old, rollout=old)
 
@@ -87,7 +86,6 @@ def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None
 
 def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
     logprobs, noisy = [-1.0, -2.0], [-1.0009, -1.9995]
-
     exact = loss_of(logprobs, advantages=[0.3, -0.7])
     noised = loss_of(logprobs, advantages=[0.3, -0.7], rollout=noisy)
 

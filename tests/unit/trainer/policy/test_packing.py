@@ -69,7 +69,6 @@ def test_completions_without_gradient_are_left_out_but_keep_their_places() -> No
     nothing_sampled = a_group((2,), inserted=slice(None), advantages=(1.0,))
     no_variance = a_group((4, 4), advantages=(0.0, 0.0))
     partly = a_group((3, 5), advantages=(0.0, 1.0))
-
     work = items_of([nothing_sampled, no_variance, partly], skip_zero_advantage=True)
 
     assert [[target.offset for target in item.targets] for item in work] == [[4 + 4 + 3]]
@@ -82,9 +81,7 @@ def test_zero_advantage_is_kept_when_asked_for() -> None:
 
 @pytest.mark.parametrize("layout", RowLayout)
 @pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_micro_batches_cover_each_sampled_token_once_in_budget(
-    layout: RowLayout, budget: int
-) -> None:
+def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, budget: int) -> None:
     work = items_of(uneven_groups())
 
     rows = plan(work, layout, budget)
@@ -106,7 +103,6 @@ def test_a_group_over_the_budget_is_split_by_completions() -> None:
 
 def test_balance_gives_even_loads_and_is_deterministic() -> None:
     work = items_of([a_group((length,), prompt=10) for length in (40, 30, 30, 20, 10, 10, 1, 1)])
-
     shares = balance(work, 2)
 
     loads = [sum(item.num_tokens for item in share) for share in shares]

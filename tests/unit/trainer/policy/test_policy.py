@@ -151,7 +151,6 @@ def without_memory(metrics: StepMetrics) -> StepMetrics:
 def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(model: Path) -> None:
     useful = a_group((7, 7), advantages=(1.0, -1.0))
     useless = a_group((7, 7), prompt=30, advantages=(0.0, 0.0))
-
     alone = a_policy(model).step([useful], step=1)
     together = a_policy(model).step([useful, useless], step=1)
 
@@ -260,7 +259,6 @@ def test_checkpoint_of_two_ranks_continues_on_one(
 ) -> None:
     folder = str(tmp_path / "checkpoint")
     ((expected, _), _) = two_ranks.run(policy_support.train_save_train, str(model), folder)
-
     policy = a_policy(model)
     resume(policy, folder)
     found, _ = run_steps(policy, steps=range(3, 4))
@@ -282,9 +280,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     assert_equal(found, expected)
 
 
-def test_a_checkpoint_before_the_first_step_leaves_the_run_alone(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_before_the_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
     _, expected = run_steps(a_policy(model), steps=range(1, 3))
     policy = a_policy(model)
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
@@ -327,7 +323,6 @@ def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path:
 def test_non_finite_gradients_leave_parameters_and_optimizer_alone(model: Path, bad: float) -> None:
     policy, expected = a_policy(model), a_policy(model)
     before = parameters(policy)
-
     metrics = policy.step([a_group(), a_group(advantages=(bad, 0.5, 0.5))], step=1)
 
     assert metrics.non_finite
@@ -342,7 +337,6 @@ def test_later_mini_batches_are_compared_with_the_policy_before_the_first(model:
     policy = a_policy(
         model, mini_batch_prompts=1, learning_rate=0.05, warmup_steps=0, tokens_per_micro_batch=999
     )
-
     metrics = policy.step(groups, step=1)
 
     # A ratio that leaves 1 can only come from old log-probabilities of another policy.

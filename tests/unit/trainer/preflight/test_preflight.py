@@ -95,7 +95,6 @@ def test_it_starts_without_torch_ray_and_vllm() -> None:
         "print(sorted({'torch', 'ray', 'vllm'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
 
     assert ended.stdout.decode().strip() == "[]", ended.stderr.decode()
@@ -148,12 +147,9 @@ def truncated_weights(model: Path) -> None:
         (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer", "cannot be loaded"]),
     ],
 )
-async def test_a_damaged_model_names_its_file(
-    tmp_path: Path, damage: Any, words: list[str]
-) -> None:
+async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: list[str]) -> None:
     config = a_fit_config(tmp_path)
     damage(tmp_path / "model")
-
     result = await checked(config)
 
     check = check_of(result, CheckId.MODEL_READABLE)
@@ -167,7 +163,6 @@ async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: 
     for file in (tmp_path / "model").glob("*.safetensors*"):
         file.unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"")
-
     check = check_of(await checked(config), CheckId.MODEL_READABLE)
 
     assert check.state is FAILED
@@ -180,7 +175,6 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
         (model / name).unlink()
     old = {"n_embd": 8, "n_layer": 5, "n_head": 2, "n_positions": 64, "vocab_size": 9}
     (model / "config.json").write_text(json.dumps(old))
-
     facts = (await checked(a_fit_config(tmp_path, {"model.path": str(model)}))).facts
 
     assert (facts.parameters, facts.layers, facts.kv_heads) == (256, 5, 2)
@@ -247,7 +241,6 @@ async def test_held_out_files_are_read_too_and_rows_are_those_used(tmp_path: Pat
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("no JSON\n")
     changes = {"data.validationFiles": [str(held_out)], "data.maxSamples": 7}
-
     result = await checked(a_fit_config(tmp_path, changes))
 
     assert "held-out.jsonl, line 1" in check_of(result, CheckId.DATA_READABLE).evidence
@@ -300,7 +293,6 @@ async def test_whole_passages_and_their_templates_count(
 async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
-
     result = await checked(config)
 
     check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
@@ -339,7 +331,6 @@ async def test_checkpoints_that_are_there_already_need_no_more_space(tmp_path: P
     os.makedirs(shard.parent)
     os.close(os.open(shard, os.O_CREAT))
     os.truncate(shard, shutil.disk_usage(tmp_path).free)  # sparse: it takes no space
-
     check = check_of(await checked(config), CheckId.CHECKPOINT_SPACE)
 
     assert check.state is PASSED, check.evidence
@@ -425,7 +416,6 @@ async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -
 async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
-
     result = await checked(a_fit_config(tmp_path, retrieval(endpoint)))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
@@ -467,9 +457,7 @@ CODE = {
         ("missing", "No module named 'missing'"),
     ],
 )
-async def test_reward_code_is_imported_before_any_gpu(
-    tmp_path: Path, module: str, words: str
-) -> None:
+async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, words: str) -> None:
     code = tmp_path / "code"
     code.mkdir()
     for name, text in CODE.items():
@@ -508,7 +496,6 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
 def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
     findings = [judged(check, [text], "") for check in CheckId]
     facts = Facts(parameters=2**60, ray_version="2.60.0", schema_digest="d" * 16)
-
     result = result_of(facts, findings)
 
     assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES

@@ -39,7 +39,6 @@ async def test_the_operators_client_reads_the_newest_progress() -> None:
         server.update(PROGRESS.model_dump_json(by_alias=True).encode(), b"")
         newer = PROGRESS.model_copy(update={"step": 4})
         server.update(newer.model_dump_json(by_alias=True).encode(), b"")
-
         async with open_session() as session:
             api = HttpApi(session, f"http://127.0.0.1:{server.port}")
             progress = await ProgressClient(api).read()

@@ -51,7 +51,6 @@ def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> No
 def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
-
     for step in range(1, 31):
         reporter.step(a_step(step, step_seconds=100.0 if step <= 10 else 1.0 + step % 3))
     reporter.close()
@@ -65,7 +64,6 @@ def test_a_failed_backup_is_told_until_one_succeeds(
 ) -> None:
     published = Published()
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
-
     reporter.backed_up([BackupOutcome(10), BackupOutcome(20, "down")])
     reporter.backed_up([BackupOutcome(step) for step in later])
     reporter.close()
@@ -77,7 +75,6 @@ def test_a_failed_backup_is_told_until_one_succeeds(
 def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
-
     for step, seconds in enumerate((1.0, 9.0, 2.0), start=1):
         parts = {"generate": seconds, "train": 1.0}
         reporter.step(a_step(step, seconds=parts, step_seconds=seconds + 1.5))
@@ -92,7 +89,6 @@ def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None
     reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
     reporter.stage(Stage.LOADING_MODEL)
     published.wait_for(lambda p: p.stage is Stage.LOADING_MODEL)
-
     now[0] = 130.0
 
     published.wait_for(lambda p: p.stage_seconds == 30.0)
@@ -102,7 +98,6 @@ def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None
 def test_saying_a_stage_again_does_not_restart_its_time(tmp_path: Path) -> None:
     published, now = Published(), [0.0]
     reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
-
     reporter.stage(Stage.TRAINING)
     now[0] = 5.0
     reporter.stage(Stage.TRAINING)
@@ -149,7 +144,6 @@ def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> N
     sizes: list[int] = []
     reporter = Reporter(a_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
     many = [SkippedCheckpoint(path="/c" * 500, reason="r" * 200)] * 100
-
     reporter.resumed(0, skipped=many)
     reporter.step(a_step(1))
     reporter.close(Failure(exit_code=1, message="m" * 1000))
@@ -220,7 +214,6 @@ def test_light_writes_event_files_at_its_intervals(tmp_path: Path) -> None:
 def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
     config = a_config(tmp_path, {"monitoring.mode": "Full"})
     reporter = Reporter(config, 1, publish=Published())
-
     for step in range(1, 6):
         reporter.step(a_step(step))
     reporter.close()
@@ -323,7 +316,6 @@ def test_a_bug_in_the_reporting_thread_reaches_the_loop(tmp_path: Path) -> None:
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     config = a_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
-
     reporter.step(a_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))
     reporter.close()
 

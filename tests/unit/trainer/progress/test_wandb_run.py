@@ -122,7 +122,6 @@ def test_no_process_is_started_for_a_run_that_nobody_wants(
 ) -> None:
     config = with_wandb(tmp_path, changes)
     reporter = Reporter(config, 1, publish=Published())
-
     reporter.step(a_step(1))
     reporter.close()
 
@@ -135,7 +134,6 @@ def test_closing_leaves_no_process(tmp_path: Path, mark: str) -> None:
     run = WandbRun(config)
     wait_for(lambda: runs(config) == 1)
     assert len(warden.carriers(mark)) == 2
-
     run.close()
 
     wait_for(lambda: warden.carriers(mark) == [])

@@ -59,9 +59,7 @@ def test_a_service_is_saturated_from_where_no_later_level_brings_a_tenth_more(
     assert saturation([level(2**i, rate) for i, rate in enumerate(rates)]) == at
 
 
-async def test_load_rises_to_the_most_calls_in_flight_and_each_answer_is_timed(
-    tmp_path: Path,
-) -> None:
+async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(tmp_path: Path) -> None:
     async def slow(received: Received) -> Response:
         await asyncio.sleep(0.02)
         return await search_r1()(received)

@@ -203,9 +203,7 @@ async def test_a_service_out_of_reach_fails_with_its_cause(url: str, cause: Fail
     ("scheme", "cause", "tries"),
     [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
 )
-async def test_a_broken_connection_tells_cause(
-    scheme: str, cause: FailureCause, tries: int
-) -> None:
+async def test_broken_connections_tell_cause(scheme: str, cause: FailureCause, tries: int) -> None:
     connections = 0
 
     async def neither_http_nor_tls(

@@ -136,7 +136,6 @@ async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> No
 
 async def test_calls_share_few_processes_and_none_outlives_the_hook(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=2)
-
     calls = (hook.score(a_sample("process")) for _ in range(8))
     processes = {int(number) for number in await asyncio.gather(*calls)}
     await hook.close()

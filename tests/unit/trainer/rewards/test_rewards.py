@@ -101,9 +101,7 @@ def test_the_answer_is_the_last_one_in_tags_or_everything(completion: str, expec
         (RetrievalMode.NONE, a_sample(" \n"), 0.0),
     ],
 )
-def test_format_follows_the_mode(
-    mode: RetrievalMode, sample: RewardSample, expected: float
-) -> None:
+def test_format_suits_the_mode(mode: RetrievalMode, sample: RewardSample, expected: float) -> None:
     assert format_score(sample, mode) == expected
 
 
@@ -145,7 +143,6 @@ async def test_unparsable_output_scores_zero_without_any_call() -> None:
 async def test_a_reference_without_results_scores_zero_and_is_counted() -> None:
     retrieved = {"Actor": passages(a=0.9), "Reference": passages()}
     sample = a_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
-
     async with Rewards(a_reward_spec({"name": "RagScore"}), SALES) as rewards:
         score = await rewards.score(sample)
 

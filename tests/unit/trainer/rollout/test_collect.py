@@ -164,9 +164,7 @@ async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_witho
     assert sum(group.advantages) == pytest.approx(0, abs=1e-6)
 
 
-async def test_a_failed_call_drops_its_sample_and_leaves_others_the_baseline(
-    tmp_path: Path,
-) -> None:
+async def test_a_failed_call_drops_its_sample_and_the_others_keep_baseline(tmp_path: Path) -> None:
     collector, rollouts, _, _ = await a_sales_step(
         tmp_path, fields("rates"), fields("broken"), fields("weather"), maxFailureRatio=0.5
     )
@@ -262,9 +260,7 @@ async def test_inserted_passages_are_read_by_a_policy_and_marked_unsampled(tmp_p
     assert sample.completion().sampled == tuple(sample.sampled)
 
 
-async def test_after_max_turns_searches_the_policy_is_asked_once_without_stop(
-    tmp_path: Path,
-) -> None:
+async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = a_search_config(tmp_path, kb.url, 1000, maxTurns=2)
         sample, requests = await one_search(config, lambda _: SEARCH)
