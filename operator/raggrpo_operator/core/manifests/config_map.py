@@ -16,9 +16,7 @@ def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": child_metadata(
-            job,
-            names.config_map_name(job.name, number),
-            labels={names.LABEL_ATTEMPT: str(number)},
+            job, names.config_map_name(job.name, number), labels={names.LABEL_ATTEMPT: str(number)}
         ),
         "immutable": True,
         "data": {names.CONFIG_FILE: json.dumps(json.loads(config.to_json()), indent=1)},
