@@ -182,7 +182,7 @@ class Baseline:
 class RestartState:
     """What `decide` must remember between two rounds."""
 
-    # Why the running attempt is being stopped, and what delays the next one.
+    # Why the running attempt is being stopped, and what delays the next one
     next_retry_time: Time = None
     intent: Cause | None = None
     """Why the running attempt is being stopped; written before it is done."""
@@ -194,7 +194,7 @@ class RestartState:
     saved_step: int = 0
     """Highest checkpoint that attempts which have ended left; one beyond it is progress."""
 
-    # What the next attempts do differently because of the failures so far.
+    # What the next attempts do differently because of the failures so far
     mitigations: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
     skipped_steps: Annotated[list[int], Field(max_length=64)] = field(default_factory=list)
     """Steps whose prompts are left out: their loss was not finite twice."""
@@ -203,7 +203,7 @@ class RestartState:
     failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = field(default_factory=dict)
     """How often a pod or its node failed there; pods that somebody deleted do not count."""
 
-    # Where the job's time went.
+    # Where the job's time went
     active_seconds: int = 0
     """Of all ended attempts together."""
     down_seconds: int = 0
@@ -211,7 +211,7 @@ class RestartState:
     kept_seconds: float = 0.0
     """Of the ended attempts' steps that were not lost."""
 
-    # How far the next attempt has come before it runs.
+    # How far the next attempt has come before it runs
     cluster_since: Time = None
     """When the newest attempt was recorded; bounds provisioning and submission."""
     tries: int = 0
@@ -219,7 +219,7 @@ class RestartState:
     waiting_since: Time = None
     """When the preflight or the managed retrievers were last started."""
 
-    # When the job was observed, and since when nothing has moved.
+    # When the job was observed, and since when nothing has moved
     looked: Time = None
     """Last look at the job while it was under way, to the half minute."""
     watched_since: Time = None
@@ -233,7 +233,7 @@ class RestartState:
     reads_since_step: int = 0
     """Successful reads of /progress since the step last moved, counted to 2."""
 
-    # What the attempts showed.
+    # What the attempts have shown
     slowest_save_seconds: float = 0.0
     """Of all attempts; sizes the grace of the next cluster's pods."""
     baseline: Baseline = Baseline()
@@ -315,7 +315,6 @@ class ClusterStatus:
 
 
 Pin = Annotated[str, Field(exclude_if=operator.not_)]
-_STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 @dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG | {"extra": "ignore"})
@@ -348,7 +347,9 @@ class JobStatus:
     effective_training_time_ratio: str = ""
     """Share of the time, but for suspension and queue, that went into kept steps: `0.93`."""
     preflight: PreflightStatus = PreflightStatus()
-    pinned: Annotated[Pinned, WithJsonSchema(_STRINGS)] = Pinned()
+    pinned: Annotated[
+        Pinned, WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})
+    ] = Pinned()
     """Image, Ray version, schema digest, precision, attention: decided once, kept."""
     cluster: ClusterStatus = ClusterStatus()
     restart_state: RestartState = RestartState()

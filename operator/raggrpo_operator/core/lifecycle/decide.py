@@ -91,17 +91,17 @@ def _has_ended(this: Round) -> bool:
     failed = is_true(status, ConditionType.FAILED)
     if not complete and not failed:
         return False
-    retry = this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
+    preflight, retry = status.preflight, this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
     reopened = (
         (complete and this.spec.training.total_steps > status.progress.total_steps)
         or (failed and retry != status.retry)
-        or (failed and status.attempt == 0 and _is_mended(this.job, status))
+        # Never begun: does the spec differ from the one that preflight judged?
+        or (failed and not status.attempt and preflight.spec_hash != readiness.spec_hash(this.job))
     )
     if not reopened:
         return True
     this.condition(ConditionType.COMPLETE, False, "Reopened")
     this.condition(ConditionType.FAILED, False, "Reopened")
-    preflight = status.preflight
     if failed:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
         preflight = replace(preflight, spec_hash="")
@@ -119,11 +119,6 @@ def _has_ended(this: Round) -> bool:
         completion_time=None,
     )
     return False
-
-
-def _is_mended(job: RagGrpoJob, status: JobStatus) -> bool:
-    """Tell whether the spec is another one than preflight judged."""
-    return status.preflight.spec_hash != readiness.spec_hash(job)
 
 
 def _clean_up(this: Round) -> Decision:
@@ -168,9 +163,7 @@ def _attend(this: Round) -> Decision:
             return launch.await_cluster(this, own)
         if own is not None and not own.is_lost and attempt is None:
             return launch.submit(this)
-    if progress is None and _awaits_proof(this, attempt):
-        return this.end(requeue_after=0.5)
-    if _awaits_evidence(this, attempt):
+    if (progress is None and _awaits_proof(this, attempt)) or _awaits_evidence(this, attempt):
         return this.end(requeue_after=0.5)
     ended = classify(
         attempt,

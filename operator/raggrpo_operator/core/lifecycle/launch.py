@@ -1,8 +1,6 @@
 """From the record of an attempt to its driver: a Ray cluster that is ready, then a submission."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from raggrpo_api.names import cluster_name
 from raggrpo_api.status import (
@@ -34,10 +32,11 @@ def next_attempt(this: Round) -> Decision:
         if not cluster.may_save:
             this.actions.append(DeleteCluster(cluster.number))
         return this.end(requeue_after=0.5)
-    longest = recovery.longest_delay(this.spec.recovery)
-    wait = _seconds_until(this.state.next_retry_time, this.now, longest)
-    if wait > 0:
-        return this.end(wait + 0.1)
+    if this.state.next_retry_time is not None:
+        wait = (this.state.next_retry_time - this.now).total_seconds()
+        # A clock that was set back doesn't prolong the delay.
+        if 0 < wait <= recovery.longest_delay(this.spec.recovery):
+            return this.end(wait + 0.1)
     if why := this.upgrade_required():
         this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
         return this.end()
@@ -46,19 +45,12 @@ def next_attempt(this: Round) -> Decision:
     return this.end(requeue_after=0.0)
 
 
-def _seconds_until(due: datetime | None, now: datetime, longest: float) -> float:
-    """Return the seconds until `due`; a clock that was set back does not prolong them."""
-    wait = (due - now).total_seconds() if due is not None else 0.0
-    return wait if wait <= longest else 0.0
-
-
 def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
     status, state = this.status, this.state
     cluster = status.cluster.number + (0 if keeps_cluster else 1)
-    may_be_warm = keeps_cluster and not this.observed.is_queued
     record = AttemptRecord(
         number=status.attempt + 1,
-        tier=_tier(status, may_be_warm=may_be_warm),
+        tier=_tier(status, may_be_warm=keeps_cluster and not this.observed.is_queued),
         cluster=cluster,
         mitigation=",".join(state.mitigations),
     )
@@ -128,8 +120,10 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
         return recovery.settle(this, cluster.cause, cluster.message)
     if limit := _provisioning_overdue(this):
         why = cluster.message or "its pods are not ready"
-        nodes = avoided_nodes(this.state, this.spec.recovery)
-        message = f"the cluster was not ready after {limit} s: {why}{_avoiding(nodes)}"
+        message = f"the cluster was not ready after {limit} s: {why}"
+        if nodes := avoided_nodes(this.state, this.spec.recovery):
+            message += f"; {', '.join(nodes)} failed before: "
+            message += "set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)
 
@@ -154,11 +148,3 @@ def _provisioning_overdue(this: Round) -> int:
     """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
     limit = this.spec.recovery.deadlines.provisioning_seconds
     return limit if this.elapsed(this.state.cluster_since) > limit else 0
-
-
-def _avoiding(nodes: Sequence[str]) -> str:
-    """Return which nodes the pods may not go to, and how to allow them again."""
-    if not nodes:
-        return ""
-    failed = f"{', '.join(nodes)} failed before"
-    return f"; {failed}: set spec.recovery.excludeNodeAfterFailures to 0 to use them again"

@@ -28,17 +28,14 @@ def spec_hash(job: RagGrpoJob) -> str:
     unjudged = ("suspend", "recovery", "ttlSecondsAfterFinished", "activeDeadlineSeconds")
     judged = {key: value for key, value in spec.items() if key not in unjudged}
     if "training" in judged:
-        training = {
-            k: v for k, v in judged["training"].items() if k not in ("totalSteps", "epochs")
-        }
-        judged["training"] = training
+        lengths = ("totalSteps", "epochs")
+        judged["training"] = {k: v for k, v in judged["training"].items() if k not in lengths}
     return content_hash(judged)
 
 
 def preflight(this: Round) -> Decision | None:
     """Run the checks once per spec; None when they have passed."""
-    wanted, seen = spec_hash(this.job), this.observed.preflight
-    status = this.status
+    wanted, seen, status = spec_hash(this.job), this.observed.preflight, this.status
     if status.preflight.spec_hash == wanted and is_true(status, ConditionType.PREFLIGHT_PASSED):
         if seen is not None:
             this.actions.append(DeletePreflight())
@@ -97,7 +94,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     this.actions.append(DeletePreflight())
     if failed:
         named = [f"{c.id}: {c.evidence}" for c in failed if c.id is not rules.id]
-        message = "\n".join([*named, *lines])
+        message = "\n".join(named + lines)
         this.condition(ConditionType.PREFLIGHT_PASSED, False, str(failed[0].id), message)
         code = result.exit_code or ExitCode.PREFLIGHT_FAILED
         return recovery.fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
@@ -112,8 +109,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
 
 def retrievers(this: Round) -> Decision | None:
     """Start managed retrievers and wait for them; None when all are ready."""
-    managed = keep_retrievers(this)
-    if not managed:
+    if not (managed := keep_retrievers(this)):
         return None
     seen = {r.name: r for r in this.observed.retrievers}
     waiting = [name for name in managed if name not in seen or not seen[name].is_ready]

@@ -123,12 +123,10 @@ class Round:
 
     def upgrade_required(self) -> str:
         """Return why the image that the job began with cannot take its configuration, else ""."""
-        digest = self._schema()
-        fields = known_schemas().get(digest)
+        digest, remedy = self._schema(), "set spec.image to an image of this release"
         if not digest or digest == schema_digest():
             return ""
-        remedy = "set spec.image to an image of this release"
-        if fields is None:
+        if (fields := known_schemas().get(digest)) is None:
             return f"this operator does not know schema {digest} of image {self.image}: {remedy}"
         spec = self.job.manifest()["spec"]
         passed_on = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
@@ -144,15 +142,11 @@ class Round:
 
     def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
-        ready = _is_ready(self.status)
+        # Ready, as kstatus has it: runs healthily or is complete. A queue may have taken the pods
+        # before the attempt's end is known.
+        runs = is_true(self.status, ConditionType.PROGRESSING)
+        runs = runs and not is_true(self.status, ConditionType.SUSPENDED)
+        ready = runs or is_true(self.status, ConditionType.COMPLETE)
         self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
         self.status = replace(self.status, phase=phase_from(self.status))
         return Decision(self.status, tuple(self.actions), requeue_after)
-
-
-def _is_ready(status: JobStatus) -> bool:
-    """Tell whether the job runs healthily or is complete (kstatus' Ready)."""
-    runs = is_true(status, ConditionType.PROGRESSING)
-    # A queue may have taken the pods before the attempt's end is known.
-    runs = runs and not is_true(status, ConditionType.SUSPENDED)
-    return runs or is_true(status, ConditionType.COMPLETE)

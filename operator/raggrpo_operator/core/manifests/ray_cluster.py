@@ -128,8 +128,7 @@ def _logical_cpus(spec: JobSpec, sizing: PodSizing) -> int:
     """Return the CPUs Ray may schedule: one per rank and engine that fits, plus spares."""
     if sizing.role is PodRole.ROLLOUT:
         return 1 + SPARE_CPUS
-    ranks = sizing.gpus or spec.resources.ranks
-    engines = max(1, sizing.gpus)
+    ranks, engines = sizing.gpus or spec.resources.ranks, max(1, sizing.gpus)
     return ranks + engines + SPARE_CPUS
 
 
