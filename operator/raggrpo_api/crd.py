@@ -89,14 +89,13 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
 
 def crd_manifest(annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the CustomResourceDefinition as a dict."""
-    annotated = {"annotations": dict(annotations)} if annotations else {}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{names.PLURAL}.{names.GROUP}",
             "labels": {"app.kubernetes.io/part-of": "raggrpo"},
-            **annotated,
+            **({"annotations": dict(annotations)} if annotations else {}),
         },
         "spec": {
             "group": names.GROUP,
@@ -115,7 +114,10 @@ def crd_manifest(annotations: Mapping[str, str] | None = None) -> dict[str, Any]
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
+                    "additionalPrinterColumns": [
+                        dict(zip(("name", "type", "jsonPath", "priority"), column, strict=True))
+                        for column in _COLUMNS
+                    ],
                     "selectableFields": [
                         {"jsonPath": ".spec.suspend"},
                         {"jsonPath": ".status.phase"},
@@ -138,7 +140,7 @@ def job_schema() -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": structural(JobSpec, _describe_default),
-            "status": structural(JobStatus, _no_default),
+            "status": structural(JobStatus, lambda _place, _default: ""),
         },
     }
     _at(schema, "spec.rollout")["properties"]["false"] = _BARE_N
@@ -193,20 +195,12 @@ _Plain.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), l
 def _describe_default(place: str, default: Any) -> str:
     if place in PRESET_FIELDS:
         return "Default: from preset."
-    if default in ("", [], {}, None) and not isinstance(default, bool | int):
+    if default in ("", [], None) and not isinstance(default, bool | int):
         return ""
     if isinstance(default, dict) or (isinstance(default, list) and isinstance(default[0], dict)):
         return ""
     text = default if isinstance(default, str) and default.isalnum() else json.dumps(default)
     return f"Default: {text}."
-
-
-def _no_default(_place: str, _default: Any) -> str:
-    return ""
-
-
-def _column(name: str, kind: str, path: str, priority: int) -> dict[str, Any]:
-    return {"name": name, "type": kind, "jsonPath": path, "priority": priority}
 
 
 def _at(schema: Schema, place: str) -> Schema:

@@ -91,17 +91,17 @@ def _has_ended(this: Round) -> bool:
     failed = is_true(status, ConditionType.FAILED)
     if not complete and not failed:
         return False
-    retry = this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
+    preflight, retry = status.preflight, this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
     reopened = (
         (complete and this.spec.training.total_steps > status.progress.total_steps)
         or (failed and retry != status.retry)
-        or (failed and status.attempt == 0 and _is_mended(this.job, status))
+        # Never begun: does the spec differ from the one that preflight judged?
+        or (failed and not status.attempt and preflight.spec_hash != readiness.spec_hash(this.job))
     )
     if not reopened:
         return True
     this.condition(ConditionType.COMPLETE, False, "Reopened")
     this.condition(ConditionType.FAILED, False, "Reopened")
-    preflight = status.preflight
     if failed:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
         preflight = replace(preflight, spec_hash="")
@@ -110,18 +110,15 @@ def _has_ended(this: Round) -> bool:
         preflight=preflight,
         restarts=replace(status.restarts, since_progress=0),
         restart_state=RestartState(
-            remedies=replace(this.state.remedies, failures_by_node={}),
+            mitigations=this.state.mitigations,
+            skipped_steps=this.state.skipped_steps,
+            rejected_checkpoints=this.state.rejected_checkpoints,
             slowest_save_seconds=this.state.slowest_save_seconds,
         ),
         retry=retry,
         completion_time=None,
     )
     return False
-
-
-def _is_mended(job: RagGrpoJob, status: JobStatus) -> bool:
-    """Tell whether the spec is another one than preflight judged."""
-    return status.preflight.spec_hash != readiness.spec_hash(job)
 
 
 def _clean_up(this: Round) -> Decision:
@@ -148,7 +145,7 @@ def _suspended(this: Round) -> Decision:
 
 def _attend(this: Round) -> Decision:
     """Start the recorded attempt, follow it, or settle its end."""
-    observed, record, intent = this.observed, this.record, this.state.retry.intent
+    observed, record, intent = this.observed, this.record, this.state.intent
     cluster, attempt, progress = observed.cluster, observed.attempt, observed.progress
     this.look()
     if cluster is not None and cluster.number < record.cluster:  # it shows up late: gone first
@@ -166,9 +163,7 @@ def _attend(this: Round) -> Decision:
             return launch.await_cluster(this, own)
         if own is not None and not own.is_lost and attempt is None:
             return launch.submit(this)
-    if progress is None and _awaits_proof(this, attempt):
-        return this.end(requeue_after=0.5)
-    if _awaits_evidence(this, attempt):
+    if (progress is None and _awaits_proof(this, attempt)) or _awaits_evidence(this, attempt):
         return this.end(requeue_after=0.5)
     ended = classify(
         attempt,
@@ -200,7 +195,7 @@ def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
         return False
     if cluster is None or cluster.is_lost or cluster.is_queued or cluster.cause is not None:
         return False
-    if this.state.retry.intent is not None:
+    if this.state.intent is not None:
         return False
     this.condition(ConditionType.PROGRESSING, False, "AwaitingEvidence")
     return this.seconds_in(ConditionType.PROGRESSING) < limit

@@ -121,13 +121,9 @@ def classify(
         return Ended(cause, (cluster and cluster.message) or "the Ray cluster is gone")
     if attempt is None and cluster.is_queued:  # whatever ran there ended with its pods
         return Ended(intent or Cause.PREEMPTED, cluster.message)
-    if attempt is None:
-        return (
-            Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
-            if was_seen
-            else None
-        )
-    if not attempt.status.is_terminal:
+    if attempt is None and was_seen:
+        return Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
+    if attempt is None or not attempt.status.is_terminal:
         return None
     if attempt.status is SubmissionStatus.SUCCEEDED:  # whatever was lost on the way was replaced
         return _verified_success(progress, total_steps)
@@ -151,23 +147,18 @@ def _verified_success(progress: Progress | None, total_steps: int) -> Ended:
     total_steps = min(total_steps, (progress and progress.total_steps) or total_steps)
     if step >= total_steps:
         return Ended(Cause.SUCCEEDED, f"reached step {step}")
-    return Ended(
-        Cause.FALSE_SUCCESS, f"the driver exited with 0 at step {step}, before step {total_steps}"
-    )
+    message = f"the driver exited with 0 at step {step}, before step {total_steps}"
+    return Ended(Cause.FALSE_SUCCESS, message)
 
 
 def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Ended:
-    code = attempt.exit_code
-    cause = CAUSE_OF_EXIT.get(code, Cause.PROGRAM_ERROR) if code is not None else None
-    failure = progress.failure if progress else None
-    if failure is not None and (code is None or failure.exit_code == code):
-        return Ended(
-            cause or CAUSE_OF_EXIT.get(failure.exit_code, Cause.PROGRAM_ERROR), failure.message
-        )
-    return Ended(cause or Cause.PROGRAM_ERROR, f"the driver {_how(code)}: {attempt.message}")
-
-
-def _how(code: int | None) -> str:
+    code, failure = attempt.exit_code, progress.failure if progress else None
+    if failure is not None and code in (None, failure.exit_code):
+        cause = CAUSE_OF_EXIT.get(failure.exit_code, Cause.PROGRAM_ERROR)
+        return Ended(cause, failure.message)
     if code is None:
-        return "ended without an exit code"
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        how = "ended without an exit code"
+    else:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    cause = CAUSE_OF_EXIT.get(code or 0, Cause.PROGRAM_ERROR)
+    return Ended(cause, f"the driver {how}: {attempt.message}")

@@ -1,8 +1,6 @@
 """From the record of an attempt to its driver: a Ray cluster that is ready, then a submission."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from raggrpo_api.names import cluster_name
 from raggrpo_api.status import (
@@ -34,10 +32,11 @@ def next_attempt(this: Round) -> Decision:
         if not cluster.may_save:
             this.actions.append(DeleteCluster(cluster.number))
         return this.end(requeue_after=0.5)
-    longest = recovery.longest_delay(this.spec.recovery)
-    wait = _seconds_until(this.state.retry.next_retry_time, this.now, longest)
-    if wait > 0:
-        return this.end(wait + 0.1)
+    if this.state.next_retry_time is not None:
+        wait = (this.state.next_retry_time - this.now).total_seconds()
+        # A clock that was set back doesn't prolong the delay.
+        if 0 < wait <= recovery.longest_delay(this.spec.recovery):
+            return this.end(wait + 0.1)
     if why := this.upgrade_required():
         this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
         return this.end()
@@ -46,32 +45,26 @@ def next_attempt(this: Round) -> Decision:
     return this.end(requeue_after=0.0)
 
 
-def _seconds_until(due: datetime | None, now: datetime, longest: float) -> float:
-    """Return the seconds until `due`; a clock that was set back does not prolong them."""
-    wait = (due - now).total_seconds() if due is not None else 0.0
-    return wait if wait <= longest else 0.0
-
-
 def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
     status, state = this.status, this.state
     cluster = status.cluster.number + (0 if keeps_cluster else 1)
-    may_be_warm = keeps_cluster and not this.observed.is_queued
     record = AttemptRecord(
         number=status.attempt + 1,
-        tier=_tier(status, may_be_warm=may_be_warm),
+        tier=_tier(status, may_be_warm=keeps_cluster and not this.observed.is_queued),
         cluster=cluster,
-        mitigation=",".join(state.remedies.mitigations),
+        mitigation=",".join(state.mitigations),
     )
-    warm_failures = state.retry.warm_failures_in_a_row if keeps_cluster else 0
     state = replace(
         state,
-        retry=replace(
-            state.retry, intent=None, next_retry_time=None, warm_failures_in_a_row=warm_failures
-        ),
-        launch=replace(state.launch, cluster_since=this.now, tries=0),
-        watch=replace(
-            state.watch, unread_since=None, stage="", still_since=None, reads_since_step=0
-        ),
+        intent=None,
+        next_retry_time=None,
+        warm_failures_in_a_row=state.warm_failures_in_a_row if keeps_cluster else 0,
+        cluster_since=this.now,
+        tries=0,
+        unread_since=None,
+        stage="",
+        still_since=None,
+        reads_since_step=0,
         baseline=Baseline(),
     )
     this.status = replace(
@@ -90,7 +83,7 @@ def _tier(status: JobStatus, *, may_be_warm: bool) -> Tier:
     """Return how the next attempt begins; the pods of a kept cluster may be all new."""
     if not status.attempts:
         return Tier.FIRST
-    since, started = status.restart_state.launch.cluster_since, status.attempts[0].started
+    since, started = status.restart_state.cluster_since, status.attempts[0].started
     admitted_later = since is not None and (started is None or since > started)
     return Tier.WARM_CLUSTER if may_be_warm and not admitted_later else Tier.NEW_CLUSTER
 
@@ -111,7 +104,7 @@ def create_cluster(plan: PodPlan, number: int, status: JobStatus) -> CreateClust
         number,
         ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
         grace_seconds=grace_seconds(plan.spec, status),
-        avoided_nodes=avoided_nodes(status.restart_state.remedies, plan.spec.recovery),
+        avoided_nodes=avoided_nodes(status.restart_state, plan.spec.recovery),
     )
 
 
@@ -127,8 +120,10 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
         return recovery.settle(this, cluster.cause, cluster.message)
     if limit := _provisioning_overdue(this):
         why = cluster.message or "its pods are not ready"
-        nodes = avoided_nodes(this.state.remedies, this.spec.recovery)
-        message = f"the cluster was not ready after {limit} s: {why}{_avoiding(nodes)}"
+        message = f"the cluster was not ready after {limit} s: {why}"
+        if nodes := avoided_nodes(this.state, this.spec.recovery):
+            message += f"; {', '.join(nodes)} failed before: "
+            message += "set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)
 
@@ -143,9 +138,7 @@ def submit(this: Round) -> Decision:
     config = this.attempt_config()
     this.condition(ConditionType.CLUSTER_READY, True, "Ready")
     this.status = replace(
-        this.status,
-        config_hash=config.attempt.config_hash,
-        resume_hash=config.attempt.resume_hash,
+        this.status, config_hash=config.attempt.config_hash, resume_hash=config.attempt.resume_hash
     )
     this.begin(SubmitAttempt(config, this.record.cluster))
     return this.end(requeue_after=0.5)
@@ -154,12 +147,4 @@ def submit(this: Round) -> Decision:
 def _provisioning_overdue(this: Round) -> int:
     """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
     limit = this.spec.recovery.deadlines.provisioning_seconds
-    return limit if this.elapsed(this.state.launch.cluster_since) > limit else 0
-
-
-def _avoiding(nodes: Sequence[str]) -> str:
-    """Return which nodes the pods may not go to, and how to allow them again."""
-    if not nodes:
-        return ""
-    failed = f"{', '.join(nodes)} failed before"
-    return f"; {failed}: set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
+    return limit if this.elapsed(this.state.cluster_since) > limit else 0

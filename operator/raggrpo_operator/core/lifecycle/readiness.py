@@ -28,32 +28,29 @@ def spec_hash(job: RagGrpoJob) -> str:
     unjudged = ("suspend", "recovery", "ttlSecondsAfterFinished", "activeDeadlineSeconds")
     judged = {key: value for key, value in spec.items() if key not in unjudged}
     if "training" in judged:
-        training = {
-            k: v for k, v in judged["training"].items() if k not in ("totalSteps", "epochs")
-        }
-        judged["training"] = training
+        lengths = ("totalSteps", "epochs")
+        judged["training"] = {k: v for k, v in judged["training"].items() if k not in lengths}
     return content_hash(judged)
 
 
 def preflight(this: Round) -> Decision | None:
     """Run the checks once per spec; None when they have passed."""
-    wanted, seen = spec_hash(this.job), this.observed.preflight
-    status = this.status
+    wanted, seen, status = spec_hash(this.job), this.observed.preflight, this.status
     if status.preflight.spec_hash == wanted and is_true(status, ConditionType.PREFLIGHT_PASSED):
         if seen is not None:
             this.actions.append(DeletePreflight())
         return None
-    losses = this.state.retry.preflight_losses
+    losses = this.state.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, wanted, seen.problem)
     if seen is None or seen.spec_hash != wanted:
-        this.remember(replace(this.state.launch, waiting_since=this.now))
+        this.state = replace(this.state, waiting_since=this.now)
     problem = seen.problem if seen is not None else ""
     waiting_for = seen.waiting_for if seen is not None else ""
     reason = PODS_WAITING if waiting_for else "Running"
     this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.spec.recovery.deadlines.preflight_seconds
-    is_late = this.elapsed(this.state.launch.waiting_since) > limit
+    is_late = this.elapsed(this.state.waiting_since) > limit
     if is_late and (seen is None or seen.result is None):
         why = problem or waiting_for or "no result"
         message = f"the checks did not finish within {limit} s: {why}"
@@ -61,7 +58,7 @@ def preflight(this: Round) -> Decision | None:
     if seen is None or seen.spec_hash != wanted or problem:
         if seen is not None:  # a lost one may be gone already when the next is started
             losses = losses + 1 if problem else 0
-            this.remember(replace(this.state.retry, preflight_losses=losses))
+            this.state = replace(this.state, preflight_losses=losses)
             this.actions.append(DeletePreflight())
         this.actions.append(StartPreflight(this.pod_plan(), this.attempt_config(), wanted))
         return this.end(requeue_after=1.0 if seen is None else POLL_SECONDS)
@@ -74,7 +71,7 @@ def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
     """End the job without a result, until its spec is mended or the user asks for a retry."""
     preflight = replace(this.status.preflight, spec_hash=wanted)
     this.status = replace(this.status, preflight=preflight)
-    this.remember(replace(this.state.retry, preflight_losses=0))
+    this.state = replace(this.state, preflight_losses=0)
     this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
     return recovery.fail(this, Cause.PREFLIGHT_FAILED, message)
 
@@ -93,11 +90,11 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
         preflight=PreflightStatus(spec_hash=wanted, checks=[*checks, rules], facts=facts),
         sizing=size(resolved.spec, facts),  # shows what does not fit, too
     )
-    this.remember(replace(this.state.retry, preflight_losses=0))
+    this.state = replace(this.state, preflight_losses=0)
     this.actions.append(DeletePreflight())
     if failed:
         named = [f"{c.id}: {c.evidence}" for c in failed if c.id is not rules.id]
-        message = "\n".join([*named, *lines])
+        message = "\n".join(named + lines)
         this.condition(ConditionType.PREFLIGHT_PASSED, False, str(failed[0].id), message)
         code = result.exit_code or ExitCode.PREFLIGHT_FAILED
         return recovery.fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
@@ -112,8 +109,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
 
 def retrievers(this: Round) -> Decision | None:
     """Start managed retrievers and wait for them; None when all are ready."""
-    managed = keep_retrievers(this)
-    if not managed:
+    if not (managed := keep_retrievers(this)):
         return None
     seen = {r.name: r for r in this.observed.retrievers}
     waiting = [name for name in managed if name not in seen or not seen[name].is_ready]
@@ -122,13 +118,13 @@ def retrievers(this: Round) -> Decision | None:
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
     if not seen:
-        this.remember(replace(this.state.launch, waiting_since=this.now))
+        this.state = replace(this.state, waiting_since=this.now)
     this.condition(ConditionType.RETRIEVER_READY, False, "Loading", problems)
     for retriever in this.observed.retrievers:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
     limit = this.spec.recovery.deadlines.provisioning_seconds
-    if this.elapsed(this.state.launch.waiting_since) > limit:
+    if this.elapsed(this.state.waiting_since) > limit:
         message = f"the managed retriever was not ready after {limit} s: {problems}"
         return recovery.fail(this, Cause.START_FAILED, message)
     return this.end(requeue_after=0.5)

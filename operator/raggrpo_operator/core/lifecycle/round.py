@@ -6,18 +6,13 @@ from datetime import datetime
 from pydantic.alias_generators import to_snake
 
 from raggrpo_api.job import JobSpec, RagGrpoJob
-from raggrpo_api.status import AttemptRecord, ConditionType, Group, JobStatus, RestartState
+from raggrpo_api.status import AttemptRecord, ConditionType, JobStatus, RestartState
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 from raggrpo_operator.core.state.clocks import elapsed, note_look
-from raggrpo_operator.core.state.conditions import (
-    get_condition,
-    is_true,
-    phase_from,
-    set_condition,
-)
+from raggrpo_operator.core.state.conditions import get_condition, is_true, phase_from, set_condition
 
 from .actions import Action, PodPlan
 from .observed import Observed
@@ -85,27 +80,22 @@ class Round:
         """Set a condition."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
-    def remember(self, group: Group) -> None:
-        """Replace one group of what is remembered between rounds."""
-        self.state = self.state.having(group)
-
     def begin(self, action: Action) -> None:
         """Ask for something that must exist only once.
 
         It is counted in the status, whose write is refused if somebody else has decided since.
         """
-        launch = self.state.launch
-        self.remember(replace(launch, tries=launch.tries + 1))
+        self.state = replace(self.state, tries=self.state.tries + 1)
         self.actions.append(action)
 
     def look(self) -> None:
         """Note that the job is observed: deadlines run, except while a queue holds it back."""
         if not self.observed.is_queued:
-            self.remember(note_look(self.state.watch, self.now))
+            self.state = note_look(self.state, self.now)
 
     def elapsed(self, since: datetime | None) -> float:
         """Return how long this has lasted, counting only observed time (seconds)."""
-        return elapsed(since, self.state.watch, self.now)
+        return elapsed(since, self.state, self.now)
 
     def seconds_in(self, kind: ConditionType) -> float:
         """Return how long a condition has had its present value; 0 if it was never set."""
@@ -119,27 +109,24 @@ class Round:
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""
-        remedies = self.state.remedies
         return trainer_config(
             self.job,
             self.resolved,
             number=self.status.attempt,
-            mitigations=remedies.mitigations,
+            mitigations=self.state.mitigations,
             pinned=self.status.pinned,
             facts=self.status.preflight.known_facts,
             schema=self._schema(),
-            skipped_steps=remedies.skipped_steps,
-            rejected_checkpoints=remedies.rejected_checkpoints,
+            skipped_steps=self.state.skipped_steps,
+            rejected_checkpoints=self.state.rejected_checkpoints,
         )
 
     def upgrade_required(self) -> str:
         """Return why the image that the job began with cannot take its configuration, else ""."""
-        digest = self._schema()
-        fields = known_schemas().get(digest)
+        digest, remedy = self._schema(), "set spec.image to an image of this release"
         if not digest or digest == schema_digest():
             return ""
-        remedy = "set spec.image to an image of this release"
-        if fields is None:
+        if (fields := known_schemas().get(digest)) is None:
             return f"this operator does not know schema {digest} of image {self.image}: {remedy}"
         spec = self.job.manifest()["spec"]
         passed_on = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
@@ -155,15 +142,11 @@ class Round:
 
     def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
-        ready = _is_ready(self.status)
+        # Ready, as kstatus has it: runs healthily or is complete. A queue may have taken the pods
+        # before the attempt's end is known.
+        runs = is_true(self.status, ConditionType.PROGRESSING)
+        runs = runs and not is_true(self.status, ConditionType.SUSPENDED)
+        ready = runs or is_true(self.status, ConditionType.COMPLETE)
         self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
         self.status = replace(self.status, phase=phase_from(self.status))
         return Decision(self.status, tuple(self.actions), requeue_after)
-
-
-def _is_ready(status: JobStatus) -> bool:
-    """Tell whether the job runs healthily or is complete (kstatus' Ready)."""
-    runs = is_true(status, ConditionType.PROGRESSING)
-    # A queue may have taken the pods before the attempt's end is known.
-    runs = runs and not is_true(status, ConditionType.SUSPENDED)
-    return runs or is_true(status, ConditionType.COMPLETE)

@@ -45,9 +45,7 @@ def note_trends(this: Round, progress: Progress) -> None:
 
 def degradation(status: JobStatus) -> str:
     """Return what a new attempt would undo; empty when the attempt runs as it began."""
-    if (
-        not status.restart_state.baseline.step
-    ):  # the conditions are still about the previous attempt
+    if not status.restart_state.baseline.step:  # conditions still describe the previous attempt
         return ""
     found = (get_condition(status, kind) for kind in TRENDS)
     return "; ".join(f"{each.type}: {each.message}" for each in found if each.status == "True")

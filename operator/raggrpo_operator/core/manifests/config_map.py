@@ -12,14 +12,11 @@ from .metadata import Manifest, child_metadata
 def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
     """Return the immutable record of the attempt that `config` was rendered for."""
     number = config.attempt.number
+    name = names.config_map_name(job.name, number)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": child_metadata(
-            job,
-            names.config_map_name(job.name, number),
-            labels={names.LABEL_ATTEMPT: str(number)},
-        ),
+        "metadata": child_metadata(job, name, labels={names.LABEL_ATTEMPT: str(number)}),
         "immutable": True,
         "data": {names.CONFIG_FILE: json.dumps(json.loads(config.to_json()), indent=1)},
     }

@@ -4,12 +4,11 @@ Every pod meets Pod Security `restricted`, and nothing in a job's spec can chang
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.base import SecretKeyRef
 from raggrpo_api.job import JobSpec, Metadata
-from raggrpo_api.spec.resources import Device, EnvVar, Toleration
+from raggrpo_api.spec.resources import Device, Toleration
 from raggrpo_api.status import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 
@@ -22,10 +21,8 @@ USER = 1000
 
 def pod_labels(job: Metadata, role: PodRole) -> dict[str, str]:
     """Return the labels of a pod with this role."""
-    return child_labels(job) | {
-        "app.kubernetes.io/component": str(role),
-        names.LABEL_ROLE: str(role),
-    }
+    own = {"app.kubernetes.io/component": str(role), names.LABEL_ROLE: str(role)}
+    return child_labels(job) | own
 
 
 def pod_spec(
@@ -38,9 +35,16 @@ def pod_spec(
 ) -> Manifest:
     """Return the spec of a pod with one container; permissions are the same for all roles."""
     spec, scheduling = plan.spec, plan.spec.scheduling
-    volumes = _scratch(settings) + _claims(spec) + _shm(sizing)
-    if with_reward_code and spec.reward.code_from.config_map:
-        volumes.append({"name": "reward-code", "configMap": {"name": _code(spec)}})
+    volumes = [
+        {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
+        {"name": "home", "emptyDir": {"sizeLimit": settings.home_size}},
+        *_claims(spec),
+    ]
+    if sizing.shm:  # our own: KubeRay's would be as large as the whole memory limit
+        shm = {"medium": "Memory", "sizeLimit": sizing.shm}
+        volumes.append({"name": "shared-mem", "emptyDir": shm})
+    if with_reward_code and (code := spec.reward.code_from.config_map):
+        volumes.append({"name": "reward-code", "configMap": {"name": code}})
     pod: Manifest = {
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": False,
@@ -127,9 +131,15 @@ def trainer_env(
     env = {variable["name"]: variable for variable in plain_env(own)}
     if with_code and spec.reward.code_from.config_map:
         env["PYTHONPATH"] = {"name": "PYTHONPATH", "value": names.REWARD_CODE_DIR}
-    env |= {variable.name: _variable(variable) for variable in spec.env}
-    if with_headers:
-        env |= _header_secrets(spec)
+    for given in spec.env:
+        plain = {"name": given.name, "value": given.value}
+        ref = given.secret_key_ref
+        env[given.name] = _from_secret(given.name, ref) if ref is not None else plain
+    headers = [header for each in spec.retrieval.endpoints for header in each.headers]
+    for ref in (header.secret_key_ref for header in headers if with_headers):
+        if ref is not None:
+            name = names.secret_env(ref.name, ref.key)
+            env[name] = _from_secret(name, ref)
     return list(env.values())
 
 
@@ -137,26 +147,6 @@ def plain_env(own: Mapping[str, str]) -> list[Manifest]:
     """Return the environment of a process that uses none of the job's variables."""
     values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
     return [{"name": name, "value": value} for name, value in values.items()]
-
-
-def _variable(variable: EnvVar) -> Manifest:
-    if variable.secret_key_ref is not None:
-        return _from_secret(variable.name, variable.secret_key_ref)
-    return {"name": variable.name, "value": variable.value}
-
-
-def _header_secrets(spec: JobSpec) -> dict[str, Manifest]:
-    references = [
-        header.secret_key_ref
-        for endpoint in spec.retrieval.endpoints
-        for header in endpoint.headers
-        if header.secret_key_ref is not None
-    ]
-    return {
-        name: _from_secret(name, reference)
-        for reference in references
-        for name in [names.secret_env(reference.name, reference.key)]
-    }
 
 
 def _from_secret(name: str, reference: SecretKeyRef) -> Manifest:
@@ -169,35 +159,14 @@ def _claim(name: str) -> str:
     return f"claim-{name}"
 
 
-def _code(spec: JobSpec) -> str:
-    return spec.reward.code_from.config_map
-
-
-def _scratch(settings: ClusterSettings) -> list[Manifest]:
-    return [
-        {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
-        {"name": "home", "emptyDir": {"sizeLimit": settings.home_size}},
-    ]
-
-
 def _claims(spec: JobSpec) -> list[Manifest]:
     return [
         {
             "name": _claim(volume.name),
-            "persistentVolumeClaim": {
-                "claimName": volume.claim_name,
-                "readOnly": volume.read_only,
-            },
+            "persistentVolumeClaim": {"claimName": volume.claim_name, "readOnly": volume.read_only},
         }
         for volume in spec.volumes
     ]
-
-
-def _shm(sizing: PodSizing) -> list[Manifest]:
-    """Return our own /dev/shm: KubeRay's would be as large as the whole memory limit."""
-    if not sizing.shm:
-        return []
-    return [{"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": sizing.shm}}]
 
 
 def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
@@ -209,19 +178,10 @@ def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
     bound = spec.resources.device is Device.GPU and spec.scheduling.node_selector
     if not sizing.gpus and not bound:
         return given
-    usual = {
-        "key": spec.resources.gpu_resource_name,
-        "operator": "Exists",
-        "effect": "NoSchedule",
-    }
+    usual = {"key": spec.resources.gpu_resource_name, "operator": "Exists", "effect": "NoSchedule"}
     return given if usual in given else [*given, usual]
 
 
 def _toleration(toleration: Toleration) -> Manifest:
-    fields: dict[str, Any] = {
-        "key": toleration.key,
-        "operator": toleration.operator,
-        "value": toleration.value,
-        "effect": toleration.effect,
-    }
-    return {name: value for name, value in fields.items() if value}
+    fields = ("key", "operator", "value", "effect")
+    return {name: value for name in fields if (value := getattr(toleration, name))}

@@ -20,10 +20,7 @@ def render_preflight_pod(
     """Return the pod that checks the spec with its hash; it requests no GPU."""
     plan = action.plan
     sized = pod(plan.sizing, PodRole.PREFLIGHT)
-    own = {
-        names.ENV_CONFIG: action.config.to_json(),
-        names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG,
-    }
+    own = {names.ENV_CONFIG: action.config.to_json(), names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG}
     env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
     preflight = container(
         plan, settings, "preflight", sizing=sized, env=env, with_reward_code=True
@@ -33,15 +30,11 @@ def render_preflight_pod(
         # If a check crashes, the end of the log becomes the message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    metadata = child_metadata(
-        job,
-        names.preflight_name(job.name),
-        labels=pod_labels(job, PodRole.PREFLIGHT) | {names.LABEL_SPEC_HASH: action.spec_hash},
-    )
+    labels = pod_labels(job, PodRole.PREFLIGHT) | {names.LABEL_SPEC_HASH: action.spec_hash}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": metadata,
+        "metadata": child_metadata(job, names.preflight_name(job.name), labels=labels),
         "spec": pod_spec(plan, settings, preflight, sizing=sized, with_reward_code=True)
         | {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1},
     }

@@ -87,7 +87,7 @@ def _group(
     plan = action.plan
     env = trainer_env(plan.spec, _ray_env(action))
     ray_worker = container(plan, settings, "ray-worker", sizing=sizing, env=env) | {
-        "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP"),
+        "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP")
     }
     return {
         "groupName": str(sizing.role),
@@ -128,8 +128,7 @@ def _logical_cpus(spec: JobSpec, sizing: PodSizing) -> int:
     """Return the CPUs Ray may schedule: one per rank and engine that fits, plus spares."""
     if sizing.role is PodRole.ROLLOUT:
         return 1 + SPARE_CPUS
-    ranks = sizing.gpus or spec.resources.ranks
-    engines = max(1, sizing.gpus)
+    ranks, engines = sizing.gpus or spec.resources.ranks, max(1, sizing.gpus)
     return ranks + engines + SPARE_CPUS
 
 

@@ -23,12 +23,7 @@ def render_retriever(
     selector = {names.LABEL_JOB: job.name, **own}
     sized = pod(plan.sizing, PodRole.RETRIEVER, action.name)
     server = container(
-        plan,
-        settings,
-        "retriever",
-        sizing=sized,
-        env=plain_env({}),
-        read_only_claims=True,
+        plan, settings, "retriever", sizing=sized, env=plain_env({}), read_only_claims=True
     ) | {
         "command": _command(action.managed),
         "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],
@@ -46,11 +41,8 @@ def render_retriever(
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    template = {
-        "metadata": {"labels": pod_labels(job, PodRole.RETRIEVER) | own},
-        "spec": pod_spec(plan, settings, server, sizing=sized)
-        | {"terminationGracePeriodSeconds": 10},
-    }
+    labels = pod_labels(job, PodRole.RETRIEVER) | own
+    serving = pod_spec(plan, settings, server, sizing=sized) | {"terminationGracePeriodSeconds": 10}
     deployment: Manifest = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -60,9 +52,10 @@ def render_retriever(
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": selector},
             "strategy": {"type": "Recreate"},
-            "template": template,
+            "template": {"metadata": {"labels": labels}, "spec": serving},
         },
     }
+    port = {"name": "http", "protocol": "TCP", "port": names.RETRIEVER_PORT, "targetPort": "http"}
     service: Manifest = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -70,14 +63,7 @@ def render_retriever(
         "spec": {
             "type": "ClusterIP",
             "selector": selector,
-            "ports": [
-                {
-                    "name": "http",
-                    "protocol": "TCP",
-                    "port": names.RETRIEVER_PORT,
-                    "targetPort": "http",
-                }
-            ],
+            "ports": [port],
         },
     }
     return deployment, service
@@ -101,7 +87,6 @@ def with_retriever_urls(config: TrainerConfig) -> TrainerConfig:
 
 
 def _command(managed: ManagedRetriever) -> list[str]:
-    command = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus]
-    command += ["--index", str(managed.index), "--host", "0.0.0.0"]
-    command += ["--port", str(names.RETRIEVER_PORT)]
+    command = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus, "--index"]
+    command += [str(managed.index), "--host", "0.0.0.0", "--port", str(names.RETRIEVER_PORT)]
     return [*command, "--vectors", managed.vectors] if managed.vectors else command

@@ -18,10 +18,8 @@ def parse_timestamp(text: str) -> datetime:
 
 def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
     """Return the condition, `Unknown` when it was never set."""
-    for condition in status.conditions:
-        if condition.type is kind:
-            return condition
-    return Condition(type=kind, status="Unknown", reason="NotEvaluated")
+    unknown = Condition(type=kind, status="Unknown", reason="NotEvaluated")
+    return next((each for each in status.conditions if each.type is kind), unknown)
 
 
 def is_true(status: JobStatus, kind: ConditionType) -> bool:
@@ -51,20 +49,13 @@ def set_condition(
     )
     if new == old:
         return status
-    kept = [c for c in status.conditions if c.type is not kind]
-    order = list(ConditionType)
-    conditions = sorted([*kept, new], key=lambda c: order.index(c.type))
-    return replace(status, conditions=conditions)
+    by_type = {each.type: each for each in status.conditions} | {kind: new}
+    return replace(status, conditions=[by_type[each] for each in ConditionType if each in by_type])
 
 
 STARTING = frozenset(
-    {
-        Stage.CONNECTING,
-        Stage.LOADING_MODEL,
-        Stage.STARTING_ROLLOUT,
-        Stage.WARMING_RETRIEVAL,
-        Stage.FIRST_STEP,
-    }
+    {Stage.CONNECTING, Stage.LOADING_MODEL, Stage.STARTING_ROLLOUT}
+    | {Stage.WARMING_RETRIEVAL, Stage.FIRST_STEP}
 )
 
 
