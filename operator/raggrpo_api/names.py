@@ -74,7 +74,6 @@ MAX_PREFLIGHT_BYTES: Final = 4096
 
 ATTEMPTS_DIR: Final = "attempts"
 CONFIG_FILE: Final = "config.json"
-SUMMARY_FILE: Final = "summary.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
 

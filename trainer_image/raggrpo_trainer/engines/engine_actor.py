@@ -20,7 +20,14 @@ from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
 from raggrpo_trainer.weights.transfer import WeightReceiver
 
-from .engine import AsyncEngine, EngineOptions, Generation, GenerationRequest, InProcessEngine
+from .engine import (
+    AsyncEngine,
+    Engine,
+    EngineOptions,
+    Generation,
+    GenerationRequest,
+    InProcessEngine,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +50,7 @@ class RolloutActor:
 
     def __init__(self, options: EngineOptions, asynchronous: bool) -> None:
         engine = AsyncEngine if asynchronous else InProcessEngine
-        self._engine = engine(options)
+        self._engine: Engine = engine(options)
         self._options = options
         self._weights: WeightReceiver = SharedMemoryReceiver()
         self._epoch = 0
