@@ -1,9 +1,23 @@
-"""`ApiModel`, the base of every contract type, and the field types shared by several blocks."""
+"""`ApiModel` and `api_dataclass`, the two kinds of contract types, and their shared field types."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import field
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self, TypeVar, cast, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
+from pydantic.dataclasses import dataclass
+
+T = TypeVar("T")
 
 
 class ApiModel(BaseModel):
@@ -21,6 +35,45 @@ class ApiModel(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy; pydantic itself would take a misspelt name and lose it at the dump."""
+        if unknown := sorted((update or {}).keys() - type(self).model_fields.keys()):
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
+        return super().model_copy(update=update, deep=deep)
+
+
+DATACLASS_CONFIG = ApiModel.model_config.copy()
+DATACLASS_CONFIG.pop("frozen")  # an argument of the decorator
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def api_dataclass(cls: type[T]) -> type[T]:
+    """Make a type that the operator edits: `dataclasses.replace` checks names, types and limits."""
+    return cast(type[T], dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG)(cls))
+
+
+def format_time(time: datetime | None) -> str:
+    """Return RFC 3339 in UTC with whole seconds, as Kubernetes writes it; none is empty."""
+    return "" if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _read_time(value: object) -> datetime | None:
+    if value is None or value == "":
+        return None
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise ValueError("a time is RFC 3339 text with a time zone")
+    return time.astimezone(UTC).replace(microsecond=0)
+
+
+Time = Annotated[
+    datetime | None,
+    PlainValidator(_read_time),
+    PlainSerializer(format_time, return_type=str),
+    WithJsonSchema({"type": "string"}),
+]
+"""A time in whole seconds, None for none; on the wire a text, empty for none."""
 
 
 class PathMarker:

@@ -108,4 +108,4 @@ class RagGrpoJob(ApiModel):
 
     def manifest(self) -> dict[str, Any]:
         """Return what the user wrote, unset fields left out, as a dict for YAML or JSON."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})

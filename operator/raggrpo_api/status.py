@@ -1,11 +1,28 @@
-"""`status` of a job: conditions are the truth, `phase` is derived from them for people."""
+"""`status` of a job: conditions are the truth, `phase` is derived from them for people.
 
+The operator edits a status with `dataclasses.replace`. Nothing else is kept between two rounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.dataclasses import dataclass
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from .base import ApiModel
+from .base import DATACLASS_CONFIG, Time, api_dataclass
 from .preflight import Check, Facts
 from .progress import CheckpointRef, Metric
 
@@ -47,7 +64,7 @@ class ConditionType(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why an attempt ended: the closed set that users grep for (B6)."""
+    """Why an attempt ended: the closed set that users grep for."""
 
     CONFIG_ERROR = "ConfigError"
     DATA_ERROR = "DataError"
@@ -93,7 +110,8 @@ class Tier(StrEnum):
     NEW_CLUSTER = "NewCluster"
 
 
-class Condition(ApiModel):
+@api_dataclass
+class Condition:
     """A Kubernetes condition."""
 
     type: ConditionType
@@ -102,12 +120,13 @@ class Condition(ApiModel):
     reason: str
     """CamelCase, from a closed set."""
     message: Annotated[str, Field(max_length=1024)] = ""
-    last_transition_time: str = ""
+    last_transition_time: Time = None
     observed_generation: int = 0
 
 
-class ProgressStatus(ApiModel):
-    """Progress as kubectl shows it (field names as in Kubeflow's trainer status, B15)."""
+@api_dataclass
+class ProgressStatus:
+    """Progress as kubectl shows it (field names as in Kubeflow's trainer status)."""
 
     step: int = 0
     total_steps: int = 0
@@ -117,11 +136,12 @@ class ProgressStatus(ApiModel):
     estimated_remaining_seconds: int | None = None
     stage: str = ""
     seconds_per_step: float = 0.0
-    metrics: Annotated[list[Metric], Field(max_length=64)] = []
+    metrics: Annotated[list[Metric], Field(max_length=64)] = field(default_factory=list)
     last_updated_time: str = ""
 
 
-class AttemptRecord(ApiModel):
+@api_dataclass
+class AttemptRecord:
     """One finished or running attempt."""
 
     number: int
@@ -134,43 +154,46 @@ class AttemptRecord(ApiModel):
     to_step: int = 0
     lost_steps: int = 0
     """Steps done that the next attempt had to repeat."""
-    started: str = ""
+    started: Time = None
     seconds: int = 0
     mitigation: str = ""
     config_hash: str = ""
-    skipped_checkpoints: Annotated[list[str], Field(max_length=16)] = []
-    in_place: Annotated[list[str], Field(max_length=16)] = []
+    skipped_checkpoints: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
+    in_place: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
     """Recoveries that did not end the attempt, as `Cause: what happened`."""
 
 
-class RestartCounts(ApiModel):
+@api_dataclass
+class RestartCounts:
     """Failures, all of them and since the last new checkpoint."""
 
     total: int = 0
     since_progress: int = 0
-    by_cause: dict[str, int] = {}
+    by_cause: dict[str, int] = field(default_factory=dict)
     lost_steps: int = 0
     """Steps of all attempts that were done and had to be repeated."""
 
 
-class Baseline(ApiModel):
-    """The beginning of an attempt, which its later steps are compared with (A25, A26)."""
+@api_dataclass
+class Baseline:
+    """The beginning of an attempt, which its later steps are compared with."""
 
     step: int = 0
     """When it was taken; 0: not yet."""
     seconds: float = 0.0
     """Median step."""
-    seconds_by_stage: dict[str, float] = {}
+    seconds_by_stage: dict[str, float] = field(default_factory=dict)
     host_memory: int = 0
     """Bytes of the head pod."""
     rank_memory: int = 0
     """Bytes of the trainer pod that held most."""
 
 
-class RestartState(ApiModel):
-    """What `decide` must remember between two rounds."""
+@api_dataclass
+class RetryState:
+    """Why the running attempt is being stopped, and what delays the next one."""
 
-    next_retry_time: str = ""
+    next_retry_time: Time = None
     intent: Cause | None = None
     """Why the running attempt is being stopped; written before it is done."""
     warm_failures_in_a_row: int = 0
@@ -180,41 +203,126 @@ class RestartState(ApiModel):
     """Attempts in a row that ended without a new checkpoint, counted or not; sets the delay."""
     saved_step: int = 0
     """Highest checkpoint that attempts which have ended left; one beyond it is progress."""
-    mitigations: Annotated[list[str], Field(max_length=16)] = []
-    skipped_steps: Annotated[list[int], Field(max_length=64)] = []
+
+
+@api_dataclass
+class Remedies:
+    """What the next attempts do differently because of the failures so far."""
+
+    mitigations: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
+    skipped_steps: Annotated[list[int], Field(max_length=64)] = field(default_factory=list)
     """Steps whose prompts are left out: their loss was not finite twice."""
-    rejected_checkpoints: Annotated[list[str], Field(max_length=64)] = []
+    rejected_checkpoints: Annotated[list[str], Field(max_length=64)] = field(default_factory=list)
     """Folders that no attempt resumes from again."""
-    failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = {}
+    failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = field(default_factory=dict)
     """How often a pod or its node failed there; pods that somebody deleted do not count."""
+
+
+@api_dataclass
+class SpentTime:
+    """Where the job's time went."""
+
     active_seconds: int = 0
     """Of all ended attempts together."""
     down_seconds: int = 0
     """Between an attempt's end and the next one's begin, unless the job was held back."""
     kept_seconds: float = 0.0
     """Of the ended attempts' steps that were not lost."""
-    cluster_since: str = ""
+
+
+@api_dataclass
+class LaunchState:
+    """How far the next attempt has come before it runs."""
+
+    cluster_since: Time = None
     """When the newest attempt was recorded; bounds provisioning and submission."""
     tries: int = 0
     """How often its cluster or its submission was asked for: every time is written down first."""
-    waiting_since: str = ""
+    waiting_since: Time = None
     """When the preflight or the managed retrievers were last started."""
-    looked: str = ""
+
+
+@api_dataclass
+class WatchState:
+    """When the job was observed, and since when nothing has moved."""
+
+    looked: Time = None
     """Last look at the job while it was under way, to the half minute."""
-    watched_since: str = ""
+    watched_since: Time = None
     """Since when no look was missed; deadlines count from here at the earliest."""
-    unread_since: str = ""
+    unread_since: Time = None
     """First failed read of /progress since the last one that succeeded."""
     stage: str = ""
     step_seen: int = 0
-    still_since: str = ""
+    still_since: Time = None
     """Since when neither stage nor step has moved, as far as /progress was read."""
     reads_since_step: int = 0
     """Successful reads of /progress since the step last moved, counted to 2."""
+
+
+Group = RetryState | Remedies | SpentTime | LaunchState | WatchState
+
+
+@api_dataclass
+class RestartState:
+    """What `decide` must remember between two rounds."""
+
+    # In groups here; flat on the wire and in the CRD, as every release reads and writes it.
+    retry: RetryState = RetryState()
+    remedies: Remedies = Remedies()
+    spent: SpentTime = SpentTime()
+    launch: LaunchState = LaunchState()
+    watch: WatchState = WatchState()
     slowest_save_seconds: float = 0.0
     """Of all attempts; sizes the grace of the next cluster's pods."""
     baseline: Baseline = Baseline()
     """Of the running attempt."""
+
+    def having(self, group: Group) -> "RestartState":
+        """Return the state with this group in place of the one of its type."""
+        changed: dict[str, Any] = {
+            name: group for name, kind in _GROUPS.items() if isinstance(group, kind)
+        }
+        return replace(self, **changed)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _grouped(cls, wire: Any) -> Any:
+        if not isinstance(wire, dict):  # made in Python
+            return wire
+        grouped = {key: value for key, value in wire.items() if key not in _GROUP_OF}
+        for key in wire.keys() & _GROUP_OF.keys():
+            grouped.setdefault(_GROUP_OF[key], {})[key] = wire[key]
+        return grouped
+
+    @model_serializer(mode="wrap")
+    def _flat(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _ungrouped(serialize(self))
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        fields_of = {
+            name: handler.resolve_ref_schema(value)["properties"] if name in _GROUPS else value
+            for name, value in schema["properties"].items()
+        }
+        return schema | {"properties": _ungrouped(fields_of)}
+
+
+_GROUPS: dict[str, Any] = {
+    each.name: each.type for each in fields(RestartState) if each.type in get_args(Group)
+}
+_GROUP_OF = {to_camel(each.name): name for name in _GROUPS for each in fields(_GROUPS[name])}
+"""Name on the wire → the group that holds it."""
+
+
+def _ungrouped(grouped: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in grouped.items():
+        flat |= value if name in _GROUPS else {name: value}
+    return flat
 
 
 class PodRole(StrEnum):
@@ -227,7 +335,8 @@ class PodRole(StrEnum):
     PREFLIGHT = "preflight"
 
 
-class SizingTerm(ApiModel):
+@api_dataclass
+class SizingTerm:
     """One named part of a sized amount."""
 
     resource: str
@@ -237,7 +346,8 @@ class SizingTerm(ApiModel):
     reason: str
 
 
-class PodSizing(ApiModel):
+@api_dataclass
+class PodSizing:
     """Requests of one kind of pod; memory is the limit too."""
 
     role: PodRole
@@ -253,24 +363,26 @@ class PodSizing(ApiModel):
     """Bytes of Ray's object store, which lies in /dev/shm."""
 
 
-class Sizing(ApiModel):
-    """What was sized, with its terms (B5)."""
+@api_dataclass
+class Sizing:
+    """What was sized, with its terms."""
 
     gpus: int = 0
     cpu: str = ""
     memory: str = ""
     shm: str = ""
-    pods: Annotated[list[PodSizing], Field(max_length=16)] = []
+    pods: Annotated[list[PodSizing], Field(max_length=16)] = field(default_factory=list)
     """Requests of every kind of pod; the amounts above are those of a trainer pod."""
-    terms: Annotated[list[SizingTerm], Field(max_length=64)] = []
+    terms: Annotated[list[SizingTerm], Field(max_length=64)] = field(default_factory=list)
 
 
-class PreflightStatus(ApiModel):
+@api_dataclass
+class PreflightStatus:
     """Named checks and facts of the last preflight."""
 
     spec_hash: str = ""
     """Hash of the part of the spec that it judged; another one repeats it."""
-    checks: Annotated[list[Check], Field(max_length=32)] = []
+    checks: Annotated[list[Check], Field(max_length=32)] = field(default_factory=list)
     facts: Facts = Facts()
 
     @property
@@ -279,33 +391,52 @@ class PreflightStatus(ApiModel):
         return self.facts if self.facts.parameters else None
 
 
-class ClusterStatus(ApiModel):
+@api_dataclass
+class ClusterStatus:
     """The current Ray cluster."""
 
     name: str = ""
     number: int = 0
 
 
-class JobStatus(ApiModel):
+_STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+@dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG | {"extra": "ignore"})
+class Pinned:
+    """Decided once and kept; what an older operator wrote beyond it is ignored."""
+
+    image: str = ""
+    ray_version: str = ""
+    precision: str = ""
+    attention: str = ""
+
+    @model_serializer(mode="wrap")
+    def _known(self, serialize: SerializerFunctionWrapHandler) -> dict[str, str]:
+        return {name: value for name, value in serialize(self).items() if value}
+
+
+@api_dataclass
+class JobStatus:
     """Everything `decide` needs after a restart of the operator is here or can be observed."""
 
     observed_generation: int = 0
     phase: Phase = Phase.PENDING
     preset: str = ""
     """The job's, as kubectl's column shows it: the spec may leave it to the default."""
-    conditions: Annotated[list[Condition], Field(max_length=16)] = []
+    conditions: Annotated[list[Condition], Field(max_length=16)] = field(default_factory=list)
     progress: ProgressStatus = ProgressStatus()
     checkpoint: CheckpointRef | None = None
     best_step: int | None = None
     attempt: int = 0
     """Number of the newest attempt; written before it is submitted."""
     restarts: RestartCounts = RestartCounts()
-    attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = []
+    attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = field(default_factory=list)
     sizing: Sizing = Sizing()
     effective_training_time_ratio: str = ""
-    """Share of the time, but for suspension and queue, that went into kept steps: `0.93` (B26)."""
+    """Share of the time, but for suspension and queue, that went into kept steps: `0.93`."""
     preflight: PreflightStatus = PreflightStatus()
-    pinned: dict[str, str] = {}
+    pinned: Annotated[Pinned, WithJsonSchema(_STRINGS)] = Pinned()
     """Image, Ray version, schema digest, precision, attention: decided once, kept."""
     cluster: ClusterStatus = ClusterStatus()
     restart_state: RestartState = RestartState()
@@ -313,5 +444,25 @@ class JobStatus(ApiModel):
     resume_hash: str = ""
     retry: str = ""
     """Value of the annotation raggrpo.io/retry that was honoured last."""
-    start_time: str = ""
-    completion_time: str = ""
+    start_time: Time = None
+    completion_time: Time = None
+
+
+_STATUS = TypeAdapter(JobStatus)
+
+
+def status_from_json(raw: Any) -> JobStatus:
+    """Return the status that JSON carries; raises ValidationError."""
+    return _STATUS.validate_python(raw)
+
+
+def status_to_json(status: JobStatus, *, with_nulls: bool = True) -> dict[str, Any]:
+    """Return the status as JSON; a cluster takes none with nulls."""
+    found: dict[str, Any] = _STATUS.dump_python(status, mode="json", by_alias=True)
+    return found if with_nulls else _without_nulls(found)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value

@@ -3,15 +3,13 @@
 Rejects, naming the field, what a structural schema cannot express (oneOf, allOf, tuples, unions).
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 Schema = dict[str, Any]
-_ROWS = re.compile(r" \([ABC]\d+(, [ABC]\d+)*\)|(, [ABC]\d+)+(?=\))")
-"""Requirement codes, which mean nothing to the reader of a description."""
+
 
 DescribeDefault = Callable[[str, Any], str]
 """(place, default) → a sentence that states the default, or empty to say nothing."""
@@ -20,9 +18,9 @@ _REFUSED = ("oneOf", "allOf", "anyOf", "prefixItems", "not", "if")
 _DROPPED = ("title", "default", "discriminator", "examples", "propertyNames", "const")
 
 
-def structural(model: type[BaseModel], describe_default: DescribeDefault) -> Schema:
+def structural(model: type[Any], describe_default: DescribeDefault) -> Schema:
     """Return a model's structural schema: references inlined, no defaults, no closed objects."""
-    schema = model.model_json_schema(by_alias=True, mode="validation")
+    schema = TypeAdapter(model).json_schema(by_alias=True, mode="validation")
     return _Rewriter(schema.get("$defs", {}), describe_default).rewrite(schema, "")
 
 
@@ -80,7 +78,7 @@ class _Rewriter:
         return inner | beside, above
 
     def _with_description(self, result: Schema, schema: Schema, place: str) -> Schema:
-        words = _ROWS.sub("", " ".join(str(result.pop("description", "")).split()))
+        words = " ".join(str(result.pop("description", "")).split())
         default = self._describe(place, schema["default"]) if "default" in schema else ""
         if text := f"{words} {default}".strip():
             return {"description": text, **result}

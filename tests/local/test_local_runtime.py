@@ -12,11 +12,13 @@ from raggrpo_api.status import AttemptRecord, Cause, JobStatus
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
+    PodPlan,
     StartRetriever,
     StopRetrievers,
     SubmitAttempt,
 )
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime import warden
@@ -45,7 +47,19 @@ def a_runtime(
     folder = JobFolder(tmp_path / "job")
     folder.acquire()
     folder.release()
-    return LocalRuntime(folder, State(uid="u", status=status or JobStatus()), processes, **more)
+    state = State(uid="u", status=status or JobStatus())
+    return LocalRuntime(folder, state, processes, tmp_path / "logs", **more)
+
+
+def a_plan(job: RagGrpoJob) -> PodPlan:
+    spec = resolve(job).spec
+    return PodPlan(spec, "", size(spec))
+
+
+def start_kb(job: RagGrpoJob) -> StartRetriever:
+    [endpoint] = job.spec.retrieval.endpoints
+    assert endpoint.managed is not None
+    return StartRetriever(a_plan(job), endpoint.name, endpoint.managed)
 
 
 def with_retriever(corpus: Path) -> RagGrpoJob:
@@ -83,13 +97,13 @@ async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
     runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
     config = trainer_config(job, resolve(job), number=1)
 
-    await runtime.perform(job, StartRetriever("kb"))
-    await runtime.perform(job, StartRetriever("kb"))
+    await runtime.perform(job, start_kb(job))
+    await runtime.perform(job, start_kb(job))
     ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
     [endpoint] = runtime._retrievers.filled_in(config).retrieval.endpoints
     warden.sweep(f"{processes.mark}.retriever-kb")
     dead = await observed_retriever(runtime, job, lambda found: found.has_ended)
-    await runtime.perform(job, StartRetriever("kb"))
+    await runtime.perform(job, start_kb(job))
     await observed_retriever(runtime, job, lambda found: found.is_ready)
     [again] = runtime._retrievers.filled_in(config).retrieval.endpoints
     await runtime.perform(job, StopRetrievers())
@@ -108,7 +122,7 @@ async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1"}\n')
     runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
-    await runtime.perform(job, StartRetriever("kb"))
+    await runtime.perform(job, start_kb(job))
     found = await observed_retriever(runtime, job, lambda found: found.has_ended)
 
     assert found.cause is Cause.DATA_ERROR
@@ -204,9 +218,10 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
 async def test_creating_it_twice_starts_one_head(tmp_path: Path, processes: Processes) -> None:
     runtime, job = a_runtime(tmp_path, processes), a_job({"resources.device": "CPU"})
 
-    await runtime.perform(job, CreateCluster(1))
+    create = CreateCluster(a_plan(job), 1, ray_version="", grace_seconds=30)
+    await runtime.perform(job, create)
     first = runtime._head
-    await runtime.perform(job, CreateCluster(1))
+    await runtime.perform(job, create)
     second = runtime._head
     temp_dir = runtime._state.temp_dir
     existed = is_there(temp_dir)

@@ -1,6 +1,7 @@
 """A node under which a job fails again and again is left out; one failure is bad luck."""
 
 from raggrpo_api.status import Cause, JobStatus, Phase
+from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
 from support.fakes.fake_runtime import Attempt, FakeRuntime, Fault, Story, a_story
 
@@ -13,7 +14,11 @@ def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
 
 
 def avoided(story: Story) -> list[str]:
-    return avoided_nodes(story.status.restart_state, story.job.spec.recovery)
+    return list(avoided_nodes(story.status.restart_state.remedies, story.job.spec.recovery))
+
+
+def created(story: Story) -> list[CreateCluster]:
+    return [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
 
 
 async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
@@ -25,6 +30,7 @@ async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
 
     assert story.status.phase is Phase.SUCCEEDED
     assert avoided(story) == ["gpu-7"]
+    assert [action.avoided_nodes for action in created(story)] == [(), (), ("gpu-7",)]
     assert "avoided" not in story.attempts[0].message
     told = [c.message for status in story.runtime.statuses for c in status.conditions]
     assert any("node gpu-7 failed 2 times and is avoided from now on" in text for text in told)
@@ -35,7 +41,7 @@ async def test_failures_of_different_nodes_exclude_none() -> None:
 
     await story.until_quiet()
 
-    assert story.status.restart_state.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
+    assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
     assert avoided(story) == []
 
 
@@ -54,7 +60,7 @@ async def test_a_job_that_finds_no_other_node_is_told_what_it_avoids_and_how_to_
         "recovery.deadlines": {"provisioningSeconds": 60},
     }
     story = a_story({(1, 15): fails_on("gpu-7")}, changes)
-    await story.until(lambda status: bool(status.restart_state.failures_by_node))
+    await story.until(lambda status: bool(status.restart_state.remedies.failures_by_node))
     story.runtime.cluster_seconds = 1e6
 
     status: JobStatus = await story.until_quiet()

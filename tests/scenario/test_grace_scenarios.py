@@ -1,3 +1,4 @@
+from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from support.fakes.fake_runtime import a_story, head_is_lost
 
 
@@ -9,6 +10,15 @@ async def test_the_slowest_save_of_all_attempts_is_remembered() -> None:
     await story.until_quiet()
 
     assert story.status.restart_state.slowest_save_seconds == 4.3
+
+
+async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
+    story = a_story({(1, 33): head_is_lost}, save_seconds=20.0)
+
+    await story.until_quiet()
+
+    created = [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
+    assert [each.grace_seconds for each in created] == [30, 76]  # 3 x 20 s, the step, the margin
 
 
 async def test_a_save_as_slow_as_the_slowest_changes_nothing() -> None:

@@ -1,9 +1,11 @@
 """What an upgrade of the operator changes for a job that runs: nothing, or it says what."""
 
-from raggrpo_api.preflight import Facts, PreflightResult
+from dataclasses import replace
+
+from raggrpo_api.preflight import CheckId, Facts, PreflightResult
 from raggrpo_api.status import Cause, ConditionType, Phase
 from raggrpo_api.trainer_config import schema_digest
-from raggrpo_operator.core.lifecycle.actions import StartPreflight, SubmitAttempt
+from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartPreflight, SubmitAttempt
 from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import CRASH, Story, a_story
 
@@ -31,7 +33,10 @@ async def test_a_job_stays_with_the_image_that_it_began_with() -> None:
     await story.until_quiet()
 
     assert story.status.phase is Phase.SUCCEEDED
-    assert story.status.pinned["image"] == "trainer:1"
+    assert story.status.pinned.image == "trainer:1"
+    [created] = [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
+    assert created.plan.image == "trainer:1"
+    assert created.plan.sizing == story.status.sizing
 
 
 async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_on() -> None:
@@ -40,10 +45,8 @@ async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_
     )
     await story.until(lambda status: status.progress.step > 20)
     told = facts("an operator of long ago").facts
-    preflight = story.status.preflight.model_copy(update={"facts": told})
-    story.job = story.job.model_copy(
-        update={"status": story.status.model_copy(update={"preflight": preflight})}
-    )
+    status = replace(story.status, preflight=replace(story.status.preflight, facts=told))
+    story.job = story.job.model_copy(update={"status": status})
 
     await story.until(lambda status: status.attempts[0].cause is Cause.PROGRAM_ERROR)
     for _ in range(3):
@@ -58,5 +61,36 @@ async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_
     story.edit({"image": "trainer:2"})
     await story.until_quiet()
     assert story.status.phase is Phase.SUCCEEDED
-    assert story.status.pinned["image"] == "trainer:2"
+    assert story.status.pinned.image == "trainer:2"
     assert set(digests(story)) == {schema_digest()}
+
+
+async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
+    def with_ray(version: str) -> PreflightResult:
+        return PreflightResult(facts=KNOWN_TINY.model_copy(update={"ray_version": version}))
+
+    story = a_story(
+        {(1, 25): CRASH}, preflight_result=with_ray("2.60.0"), default_image="trainer:1"
+    )
+    await story.until(lambda status: status.progress.step > 20)
+    assert story.status.pinned.ray_version == "2.60.0"
+    [created] = [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
+    assert created.ray_version == "2.60.0"
+
+    story.runtime.preflight_result = with_ray("2.61.0")
+    story.edit({"image": "trainer:2"})
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    _, reason, message = story.condition(ConditionType.PREFLIGHT_PASSED)
+    assert reason == CheckId.RULES_ON_FACTS
+    assert "the image has Ray 2.61.0, this job began with 2.60.0" in message
+    assert (story.status.pinned.image, story.status.pinned.ray_version) == ("trainer:1", "2.60.0")
+    assert story.submitted == [1]
+
+    story.runtime.preflight_result = with_ray("2.60.0")
+    story.edit({"image": "trainer:3"})
+    story.retry("yes")
+    await story.until_quiet()
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.pinned.ray_version == "2.60.0"

@@ -4,6 +4,7 @@ import json
 from typing import Annotated
 
 import typer
+from pydantic_core import to_jsonable_python
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_cli.job_file import JobFile, Sets, given_job
@@ -30,7 +31,7 @@ def plan(
         answer = {
             "config": config.model_dump(mode="json", by_alias=True),
             "origins": dict(resolved.origins),
-            "sizing": sizing.model_dump(mode="json", by_alias=True),
+            "sizing": to_jsonable_python(sizing, by_alias=True),
             "problems": [v.line() for v in found],
         }
         typer.echo(json.dumps(answer, indent=1))

@@ -40,14 +40,15 @@ def run(
     from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
     from raggrpo_operator.reporting.progress_display import ProgressDisplay
 
-    job, _ = local_job(job_file, set_, endpoint, mount)
+    job, resolved = local_job(job_file, set_, endpoint, mount)
     folder = JobFolder((dir or default_folder(job.metadata.name)).absolute())
     try:
         folder.acquire()
         job, state = prepare(folder, job)
         before = state.status
         with ProgressDisplay(job.metadata.name) as display:
-            supervise(folder, job, state, display.show)
+            log_dir = Path(resolved.spec.monitoring.log_dir)
+            supervise(folder, job, state, log_dir, display.show)
     except OperatorError as error:
         refuse(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:

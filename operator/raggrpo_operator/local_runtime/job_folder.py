@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status import JobStatus, status_from_json, status_to_json
 from raggrpo_operator.errors import PermanentError, TransientError
 
 STATE = "state.json"
@@ -84,12 +84,12 @@ class JobFolder:
             return State(uid=uuid.uuid4().hex)
         try:
             raw = json.loads(path.read_text())
-            status = JobStatus.model_validate(raw.pop("status"))
+            status = status_from_json(raw.pop("status"))
             return State(status=status, **raw)
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise PermanentError(
                 f"{path} is damaged ({type(error).__name__}): remove it to begin a new job; the "
-                "checkpoints stay and training goes on from them",
+                "checkpoints stay and training goes on from them"
             ) from error
 
     def save(self, state: State) -> None:
@@ -98,7 +98,7 @@ class JobFolder:
             name: getattr(state, name)
             for name in ("uid", "generation", "retry", "spec", "mark", "temp_dir")
         }
-        raw["status"] = state.status.model_dump(mode="json", by_alias=True)
+        raw["status"] = status_to_json(state.status)
         write_whole(self.path / STATE, json.dumps(raw, indent=1))
 
     def save_job(self, job: RagGrpoJob) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +32,11 @@ class Retrievers:
         self._processes, self._logs = processes, logs
         self._running: dict[str, _Retriever] = {}
 
-    def start(self, name: str, endpoints: Iterable[RetrievalEndpoint]) -> None:
+    def start(self, name: str, managed: ManagedRetriever) -> None:
         """Start this endpoint's retriever unless it is running."""
         old = self._running.get(name)
         if old is not None and old.child.exit_code() is None:
             return
-        [managed] = [e.managed for e in endpoints if e.name == name and e.managed is not None]
         # Keep the port of a restarted one: a running trainer already knows it.
         port = old.port if old is not None else free_ports(1)[0]
         log_file = self._logs / f"retriever-{name}.log"

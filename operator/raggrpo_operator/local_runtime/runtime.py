@@ -29,7 +29,6 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
-from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.world import world
 from raggrpo_operator.errors import OperatorError, TransientError
 from raggrpo_operator.ray_jobs import submittable
@@ -58,10 +57,11 @@ class LocalRuntime:
         folder: JobFolder,
         state: State,
         processes: Processes,
+        log_dir: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._state, self._processes = folder, state, processes
-        self._clock = clock
+        self._log_dir, self._clock = log_dir, clock
         self._head: RayHead | None = None
         self._preflight: PreflightRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
@@ -99,15 +99,15 @@ class LocalRuntime:
         """Do one thing."""
         match action:
             case StartPreflight():
-                self._start_preflight(job, action)
+                self._start_preflight(action)
             case DeletePreflight():
                 self._delete_preflight()
-            case StartRetriever(name):
-                self._retrievers.start(name, job.spec.retrieval.endpoints)
+            case StartRetriever():
+                self._retrievers.start(action.name, action.managed)
             case StopRetrievers():
                 self._retrievers.stop()
-            case CreateCluster(number):
-                self._create_cluster(job, number)
+            case CreateCluster():
+                self._create_cluster(action)
             case DeleteCluster():
                 await self._delete_cluster()
             case SubmitAttempt(config):
@@ -124,7 +124,7 @@ class LocalRuntime:
         self._state.status = status
         self._folder.save(self._state)
         if self._state.temp_dir:
-            keep_driver_log(job, status, Path(self._state.temp_dir))
+            keep_driver_log(job, status, Path(self._state.temp_dir), self._log_dir)
 
     async def close(self) -> None:
         """End everything that was started."""
@@ -155,22 +155,22 @@ class LocalRuntime:
             return ""
         return f"the head's Jobs API has not answered for {lasted:.0f} s"
 
-    def _create_cluster(self, job: RagGrpoJob, number: int) -> None:
+    def _create_cluster(self, action: CreateCluster) -> None:
         if self._head is not None:
             return
-        spec = resolve(job).spec
+        spec = action.plan.spec
         self._remove_temp_dir()
         temp_dir = make_temp_dir()
         self._state.temp_dir = str(temp_dir)
         self._folder.save(self._state)
         self._silent_looks = 0
         self._head = start_ray_head(
-            number,
+            action.number,
             self._processes,
             world=world(spec),
             object_store_bytes=object_store_bytes(spec),
             env=trainer_env(spec, os.environ),
-            log_file=self._folder.logs / f"ray-c{number}.log",
+            log_file=self._folder.logs / f"ray-c{action.number}.log",
             temp_dir=temp_dir,
         )
 
@@ -195,7 +195,7 @@ class LocalRuntime:
         }
         await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
 
-    def _start_preflight(self, job: RagGrpoJob, action: StartPreflight) -> None:
+    def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()
         self._preflight = PreflightRun(
             self._processes,
@@ -203,7 +203,7 @@ class LocalRuntime:
             action.spec_hash,
             output=self._folder.path / "preflight.json",
             log_file=self._folder.logs / "preflight.log",
-            env=trainer_env(job.spec, os.environ),
+            env=trainer_env(action.plan.spec, os.environ),
         )
 
     def _delete_preflight(self) -> None:
@@ -224,13 +224,12 @@ class LocalRuntime:
         return self._head
 
 
-def keep_driver_log(job: RagGrpoJob, status: JobStatus, temp_dir: Path) -> None:
+def keep_driver_log(job: RagGrpoJob, status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
     """Copy the log of the newest attempt beside its other records, once it has ended."""
     if not status.attempts or status.attempts[0].cause is None:
         return
     number = status.attempts[0].number
     source = driver_log(temp_dir, _submission(job, number))
-    log_dir = Path(resolve(job).spec.monitoring.log_dir)
     target = _attempt_folder(log_dir, number) / names.DRIVER_LOG
     if not source.exists() or _same_size(source, target):
         return

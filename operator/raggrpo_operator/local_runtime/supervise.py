@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
@@ -57,7 +58,9 @@ def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
     return job.model_copy(update={"metadata": metadata, "status": state.status}), state
 
 
-def supervise(folder: JobFolder, job: RagGrpoJob, state: State, observer: Observer) -> JobStatus:
+def supervise(
+    folder: JobFolder, job: RagGrpoJob, state: State, log_dir: Path, observer: Observer
+) -> JobStatus:
     """Run the job until it ends or is interrupted; nothing it started survives.
 
     The first SIGINT, SIGTERM or SIGHUP saves and suspends; the second ends at once.
@@ -66,23 +69,19 @@ def supervise(folder: JobFolder, job: RagGrpoJob, state: State, observer: Observ
     state.mark = processes.mark
     folder.save_job(job)
     folder.save(state)
+    runtime = LocalRuntime(folder, state, processes, log_dir)
     try:
-        return asyncio.run(_Supervision(folder, job, state, processes, observer).run())
+        return asyncio.run(_Supervision(job, state, runtime, observer).run())
     finally:
         processes.end_all()
 
 
 class _Supervision:
     def __init__(
-        self,
-        folder: JobFolder,
-        job: RagGrpoJob,
-        state: State,
-        processes: Processes,
-        observer: Observer,
+        self, job: RagGrpoJob, state: State, runtime: LocalRuntime, observer: Observer
     ) -> None:
         self._job, self._state, self._observer = job, state, observer
-        self._runtime = LocalRuntime(folder, state, processes)
+        self._runtime = runtime
         self._wake = asyncio.Event()
         self._signals = 0
 

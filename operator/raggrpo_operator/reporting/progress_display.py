@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from raggrpo_api.base import format_time
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase, Tier
-from raggrpo_operator.core.state.conditions import parse_timestamp
 
 PLAIN_SECONDS = 5.0
 """Minimum time between two progress lines when there is no terminal."""
@@ -34,10 +34,7 @@ class ProgressDisplay:
     """Context manager; `show` is called with every new status."""
 
     def __init__(
-        self,
-        name: str,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, name: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._name, self._clock = name, clock
         self._console = console or Console(highlight=False)
@@ -138,9 +135,9 @@ def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):
         yield from _attempt_lines(known.get(record.number), record)
-    retry = new.restart_state.next_retry_time
-    if retry and retry != old.restart_state.next_retry_time:
-        yield f"Next attempt at {retry}"
+    retry = new.restart_state.retry.next_retry_time
+    if retry and retry != old.restart_state.retry.next_retry_time:
+        yield f"Next attempt at {format_time(retry)}"
 
 
 def _attempt_lines(old: AttemptRecord | None, new: AttemptRecord) -> Iterator[str]:
@@ -163,9 +160,9 @@ def _attempt_lines(old: AttemptRecord | None, new: AttemptRecord) -> Iterator[st
 
 
 def _elapsed(attempt: AttemptRecord, now: datetime) -> float:
-    if attempt.cause is not None:
+    if attempt.cause is not None or attempt.started is None:
         return attempt.seconds
-    return (now - parse_timestamp(attempt.started)).total_seconds()
+    return (now - attempt.started).total_seconds()
 
 
 def duration(seconds: float) -> str:

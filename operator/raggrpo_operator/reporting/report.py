@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from raggrpo_api.base import format_time
 from raggrpo_api.history import Record, read_events, read_history
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase
 from raggrpo_operator.core.spec.quantity import readable
@@ -85,7 +86,7 @@ def _head(name: str, status: JobStatus, found: Figures) -> str:
         f'<div class="tile"><span class="soft">{escape(title)}</span><b>{escape(text)}</b></div>'
         for title, text in tiles.items()
     )
-    times = " – ".join(time for time in (status.start_time, status.completion_time) if time)
+    times = " – ".join(map(format_time, filter(None, (status.start_time, status.completion_time))))
     return (
         f"<h1>{escape(name)}</h1><p>"
         f'<span class="{css.get(status.phase, "")}">{escape(status.phase)}</span>'

@@ -5,6 +5,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from raggrpo_api.history import Record, read_events, read_history
 from raggrpo_api.status import JobStatus
 from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_whole
@@ -23,7 +25,7 @@ def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
         "step": status.progress.step,
         "totalSteps": status.progress.total_steps,
         "restarts": status.restarts.total,
-        "attempts": [a.model_dump(mode="json", by_alias=True) for a in status.attempts],
+        "attempts": to_jsonable_python(status.attempts, by_alias=True),
         "rewardFirst": fmean(rewards[:WINDOW]) if rewards else None,
         "rewardLast": fmean(rewards[-WINDOW:]) if rewards else None,
         "exactMatchBefore": _measured(validations, "before", "exact_match"),

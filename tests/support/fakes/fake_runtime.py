@@ -145,16 +145,16 @@ class FakeRuntime:
         self.performed.append(action)
         self.rounds_with_actions.add(self.rounds)
         match action:
-            case StartPreflight(_, spec_hash):
+            case StartPreflight(spec_hash=spec_hash):
                 fate = self.preflights.pop(0) if self.preflights else ""
                 self._preflight = (spec_hash, self.now, fate)
             case DeletePreflight():
                 self._preflight = None
-            case StartRetriever(name):
+            case StartRetriever(name=name):
                 self.retrievers[name] = RetrieverObserved(name, is_ready=True)
             case StopRetrievers():
                 self.retrievers.clear()
-            case CreateCluster(number):
+            case CreateCluster(number=number):
                 if self._cluster is None:
                     self._cluster, self._lost = (number, self.now), None
                 assert self._cluster[0] == number, "a second cluster beside the first"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.progress import Progress
-from raggrpo_api.status import Cause, ConditionType, JobStatus
+from raggrpo_api.status import Cause, ConditionType, JobStatus, status_to_json
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,
@@ -209,7 +209,7 @@ class HostileRuntime(FakeRuntime):
             silent = silent + 1 if self.writes == written else 0
             if silent == 2:
                 return
-        one, two = (status.model_dump() for status in self.statuses[-2:])
+        one, two = (status_to_json(status) for status in self.statuses[-2:])
         changes = [(key, one[key], two[key]) for key in one if one[key] != two[key]]
         raise AssertionError(f"keeps writing {changes}")
 

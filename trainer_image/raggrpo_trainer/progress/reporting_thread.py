@@ -42,11 +42,7 @@ class ReportingThread(threading.Thread):
     """Takes records from the queue, writes what is due and publishes progress."""
 
     def __init__(
-        self,
-        config: TrainerConfig,
-        epoch: int,
-        publish: Publish,
-        progress: Callable[[], Progress],
+        self, config: TrainerConfig, epoch: int, publish: Publish, progress: Callable[[], Progress]
     ) -> None:
         super().__init__(name="reporting", daemon=True)
         self._config, self._publish, self._progress = config, publish, progress

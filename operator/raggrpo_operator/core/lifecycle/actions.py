@@ -1,14 +1,31 @@
-"""Actions: what `decide` asks a runtime to do. Every one of them is safe to perform twice."""
+"""Actions: what `decide` asks a runtime to do. Every one of them is safe to perform twice.
+
+They carry all that was decided, so a runtime neither resolves nor sizes anything.
+"""
 
 from dataclasses import dataclass
 
+from raggrpo_api.job import JobSpec
+from raggrpo_api.spec.retrieval import ManagedRetriever
+from raggrpo_api.status import Sizing
 from raggrpo_api.trainer_config import TrainerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """What all pods of a job are made from; on one machine, its processes."""
+
+    spec: JobSpec
+    """Resolved."""
+    image: str
+    sizing: Sizing
 
 
 @dataclass(frozen=True, slots=True)
 class StartPreflight:
     """Run the checks in a process or pod without a GPU."""
 
+    plan: PodPlan
     config: TrainerConfig
     spec_hash: str
 
@@ -20,9 +37,11 @@ class DeletePreflight:
 
 @dataclass(frozen=True, slots=True)
 class StartRetriever:
-    """Start the managed retriever of this name."""
+    """Start the managed retriever of the endpoint with this name."""
 
+    plan: PodPlan
     name: str
+    managed: ManagedRetriever
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +53,13 @@ class StopRetrievers:
 class CreateCluster:
     """Create the number-th Ray cluster of the job."""
 
+    plan: PodPlan
     number: int
+    ray_version: str
+    """Empty where no preflight has read it."""
+    grace_seconds: int
+    """How long a driver has to save after SIGTERM."""
+    avoided_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,33 +4,32 @@ An attempt takes two rounds: the first writes its number to status, the second s
 a crash between any two rounds loses nothing and starts nothing twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.names import ANNOTATION_RETRY, cluster_name
-from raggrpo_api.status import AttemptRecord, Baseline, Cause, ConditionType, RestartState, Tier
+from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.status import Cause, ConditionType, JobStatus, RestartState
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.core.spec.violation import Severity, Violation
-from raggrpo_operator.core.state.conditions import is_true, parse_timestamp, timestamp
+from raggrpo_operator.core.spec.violation import Violation, errors
+from raggrpo_operator.core.state.conditions import is_true
 
-from . import following, readiness, recovery
-from .actions import CreateCluster, DeleteCluster, DeletePreflight, StopRetrievers, SubmitAttempt
-from .bad_nodes import avoided_nodes
+from . import following, launch, readiness, recovery
+from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
-from .queueing import note_queue, tier_on_same_cluster, wait_in_queue
-from .round import PODS_WAITING, RELEASE_SECONDS, Decision, Round
+from .queueing import note_queue
+from .round import RELEASE_SECONDS, Decision, Round
 
 LOST_OTHERS = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
 )
 """Exit codes that infrastructure can be behind: its evidence wins when it comes in time."""
 PROOF_SECONDS = 60.0
-"""How long a driver's exit code 0 may wait for its last progress to be read (B9)."""
+"""How long a driver's exit code 0 may wait for its last progress to be read."""
 
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
@@ -38,21 +37,23 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if job.metadata.deletion_timestamp:  # what it owns goes with it
         return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
-    seen = {"observed_generation": job.metadata.generation, "preset": str(job.spec.preset)}
-    status = job.status.model_copy(update=seen)
-    if not status.start_time:
-        status = status.model_copy(update={"start_time": timestamp(now)})
+    status = replace(
+        job.status,
+        observed_generation=job.metadata.generation,
+        preset=str(job.spec.preset),
+        start_time=job.status.start_time or now,
+    )
     this = Round(job, observed, now, status, resolved)
 
-    if found := _errors(violations(job, resolved, None)):  # 1. a bad spec begins nothing
+    if found := errors(violations(job, resolved, None)):  # 1. a bad spec begins nothing
         return _invalid(this, found)
     this.condition(ConditionType.ACCEPTED, True, "Valid")
     if _has_ended(this):  # 2. nothing happens after the end, unless the user reopens it
         return _clean_up(this)
     is_queued = note_queue(this)
-    if (record := _running(this)) is not None:  # 3. an attempt is under way
-        return _attend(this, record)
-    if job.spec.suspend:  # 4. nothing runs: waiting is all there is to do
+    if _is_running(this.status):  # 3. an attempt is under way
+        return _attend(this)
+    if this.spec.suspend:  # 4. nothing runs: waiting is all there is to do
         return _suspended(this)
     if not is_queued:
         this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
@@ -61,26 +62,26 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
         return decision
     if (decision := readiness.retrievers(this)) is not None:  # 6. managed retrievers
         return decision
-    return _next_attempt(this)  # 7. begin
+    return launch.next_attempt(this)  # 7. begin
 
 
-def _errors(found: Sequence[Violation]) -> list[Violation]:
-    return [v for v in found if v.severity is Severity.ERROR]
-
-
-def _invalid(this: Round, found: list[Violation]) -> Decision:
+def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
     lines = "\n".join(v.line() for v in found)
     this.condition(ConditionType.ACCEPTED, False, str(found[0].reason), lines)
-    record = _running(this)
-    if record is not None and record.started:  # it runs by the configuration it was given
-        return _attend(this, record)
-    if record is not None:
+    if _is_running(this.status):
+        if this.record.started is not None:  # it runs by the configuration it was given
+            return _attend(this)
         message = "the spec became invalid before it was submitted"
-        return recovery.settle(this, record, Cause.SUSPENDED, message)
+        return recovery.settle(this, Cause.SUSPENDED, message)
     this.condition(ConditionType.PROGRESSING, False, "Invalid")
     this.condition(ConditionType.CLUSTER_READY, False, "Invalid")
-    _release(this)
+    this.actions.extend(_releases(this.observed))
     return this.end(requeue_after=None)
+
+
+def _is_running(status: JobStatus) -> bool:
+    """Tell whether the newest attempt has not ended."""
+    return bool(status.attempts) and status.attempts[0].cause is None
 
 
 def _has_ended(this: Round) -> bool:
@@ -91,101 +92,97 @@ def _has_ended(this: Round) -> bool:
     if not complete and not failed:
         return False
     retry = this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
-    mended = (
-        failed
-        and status.attempt == 0
-        and status.preflight.spec_hash != readiness.spec_hash(this.job)
-    )
     reopened = (
-        (complete and this.total_steps > status.progress.total_steps)
+        (complete and this.spec.training.total_steps > status.progress.total_steps)
         or (failed and retry != status.retry)
-        or mended
+        or (failed and status.attempt == 0 and _is_mended(this.job, status))
     )
     if not reopened:
         return True
     this.condition(ConditionType.COMPLETE, False, "Reopened")
     this.condition(ConditionType.FAILED, False, "Reopened")
+    preflight = status.preflight
     if failed:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
-        this.update(preflight=status.preflight.model_copy(update={"spec_hash": ""}))
-    restarts = status.restarts.model_copy(update={"since_progress": 0})
-    state = status.restart_state
-    kept = RestartState(
-        mitigations=state.mitigations,
-        slowest_save_seconds=state.slowest_save_seconds,
-        skipped_steps=state.skipped_steps,
-        rejected_checkpoints=state.rejected_checkpoints,
+        preflight = replace(preflight, spec_hash="")
+    this.status = replace(
+        this.status,
+        preflight=preflight,
+        restarts=replace(status.restarts, since_progress=0),
+        restart_state=RestartState(
+            remedies=replace(this.state.remedies, failures_by_node={}),
+            slowest_save_seconds=this.state.slowest_save_seconds,
+        ),
+        retry=retry,
+        completion_time=None,
     )
-    this.update(restarts=restarts, restart_state=kept, retry=retry, completion_time="")
     return False
 
 
+def _is_mended(job: RagGrpoJob, status: JobStatus) -> bool:
+    """Tell whether the spec is another one than preflight judged."""
+    return status.preflight.spec_hash != readiness.spec_hash(job)
+
+
 def _clean_up(this: Round) -> Decision:
-    """Free everything after the end and stay quiet."""
-    _release(this)
-    return this.end(requeue_after=None if not this.actions else RELEASE_SECONDS)
+    """Release everything, then stay quiet."""
+    this.actions.extend(_releases(this.observed))
+    return this.end(requeue_after=RELEASE_SECONDS if this.actions else None)
 
 
-def _release(this: Round) -> None:
-    if this.observed.cluster is not None:
-        this.actions.append(DeleteCluster(this.observed.cluster.number))
-    if this.observed.retrievers:
-        this.actions.append(StopRetrievers())
-    if this.observed.preflight is not None:
-        this.actions.append(DeletePreflight())
+def _releases(observed: Observed) -> Iterator[Action]:
+    if observed.cluster is not None:
+        yield DeleteCluster(observed.cluster.number)
+    if observed.retrievers:
+        yield StopRetrievers()
+    if observed.preflight is not None:
+        yield DeletePreflight()
 
 
-def _running(this: Round) -> AttemptRecord | None:
-    """Return the record of the attempt that has not ended."""
-    records = this.status.attempts
-    return records[0] if records and records[0].cause is None else None
+def _suspended(this: Round) -> Decision:
+    this.condition(ConditionType.SUSPENDED, True, "Suspended", "spec.suspend is true")
+    this.condition(ConditionType.PROGRESSING, False, "Suspended")
+    this.condition(ConditionType.CLUSTER_READY, False, "Suspended")
+    return _clean_up(this)
 
 
-def _attend(this: Round, record: AttemptRecord) -> Decision:
-    """Submit the recorded attempt, follow it, or settle its end."""
-    observed, state = this.observed, this.status.restart_state
-    cluster = observed.cluster
+def _attend(this: Round) -> Decision:
+    """Start the recorded attempt, follow it, or settle its end."""
+    observed, record, intent = this.observed, this.record, this.state.retry.intent
+    cluster, attempt, progress = observed.cluster, observed.attempt, observed.progress
     this.look()
     if cluster is not None and cluster.number < record.cluster:  # it shows up late: gone first
         this.actions.append(DeleteCluster(cluster.number))
         return this.end(RELEASE_SECONDS)
     readiness.keep_retrievers(this)
-    if cluster is not None and cluster.number == record.cluster and not cluster.is_lost:
-        if not record.started and not cluster.is_ready:
-            return _await_cluster(this, record)
-        seen = observed.attempt is not None and observed.attempt.number == record.number
-        if not record.started and not seen:
-            if this.job.spec.suspend:
-                return recovery.settle(
-                    this, record, Cause.SUSPENDED, "suspended before it was submitted"
-                )
-            return _submit(this, record)
-    elif cluster is None and not record.started and state.intent is None:
-        if this.job.spec.suspend:
-            return recovery.settle(this, record, Cause.SUSPENDED, "suspended before it began")
-        this.begin(CreateCluster(record.cluster))
-        return this.end(requeue_after=1.0)
-    progress = following.own_progress(this, record)
-    attempt = observed.attempt
-    if attempt is not None and attempt.number != record.number:
-        attempt = None
+    # What is known of another attempt says nothing about this one.
+    own = cluster if cluster is not None and cluster.number == record.cluster else None
+    attempt = attempt if attempt is not None and attempt.number == record.number else None
+    progress = progress if progress is not None and progress.attempt == record.number else None
+    if record.started is None:
+        if cluster is None and intent is None:
+            return launch.start_cluster(this)
+        if own is not None and not own.is_lost and not own.is_ready:
+            return launch.await_cluster(this, own)
+        if own is not None and not own.is_lost and attempt is None:
+            return launch.submit(this)
     if progress is None and _awaits_proof(this, attempt):
         return this.end(requeue_after=0.5)
     if _awaits_evidence(this, attempt):
         return this.end(requeue_after=0.5)
     ended = classify(
         attempt,
-        cluster if cluster is not None and cluster.number == record.cluster else None,
+        own,
         progress,
-        was_seen=bool(record.started) and observed.dashboard_reachable,
-        intent=state.intent,
-        total_steps=this.total_steps,
+        was_seen=record.started is not None and observed.dashboard_reachable,
+        intent=intent,
+        total_steps=this.spec.training.total_steps,
     )
-    record = following.note_progress(this, record, progress)
-    if ended is not None:
-        message = following.why_stopped(this, ended.cause) or ended.message
-        return recovery.settle(this, record, ended.cause, message)
-    return following.follow(this, record, progress)
+    following.note_progress(this, attempt, progress)
+    if ended is None:
+        return following.follow(this, progress)
+    message = following.why_stopped(this.status, ended.cause) or ended.message
+    return recovery.settle(this, ended.cause, message)
 
 
 def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
@@ -197,131 +194,13 @@ def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
 
 
 def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Tell whether a driver that lost others has to wait for what their pods tell about it."""
+    """Tell whether a driver that lost others has to wait for evidence from their pods."""
     limit, cluster = this.observed.evidence_seconds, this.observed.cluster
     if not limit or attempt is None or attempt.exit_code not in LOST_OTHERS:
         return False
     if cluster is None or cluster.is_lost or cluster.is_queued or cluster.cause is not None:
         return False
-    if this.status.restart_state.intent is not None:
+    if this.state.retry.intent is not None:
         return False
     this.condition(ConditionType.PROGRESSING, False, "AwaitingEvidence")
     return this.seconds_in(ConditionType.PROGRESSING) < limit
-
-
-def _submit(this: Round, record: AttemptRecord) -> Decision:
-    if limit := _provisioning_overdue(this):
-        message = f"the head accepted no submission for {limit} s"
-        return recovery.settle(this, record, Cause.HEAD_LOST, message)
-    config = this.attempt_config()
-    this.condition(ConditionType.CLUSTER_READY, True, "Ready")
-    this.update(config_hash=config.attempt.config_hash, resume_hash=config.attempt.resume_hash)
-    this.begin(SubmitAttempt(config, record.cluster))
-    return this.end(requeue_after=0.5)
-
-
-def _await_cluster(this: Round, record: AttemptRecord) -> Decision:
-    """Wait for the cluster's pods or processes, within the provisioning deadline."""
-    cluster = this.observed.cluster
-    waiting_for = cluster.message if cluster is not None else ""
-    reason = PODS_WAITING if waiting_for else "Provisioning"
-    this.condition(ConditionType.CLUSTER_READY, False, reason, waiting_for)
-    if this.job.spec.suspend:
-        return recovery.settle(this, record, Cause.SUSPENDED, "suspended while provisioning")
-    if cluster is not None and cluster.is_queued:
-        return wait_in_queue(this)
-    if cluster is not None and cluster.cause is not None:
-        return recovery.settle(this, record, cluster.cause, cluster.message)
-    if limit := _provisioning_overdue(this):
-        why = waiting_for or "its pods are not ready"
-        message = f"the cluster was not ready after {limit} s: {why}{_avoiding(this)}"
-        return recovery.settle(this, record, Cause.UNSCHEDULABLE, message)
-    return this.end(requeue_after=0.5)
-
-
-def _avoiding(this: Round) -> str:
-    """Return which nodes the pods may not go to, and how to allow them again."""
-    nodes = avoided_nodes(this.status.restart_state, this.resolved.spec.recovery)
-    if not nodes:
-        return ""
-    failed = f"{', '.join(nodes)} failed before"
-    return f"; {failed}: set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
-
-
-def _provisioning_overdue(this: Round) -> int:
-    """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
-    since = this.status.restart_state.cluster_since
-    limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
-    return limit if this.elapsed(since) > limit else 0
-
-
-def _suspended(this: Round) -> Decision:
-    _release(this)
-    this.condition(ConditionType.SUSPENDED, True, "Suspended", "spec.suspend is true")
-    this.condition(ConditionType.PROGRESSING, False, "Suspended")
-    this.condition(ConditionType.CLUSTER_READY, False, "Suspended")
-    return this.end(requeue_after=None if not this.actions else RELEASE_SECONDS)
-
-
-def _wait(this: Round) -> float:
-    """Return the seconds until the next attempt; a clock set back does not prolong them."""
-    due = this.status.restart_state.next_retry_time
-    if not due:
-        return 0.0
-    wait = (parse_timestamp(due) - this.now).total_seconds()
-    return wait if wait <= recovery.longest_delay(this.resolved.spec.recovery) else 0.0
-
-
-def _next_attempt(this: Round) -> Decision:
-    """Record the next attempt; it is submitted in the next round."""
-    state, status = this.status.restart_state, this.status
-    cluster = this.observed.cluster
-    keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
-    keep = keep and not recovery.needs_new_cluster(status)
-    if cluster is not None and not keep:  # before any delay: nobody needs what it holds
-        if not cluster.may_save:
-            this.actions.append(DeleteCluster(cluster.number))
-        return this.end(requeue_after=0.5)
-    wait = _wait(this)
-    if wait > 0:
-        return this.end(wait + 0.1)
-    if why := this.upgrade_required():
-        this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
-        return this.end()
-    number = status.cluster.number + (0 if keep else 1)
-    record = AttemptRecord(
-        number=status.attempt + 1,
-        tier=tier_on_same_cluster(this)
-        if keep
-        else Tier.NEW_CLUSTER
-        if status.attempts
-        else Tier.FIRST,
-        cluster=number,
-        mitigation=",".join(state.mitigations),
-    )
-    this.update(
-        attempt=record.number,
-        attempts=[record, *status.attempts][:10],
-        cluster=status.cluster.model_copy(
-            update={"name": cluster_name(this.job.metadata.name, number), "number": number}
-        ),
-        sizing=size(this.resolved.spec, status.preflight.facts),
-        progress=status.progress.model_copy(update={"stage": ""}),
-    )
-    this.update_restart_state(
-        intent=None,
-        next_retry_time="",
-        cluster_since=timestamp(this.now),
-        warm_failures_in_a_row=state.warm_failures_in_a_row if keep else 0,
-        tries=0,
-        unread_since="",
-        stage="",
-        still_since="",
-        reads_since_step=0,
-        baseline=Baseline(),
-    )
-    config = this.attempt_config()
-    record = record.model_copy(update={"config_hash": config.attempt.config_hash})
-    this.update(attempts=[record, *this.status.attempts[1:]])
-    this.condition(ConditionType.PROGRESSING, True, "Starting", f"attempt {record.number}")
-    return this.end(requeue_after=0.0)

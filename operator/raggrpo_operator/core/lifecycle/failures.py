@@ -111,7 +111,7 @@ def classify(
     """Return why the attempt ended, None while it may still run.
 
     Infrastructure wins over exit codes: a driver on a dying head can end with any code. `progress`
-    must belong to this attempt. `was_seen` tells that the Jobs API knew the attempt before;
+    must belong to this attempt. `was_seen` says whether the Jobs API knew the attempt before;
     `intent` is the cause recorded before we asked it to stop.
     """
     if cluster is None or cluster.is_lost:
@@ -143,7 +143,7 @@ def classify(
 
 
 def _verified_success(progress: Progress | None, total_steps: int) -> Ended:
-    """Return success only when the target was reached (B9): the one the attempt was given.
+    """Return success only when the target was reached: the one the attempt was given.
 
     The job's own may have been raised since, which is no failure of the attempt.
     """

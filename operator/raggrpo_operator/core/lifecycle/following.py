@@ -1,201 +1,192 @@
-"""Following a running attempt: its progress into status, resume verified, hangs found."""
+"""Following a running attempt: its progress into status, its resume verified, hangs found."""
 
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 
-from raggrpo_api.progress import CheckpointRef, Progress, Stage
-from raggrpo_api.status import AttemptRecord, Cause, ConditionType, ProgressStatus
+from raggrpo_api.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
+from raggrpo_api.status import Cause, ConditionType, JobStatus, Pinned, ProgressStatus
 from raggrpo_operator.core.sizing.grace import grace_seconds
-from raggrpo_operator.core.state.conditions import (
-    STARTING,
-    get_condition,
-    is_true,
-    parse_timestamp,
-    timestamp,
-)
+from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_down
 
 from .actions import DeleteCluster, DumpStacks, StopAttempt
+from .observed import AttemptObserved
 from .round import Decision, Round
 from .trends import degradation, note_trends
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
 STOP_SECONDS = 60.0
-"""How much longer than its grace a driver may take to end after it was told to."""
+"""How much longer than its grace a driver may take to end after it was asked to."""
 
 
-def own_progress(this: Round, record: AttemptRecord) -> Progress | None:
-    """Return the progress if it is about this attempt; an older attempt's says nothing."""
-    progress = this.observed.progress
-    return progress if progress is not None and progress.attempt == record.number else None
-
-
-def note_progress(this: Round, record: AttemptRecord, progress: Progress | None) -> AttemptRecord:
-    """Bring status and the attempt's record up to date with what was read."""
-    attempt = this.observed.attempt
-    changes: dict[str, object] = {}
-    if not record.started and attempt is not None and attempt.number == record.number:
-        changes["started"] = timestamp(this.now)
-        down = this.status.restart_state.down_seconds + seconds_down(this.status, this.now)
-        this.update_restart_state(down_seconds=down)
-    if progress is not None:
-        changes["to_step"] = progress.step
-        changes["skipped_checkpoints"] = [
-            f"{s.path}: {s.reason}" for s in progress.skipped_checkpoints
-        ][:16]
-        changes["in_place"] = progress.in_place
-        if progress.started_from_step is not None:
-            changes["from_step"] = progress.started_from_step
-            if record.from_step is None:
-                _correct_loss(this, progress.started_from_step)
-    if changes:
-        record = record.model_copy(update=changes)
-        this.update(attempts=[record, *this.status.attempts[1:]])
-    if progress is not None:
-        if progress.save_seconds > this.status.restart_state.slowest_save_seconds:
-            this.update_restart_state(slowest_save_seconds=round(progress.save_seconds, 1))
-        _verify_resume(this, progress)
-        has_moved = progress.step != this.status.progress.step
-        this.update(progress=_progress_status(this, progress))
-        if has_moved:
-            this.update(effective_training_time_ratio=effective_ratio(this.status, this.now))
-        if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
-            # Before that it would be the attempt's own word about what it has to be measured by.
-            this.update(checkpoint=progress.checkpoint, best_step=progress.best_step)
-            _tell_checkpoint(this, progress.checkpoint, progress.backup_failure)
-        if progress.pinned:
-            this.update(pinned={**progress.pinned, **this.status.pinned})
-    return record
-
-
-def _correct_loss(this: Round, resumed_at: int) -> None:
-    """Count what the attempt before lost anew, now that it is seen what has to be repeated.
-
-    A driver may have saved after its progress was last read, or its newest checkpoint is damaged.
-    """
-    if len(this.status.attempts) < 2:
+def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progress | None) -> None:
+    """Bring the status and the attempt's record up to date with what was read about it."""
+    if this.record.started is None and attempt is not None:
+        this.record = replace(this.record, started=this.now)
+        spent, down = this.state.spent, seconds_down(this.status, this.now)
+        this.remember(replace(spent, down_seconds=spent.down_seconds + down))
+    if progress is None:
         return
-    record, before, *older = this.status.attempts
-    lost = max(0, before.to_step - resumed_at)
-    total = this.status.restarts.lost_steps + lost - before.lost_steps
-    corrected = before.model_copy(update={"lost_steps": lost})
-    this.update(
-        attempts=[record, corrected, *older],
-        restarts=this.status.restarts.model_copy(update={"lost_steps": total}),
+    began = progress.started_from_step
+    if began is not None and this.record.from_step is None:
+        this.status = _with_loss_corrected(this.status, began)
+    this.record = replace(
+        this.record,
+        from_step=this.record.from_step if began is None else began,
+        to_step=progress.step,
+        skipped_checkpoints=_described(progress.skipped_checkpoints)[:16],
+        in_place=progress.in_place,
+    )
+    if progress.save_seconds > this.state.slowest_save_seconds:
+        this.state = replace(this.state, slowest_save_seconds=round(progress.save_seconds, 1))
+    _verify_resume(this, progress)
+    has_moved = progress.step != this.status.progress.step
+    this.status = replace(
+        this.status,
+        progress=_progress_status(progress, this.spec.training.total_steps),
+        pinned=_with_choices(this.status.pinned, progress),
+    )
+    if has_moved:
+        ratio = effective_ratio(this.status, this.now)
+        this.status = replace(this.status, effective_training_time_ratio=ratio)
+    if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
+        # Before that the attempt would set the measure that it is verified by.
+        best = progress.best_step
+        this.status = replace(this.status, checkpoint=progress.checkpoint, best_step=best)
+        _report_checkpoint(this, progress.checkpoint, progress.backup_failure)
+
+
+def _with_choices(pinned: Pinned, progress: Progress) -> Pinned:
+    """Return the pins with what the attempt chose for Auto; the first choice is kept."""
+    chosen = progress.pinned
+    return replace(
+        pinned,
+        precision=pinned.precision or chosen.get("precision", ""),
+        attention=pinned.attention or chosen.get("attention", ""),
     )
 
 
-def _tell_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
+def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
+    """Count the previous attempt's lost steps again, now that it is known what is repeated.
+
+    A driver may have saved after its progress was last read, or its newest checkpoint is damaged.
+    """
+    if len(status.attempts) < 2:
+        return status
+    record, before, *older = status.attempts
+    lost = max(0, before.to_step - resumed_at)
+    total = status.restarts.lost_steps + lost - before.lost_steps
+    return replace(
+        status,
+        attempts=[record, replace(before, lost_steps=lost), *older],
+        restarts=replace(status.restarts, lost_steps=total),
+    )
+
+
+def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
     """Name the newest checkpoint; a backup that fails ends nothing, but somebody must know."""
     reason = "BackupFailed" if backup_failure else "Saved"
     message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
     this.condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
 
 
-def follow(this: Round, record: AttemptRecord, progress: Progress | None) -> Decision:
+def follow(this: Round, progress: Progress | None) -> Decision:
     """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
-    state = this.status.restart_state
-    is_queued = this.observed.cluster is not None and this.observed.cluster.is_queued
-    if state.intent is not None:  # recorded in an earlier round: now it may be done
+    recovery, is_queued = this.spec.recovery, this.observed.is_queued
+    if this.state.retry.intent is not None:  # recorded in an earlier round: now it may be done
         if is_queued:  # a queue ends the pods, and they have the driver save
             return this.end(FOLLOW_SECONDS)
-        return _stop(this, record)
-    if this.job.spec.suspend:
+        return _stop(this)
+    if this.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
-    if _deadline_passed(this, record):
-        limit = this.job.spec.active_deadline_seconds
+    limit = this.spec.active_deadline_seconds
+    if _has_run_longer(this.status, limit, this.now):
         return _intend(this, Cause.DEADLINE_EXCEEDED, f"activeDeadlineSeconds {limit} is over")
     if is_queued:  # recorded: its pods may be gone only after the queue admits it again
         return _intend(this, Cause.PREEMPTED, "saves and ends")
     if progress is None:
         return _unreachable(this)
-    if this.status.attempts[0].from_step is not None and not is_true(
-        this.status, ConditionType.RESUME_VERIFIED
-    ):
+    has_resumed = this.record.from_step is not None
+    if has_resumed and not is_true(this.status, ConditionType.RESUME_VERIFIED):
         return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
-    state = watch(state, progress, this.now).model_copy(update={"unread_since": ""})
-    this.update(restart_state=state)
-    late = overdue(state, progress, this.resolved.spec.recovery.deadlines, this.now)
+    this.remember(watch(this.state.watch, progress, this.now))
+    late = overdue(this.state.watch, progress, recovery.deadlines, this.now)
     if late is not None:
         this.condition(ConditionType.STALLED, True, "Stalled", late)
-        this.actions.append(DumpStacks(record.number))
+        this.actions.append(DumpStacks(this.record.number))
         return _intend(this, Cause.STALLED, late)
     this.condition(ConditionType.STALLED, False, "Moving")
     note_trends(this, progress)
-    if this.resolved.spec.recovery.restart_when_degraded and (why := degradation(this.status)):
+    if recovery.restart_when_degraded and (why := degradation(this.status)):
         return _intend(this, Cause.DEGRADED, why)
     stage = "Starting" if progress.stage in STARTING else "Training"
-    this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {record.number}")
+    this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {this.record.number}")
     return this.end(FOLLOW_SECONDS)
 
 
-def _stop(this: Round, record: AttemptRecord) -> Decision:
+def _stop(this: Round) -> Decision:
     """Stop the attempt; a driver that outlives even SIGKILL goes with its cluster."""
-    limit = grace_seconds(this.resolved.spec, this.status) + STOP_SECONDS
-    lasted = this.elapsed(
-        get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
-    )
-    is_stuck = lasted > limit
+    limit = grace_seconds(this.spec, this.status) + STOP_SECONDS
+    asked = get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
+    is_stuck, record = this.elapsed(asked) > limit, this.record
     this.actions.append(DeleteCluster(record.cluster) if is_stuck else StopAttempt(record.number))
     return this.end(FOLLOW_SECONDS)
 
 
 def _intend(this: Round, cause: Cause, message: str) -> Decision:
     """Record why the attempt will be stopped; the next round stops it."""
-    this.update_restart_state(intent=cause)
+    this.remember(replace(this.state.retry, intent=cause))
     this.condition(ConditionType.PROGRESSING, False, str(cause), message)
     return this.end(requeue_after=0.0)
 
 
-def why_stopped(this: Round, cause: Cause) -> str:
-    """Return what was recorded when the attempt was told to stop for this cause, else ""."""
-    told = get_condition(this.status, ConditionType.PROGRESSING)
-    is_told = this.status.restart_state.intent is cause and told.reason == str(cause)
-    return told.message if is_told else ""
+def why_stopped(status: JobStatus, cause: Cause) -> str:
+    """Return what was recorded when the attempt was asked to stop for this cause, else ""."""
+    progressing = get_condition(status, ConditionType.PROGRESSING)
+    is_why = status.restart_state.retry.intent is cause and progressing.reason == str(cause)
+    return progressing.message if is_why else ""
 
 
 def _unreachable(this: Round) -> Decision:
     """Give an unreadable /progress its own long deadline; nothing is killed for one bad read."""
-    since = this.status.restart_state.unread_since or timestamp(this.now)
-    this.update_restart_state(unread_since=since)
-    limit = this.resolved.spec.recovery.deadlines.progress_unreachable_seconds
+    since = this.state.watch.unread_since or this.now
+    this.remember(replace(this.state.watch, unread_since=since))
+    limit = this.spec.recovery.deadlines.progress_unreachable_seconds
     if this.elapsed(since) > limit:
         return _intend(this, Cause.PROGRESS_UNREACHABLE, f"no /progress for {limit} s")
     return this.end(FOLLOW_SECONDS)
 
 
 def _verify_resume(this: Round, progress: Progress) -> None:
-    """Compare the step an attempt began at with the newest checkpoint seen before it (B8)."""
-    record = this.status.attempts[0]
-    started = progress.started_from_step
-    reason = f"attempt {record.number}: "
+    """Compare the step an attempt began at with the newest checkpoint seen before it."""
+    started, attempt = progress.started_from_step, f"attempt {this.record.number}: "
     if started is None:
         this.condition(ConditionType.RESUME_VERIFIED, None, "NotYetKnown")
         return
-    settled = this.status.conditions and any(
-        c.type is ConditionType.RESUME_VERIFIED
-        and c.status != "Unknown"
-        and c.message.startswith(reason)
-        for c in this.status.conditions
-    )
-    if settled:
+    verified = get_condition(this.status, ConditionType.RESUME_VERIFIED)
+    if verified.status != "Unknown" and verified.message.startswith(attempt):
         return
     expected = this.status.checkpoint.step if this.status.checkpoint else 0
-    skipped = [s for s in progress.skipped_checkpoints]
+    skipped = "; ".join(_described(progress.skipped_checkpoints))
+    message = f"{attempt}began after step {started}"
     if started >= expected:
-        message = f"{reason}began after step {started}"
         this.condition(ConditionType.RESUME_VERIFIED, True, "Verified", message)
     elif skipped:
-        names = "; ".join(f"{s.path}: {s.reason}" for s in skipped)
-        message = f"{reason}began after step {started} instead of {expected}, skipped {names}"
+        message += f" instead of {expected}, skipped {skipped}"
         this.condition(ConditionType.RESUME_VERIFIED, True, "OlderCheckpoint", message)
     else:
-        message = f"{reason}began after step {started}, expected at least {expected}"
+        message += f", expected at least {expected}"
         this.condition(ConditionType.RESUME_VERIFIED, False, "ResumeMismatch", message)
 
 
-def _progress_status(this: Round, progress: Progress) -> ProgressStatus:
-    total = progress.total_steps or this.total_steps
+def _described(skipped: Sequence[SkippedCheckpoint]) -> list[str]:
+    return [f"{each.path}: {each.reason}" for each in skipped]
+
+
+def _progress_status(progress: Progress, total_steps: int) -> ProgressStatus:
+    total = progress.total_steps or total_steps
     remaining = None
     if progress.seconds_per_step > 0 and progress.stage in (Stage.TRAINING, Stage.CHECKPOINTING):
         remaining = round((total - progress.step) * progress.seconds_per_step)
@@ -212,10 +203,9 @@ def _progress_status(this: Round, progress: Progress) -> ProgressStatus:
     )
 
 
-def _deadline_passed(this: Round, record: AttemptRecord) -> bool:
-    """Tell whether all attempts together have used up activeDeadlineSeconds."""
-    limit = this.job.spec.active_deadline_seconds
-    if not limit or not record.started:
+def _has_run_longer(status: JobStatus, limit: int, now: datetime) -> bool:
+    """Tell whether all attempts together have run for more than `limit` seconds; 0: no limit."""
+    earlier, began = status.restart_state.spent.active_seconds, status.attempts[0].started
+    if not limit or began is None:
         return False
-    earlier = timedelta(seconds=this.status.restart_state.active_seconds)
-    return earlier + (this.now - parse_timestamp(record.started)) > timedelta(seconds=limit)
+    return timedelta(seconds=earlier) + (now - began) > timedelta(seconds=limit)

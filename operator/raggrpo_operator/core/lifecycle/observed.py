@@ -49,15 +49,15 @@ class ClusterObserved:
     is_queued: bool = False
     """A queueing system holds its pods back or takes them away; it will let them start again."""
     cause: Cause | None = None
-    """What pods or processes gave away about a loss (OOM kill, node, image)."""
+    """What pods or processes show about a loss (OOM kill, node, image)."""
     node: str = ""
-    """The node that the loss may be laid to; empty: none."""
+    """The node that the loss may be blamed on; empty: none."""
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptObserved:
-    """The newest attempt as Ray's Jobs API tells it."""
+    """The newest attempt as Ray's Jobs API reports it."""
 
     number: int
     status: SubmissionStatus
@@ -92,4 +92,9 @@ class Observed:
     default_image: str = ""
     """Image of jobs that name none; empty: this machine's own installation."""
     evidence_seconds: float = 0.0
-    """How long after the end of a driver a pod may still tell what ended it."""
+    """How long after the end of a driver its pod may still show what ended it."""
+
+    @property
+    def is_queued(self) -> bool:
+        """Tell whether a queueing system holds the job's pods back."""
+        return self.cluster is not None and self.cluster.is_queued

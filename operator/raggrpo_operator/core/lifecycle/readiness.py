@@ -1,12 +1,21 @@
 """What must be ready before an attempt: the preflight's verdict and managed retrievers. Pure."""
 
+from dataclasses import replace
+
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Cause, ConditionType
+from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.status import Cause, ConditionType, PreflightStatus
 from raggrpo_api.trainer_config import content_hash
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import errors
 from raggrpo_operator.core.state.conditions import is_true
 
 from . import recovery
 from .actions import DeletePreflight, StartPreflight, StartRetriever
+from .failures import CAUSE_OF_EXIT
 from .round import PODS_WAITING, POLL_SECONDS, Decision, Round
 
 MAX_PREFLIGHT_LOSSES = 3
@@ -34,41 +43,71 @@ def preflight(this: Round) -> Decision | None:
         if seen is not None:
             this.actions.append(DeletePreflight())
         return None
-    losses = status.restart_state.preflight_losses
+    losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, wanted, seen.problem)
     if seen is None or seen.spec_hash != wanted:
-        this.start_waiting()
+        this.remember(replace(this.state.launch, waiting_since=this.now))
     problem = seen.problem if seen is not None else ""
     waiting_for = seen.waiting_for if seen is not None else ""
     reason = PODS_WAITING if waiting_for else "Running"
     this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
-    limit = this.resolved.spec.recovery.deadlines.preflight_seconds
-    is_late = this.elapsed(this.status.restart_state.waiting_since) > limit
+    limit = this.spec.recovery.deadlines.preflight_seconds
+    is_late = this.elapsed(this.state.launch.waiting_since) > limit
     if is_late and (seen is None or seen.result is None):
-        message = (
-            f"the checks did not finish within {limit} s: {problem or waiting_for or 'no result'}"
-        )
+        why = problem or waiting_for or "no result"
+        message = f"the checks did not finish within {limit} s: {why}"
         return _give_up_preflight(this, wanted, message)
     if seen is None or seen.spec_hash != wanted or problem:
         if seen is not None:  # a lost one may be gone already when the next is started
-            this.update_restart_state(preflight_losses=losses + 1 if problem else 0)
-        if seen is not None:
+            losses = losses + 1 if problem else 0
+            this.remember(replace(this.state.retry, preflight_losses=losses))
             this.actions.append(DeletePreflight())
-        config = this.attempt_config()
-        this.actions.append(StartPreflight(config, wanted))
+        this.actions.append(StartPreflight(this.pod_plan(), this.attempt_config(), wanted))
         return this.end(requeue_after=1.0 if seen is None else POLL_SECONDS)
     if seen.result is None:
         return this.end(requeue_after=0.5)
-    return recovery.judge_preflight(this, seen.result, wanted)
+    return _judge(this, seen.result, wanted)
 
 
 def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
     """End the job without a result, until its spec is mended or the user asks for a retry."""
-    this.update(preflight=this.status.preflight.model_copy(update={"spec_hash": wanted}))
-    this.update_restart_state(preflight_losses=0)
+    preflight = replace(this.status.preflight, spec_hash=wanted)
+    this.status = replace(this.status, preflight=preflight)
+    this.remember(replace(this.state.retry, preflight_losses=0))
     this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
     return recovery.fail(this, Cause.PREFLIGHT_FAILED, message)
+
+
+def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
+    """Turn named checks and facts into acceptance, or into a failure that names all of them."""
+    facts, resolved = result.facts, resolve(this.job, result.facts)
+    found = errors(violations(this.job, resolved, facts))
+    lines = [violation.line() for violation in found]
+    state = CheckState.FAILED if found else CheckState.PASSED
+    rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])
+    checks = [c for c in result.checks if c.id is not rules.id]
+    failed = [c for c in [*checks, rules] if c.state is CheckState.FAILED]
+    this.status = replace(
+        this.status,
+        preflight=PreflightStatus(spec_hash=wanted, checks=[*checks, rules], facts=facts),
+        sizing=size(resolved.spec, facts),  # shows what does not fit, too
+    )
+    this.remember(replace(this.state.retry, preflight_losses=0))
+    this.actions.append(DeletePreflight())
+    if failed:
+        named = [f"{c.id}: {c.evidence}" for c in failed if c.id is not rules.id]
+        message = "\n".join([*named, *lines])
+        this.condition(ConditionType.PREFLIGHT_PASSED, False, str(failed[0].id), message)
+        code = result.exit_code or ExitCode.PREFLIGHT_FAILED
+        return recovery.fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
+    this.resolved = resolved
+    if this.image:
+        ray_version = this.status.pinned.ray_version or facts.ray_version
+        pinned = replace(this.status.pinned, image=this.image, ray_version=ray_version)
+        this.status = replace(this.status, pinned=pinned)
+    this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
+    return this.end(requeue_after=0.0)
 
 
 def retrievers(this: Round) -> Decision | None:
@@ -83,13 +122,13 @@ def retrievers(this: Round) -> Decision | None:
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
     if not seen:
-        this.start_waiting()
+        this.remember(replace(this.state.launch, waiting_since=this.now))
     this.condition(ConditionType.RETRIEVER_READY, False, "Loading", problems)
     for retriever in this.observed.retrievers:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
-    limit = this.resolved.spec.recovery.deadlines.provisioning_seconds
-    if this.elapsed(this.status.restart_state.waiting_since) > limit:
+    limit = this.spec.recovery.deadlines.provisioning_seconds
+    if this.elapsed(this.state.launch.waiting_since) > limit:
         message = f"the managed retriever was not ready after {limit} s: {problems}"
         return recovery.fail(this, Cause.START_FAILED, message)
     return this.end(requeue_after=0.5)
@@ -97,7 +136,10 @@ def retrievers(this: Round) -> Decision | None:
 
 def keep_retrievers(this: Round) -> list[str]:
     """Start the managed retrievers that do not run; returns the names of all."""
-    managed = [e.name for e in this.resolved.spec.retrieval.endpoints if e.managed is not None]
+    endpoints = this.spec.retrieval.endpoints
+    managed = {each.name: each.managed for each in endpoints if each.managed is not None}
     alive = {r.name for r in this.observed.retrievers if not r.has_ended}
-    this.actions.extend(StartRetriever(name) for name in managed if name not in alive)
-    return managed
+    if missing := [name for name in managed if name not in alive]:
+        plan = this.pod_plan()
+        this.actions.extend(StartRetriever(plan, name, managed[name]) for name in missing)
+    return list(managed)

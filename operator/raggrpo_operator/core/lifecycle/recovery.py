@@ -1,26 +1,20 @@
 """The end of an attempt, settled: success, another attempt after a delay, or failure for good."""
 
 import hashlib
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.progress import CheckpointRef
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
-from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, PreflightStatus
-from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.sizing.size import size
+from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
 from raggrpo_operator.core.spec.mitigations import next_mitigation
-from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.core.spec.violation import Severity
-from raggrpo_operator.core.state.conditions import parse_timestamp, timestamp
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_kept
 
-from .actions import DeletePreflight, StopRetrievers
+from .actions import StopRetrievers
 from .bad_nodes import avoided_nodes, with_failure
-from .failures import CAUSE_OF_EXIT, POLICIES, Restart
-from .queueing import is_queued
-from .repeated import is_hopeless, leaves_out_step, times_there, told
+from .failures import POLICIES, Restart
+from .repeated import is_hopeless, leaves_out_step, repetition, times_there
 from .round import Decision, Round
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
@@ -31,45 +25,38 @@ JITTER = 0.1
 """Share by which a delay may be longer or shorter, so that jobs do not restart in step."""
 
 
-def settle(this: Round, record: AttemptRecord, cause: Cause, message: str) -> Decision:
-    """Record why the attempt ended and decide what follows."""
-    record = _close(this, record, cause, message)
-    if cause is Cause.SUCCEEDED and record.to_step >= this.total_steps:
+def settle(this: Round, cause: Cause, message: str) -> Decision:
+    """Record why the newest attempt ended and decide what follows."""
+    this.status = _with_end(this.status, cause, message, this.now)
+    record = this.record
+    if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)
     if cause is Cause.SUCCEEDED:  # of the target it was given, which has been raised since
         this.condition(ConditionType.PROGRESSING, False, "TargetRaised", message)
         return this.end(requeue_after=0.0)
     if cause is Cause.SUSPENDED:
-        this.update_restart_state(intent=None)
+        this.remember(replace(this.state.retry, intent=None))
         this.condition(ConditionType.PROGRESSING, False, "Suspended")
         return this.end(requeue_after=0.0)
-    progressed = _has_progressed(this.status, record)
-    policy = POLICIES[cause]
-    counted = 1 if policy.is_counted else 0
-    restarts = this.status.restarts
-    since = (0 if progressed else restarts.since_progress) + counted
-    by_cause = {**restarts.by_cause, str(cause): restarts.by_cause.get(str(cause), 0) + 1}
-    this.update(
-        restarts=restarts.model_copy(update={"since_progress": since, "by_cause": by_cause})
-    )
-    if progressed and this.status.checkpoint is not None:
-        this.update_restart_state(saved_step=this.status.checkpoint.step)
+    progressed = _has_progressed(this.status)
+    _count(this, cause, progressed)
     times = times_there(record, this.status.attempts[1:])
-    message += told(record, times) + _lay_to_node(this, cause)
-    recovery = this.resolved.spec.recovery
+    message += repetition(record, times) + _blame_node(this, cause)
+    recovery, since = this.spec.recovery, this.status.restarts.since_progress
     if cause in OUT_OF_MEMORY and recovery.on_out_of_memory is OnOutOfMemory.FAIL:
         return fail(this, cause, message)
-    if policy.restart is Restart.NEVER or is_hopeless(cause, times):
+    if POLICIES[cause].restart is Restart.NEVER or is_hopeless(cause, times):
         return fail(this, cause, message)
     if since > recovery.max_restarts:
         text = f"{since - 1} restarts without a new checkpoint, last {cause}: {message}"
         return fail(this, Cause.RESTART_BUDGET_EXHAUSTED, text)
     if leaves_out_step(cause, times):
-        _leave_out(this, record.to_step + 1)
+        step, newest = record.to_step + 1, this.status.checkpoint
+        this.remember(_leaving_out(this.state.remedies, step, newest))
     _plan_restart(this, cause, progressed)
-    if cause is Cause.PREEMPTED and is_queued(this):
+    if cause is Cause.PREEMPTED and this.observed.is_queued:
         # The pods that the queue took are no loss of the next attempt, which waits for others.
-        this.update_restart_state(cluster_since=timestamp(this.now))
+        this.remember(replace(this.state.launch, cluster_since=this.now))
     this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
     return this.end(requeue_after=0.0)
 
@@ -80,7 +67,7 @@ def fail(this: Round, cause: Cause, message: str) -> Decision:
     this.condition(ConditionType.PROGRESSING, False, "Failed")
     this.condition(ConditionType.CLUSTER_READY, False, "Failed")
     retry = this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
-    this.update(completion_time=timestamp(this.now), retry=retry)
+    this.status = replace(this.status, completion_time=this.now, retry=retry)
     return this.end(requeue_after=0.0)
 
 
@@ -90,132 +77,109 @@ def needs_new_cluster(status: JobStatus) -> bool:
         return False
     if POLICIES[status.attempts[0].cause].restart is Restart.NEW:
         return True
-    return status.restart_state.warm_failures_in_a_row >= WARM_FAILURES_BEFORE_NEW_CLUSTER
+    return status.restart_state.retry.warm_failures_in_a_row >= WARM_FAILURES_BEFORE_NEW_CLUSTER
 
 
-def judge_preflight(this: Round, result: PreflightResult, wanted: str) -> Decision:
-    """Turn named checks and facts into acceptance, or into a failure that names all of them."""
-    resolved = resolve(this.job, result.facts)
-    found = [
-        v for v in violations(this.job, resolved, result.facts) if v.severity is Severity.ERROR
-    ]
-    state = CheckState.FAILED if found else CheckState.PASSED
-    evidence = "; ".join(v.line() for v in found)[:512]
-    rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence=evidence)
-    checks = [*(c for c in result.checks if c.id is not CheckId.RULES_ON_FACTS), rules]
-    this.update(
-        preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=result.facts),
-        sizing=size(resolved.spec, result.facts),  # shows what does not fit, too
-    )
-    this.update_restart_state(preflight_losses=0)
-    this.actions.append(DeletePreflight())
-    failed = [c for c in checks if c.state is CheckState.FAILED]
-    if not failed:
-        this.resolved = resolved
-        if this.image:
-            this.update(pinned={**this.status.pinned, "image": this.image})
-        this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
-        return this.end(requeue_after=0.0)
-    message = "\n".join(
-        [
-            *(f"{c.id}: {c.evidence}" for c in failed if c.id is not rules.id),
-            *(v.line() for v in found),
-        ]
-    )
-    this.condition(ConditionType.PREFLIGHT_PASSED, False, str(failed[0].id), message)
-    code = result.exit_code or ExitCode.PREFLIGHT_FAILED
-    return fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
-
-
-def _close(this: Round, record: AttemptRecord, cause: Cause, message: str) -> AttemptRecord:
-    seconds = 0
-    if record.started:
-        seconds = max(0, round((this.now - parse_timestamp(record.started)).total_seconds()))
-    saved = this.status.checkpoint.step if this.status.checkpoint else 0
+def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> JobStatus:
+    """Return the status with the newest attempt closed and its time accounted for."""
+    record, *older = status.attempts
+    began, state = record.started, status.restart_state
+    seconds = max(0, round((now - began).total_seconds())) if began is not None else 0
+    saved = status.checkpoint.step if status.checkpoint else 0
     lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
-    record = record.model_copy(
-        update={"cause": cause, "message": message[:1024], "seconds": seconds, "lost_steps": lost}
+    record = replace(record, cause=cause, message=message[:1024], seconds=seconds, lost_steps=lost)
+    kept = state.spent.kept_seconds + seconds_kept(record, status.progress.seconds_per_step)
+    active = state.spent.active_seconds + seconds
+    spent = replace(state.spent, active_seconds=active, kept_seconds=round(kept, 1))
+    status = replace(
+        status,
+        attempts=[record, *older],
+        restarts=replace(status.restarts, lost_steps=status.restarts.lost_steps + lost),
+        restart_state=state.having(spent),
     )
-    this.update(attempts=[record, *this.status.attempts[1:]])
-    state, restarts = this.status.restart_state, this.status.restarts
-    lost_so_far = restarts.lost_steps + lost
-    this.update(restarts=restarts.model_copy(update={"lost_steps": lost_so_far}))
-    kept = seconds_kept(record, this.status.progress.seconds_per_step)
-    this.update_restart_state(
-        active_seconds=state.active_seconds + seconds,
-        kept_seconds=round(state.kept_seconds + kept, 1),
-    )
-    this.update(effective_training_time_ratio=effective_ratio(this.status, this.now))
-    return record
+    return replace(status, effective_training_time_ratio=effective_ratio(status, now))
 
 
 def _complete(this: Round, message: str) -> Decision:
     this.condition(ConditionType.COMPLETE, True, "TargetReached", message)
     this.condition(ConditionType.PROGRESSING, False, "Complete")
     this.condition(ConditionType.CLUSTER_READY, False, "Complete")
-    this.update(completion_time=timestamp(this.now))
+    this.status = replace(this.status, completion_time=this.now)
     if this.observed.retrievers:
         this.actions.append(StopRetrievers())
     return this.end(requeue_after=0.0)
 
 
-def _has_progressed(status: JobStatus, record: AttemptRecord) -> bool:
-    """Tell whether the attempt left a checkpoint beyond all that existed before it (B11).
+def _has_progressed(status: JobStatus) -> bool:
+    """Tell whether the newest attempt left a checkpoint beyond all that existed before it.
 
     One that is torn each time and written anew each time is no progress.
     """
-    if record.from_step is None or status.checkpoint is None:
+    began, saved = status.attempts[0].from_step, status.restart_state.retry.saved_step
+    if began is None or status.checkpoint is None:
         return False
-    return status.checkpoint.step > max(record.from_step, status.restart_state.saved_step)
+    return status.checkpoint.step > max(began, saved)
+
+
+def _count(this: Round, cause: Cause, progressed: bool) -> None:
+    """Count the end by its cause; progress makes the budget whole again."""
+    restarts = this.status.restarts
+    since = 0 if progressed else restarts.since_progress
+    restarts = replace(
+        restarts,
+        since_progress=since + (1 if POLICIES[cause].is_counted else 0),
+        by_cause={**restarts.by_cause, str(cause): restarts.by_cause.get(str(cause), 0) + 1},
+    )
+    this.status = replace(this.status, restarts=restarts)
+    if progressed and this.status.checkpoint is not None:
+        this.remember(replace(this.state.retry, saved_step=this.status.checkpoint.step))
 
 
 def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
-    spec, state = this.resolved.spec, this.status.restart_state
+    """Set when the next attempt begins, and what it does differently."""
+    retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     warm = POLICIES[cause].restart is Restart.WARM and POLICIES[cause].is_counted
-    in_a_row = 0 if progressed or not warm else state.warm_failures_in_a_row
-    mitigations = list(state.mitigations)
-    if (found := next_mitigation(cause, mitigations, spec)) is not None:
-        mitigations.append(str(found))
-    ends = 1 if progressed else state.ends_in_a_row + 1
-    delay = backoff(
-        ends,
-        spec.recovery.backoff_seconds,
-        spec.recovery.max_backoff_seconds,
-        f"{this.job.metadata.uid}/{this.status.attempt}",
-    )
-    this.update_restart_state(
+    in_a_row = 0 if progressed or not warm else retry.warm_failures_in_a_row
+    ends = 1 if progressed else retry.ends_in_a_row + 1
+    key = f"{this.job.metadata.uid}/{this.status.attempt}"
+    delay = backoff(ends, recovery.backoff_seconds, recovery.max_backoff_seconds, key)
+    retry = replace(
+        retry,
         intent=None,
-        next_retry_time=timestamp(this.now + timedelta(seconds=delay)) if delay else "",
+        next_retry_time=this.now + timedelta(seconds=delay) if delay else None,
         ends_in_a_row=ends,
         warm_failures_in_a_row=in_a_row + (1 if warm else 0),
-        mitigations=mitigations,
     )
-    total = this.status.restarts.total + 1
-    this.update(restarts=this.status.restarts.model_copy(update={"total": total}))
+    this.remember(retry)
+    if (found := next_mitigation(cause, remedies.mitigations, this.spec)) is not None:
+        this.remember(replace(remedies, mitigations=[*remedies.mitigations, str(found)]))
+    restarts = replace(this.status.restarts, total=this.status.restarts.total + 1)
+    this.status = replace(this.status, restarts=restarts)
 
 
-def _lay_to_node(this: Round, cause: Cause) -> str:
-    """Count the node that the end is laid to; return what to say if it is avoided from now on."""
-    recovery, before = this.resolved.spec.recovery, this.status.restart_state
-    state = with_failure(before, this.observed.cluster, cause)
-    this.update(restart_state=state)
-    avoided = set(avoided_nodes(state, recovery)) - set(avoided_nodes(before, recovery))
+def _blame_node(this: Round, cause: Cause) -> str:
+    """Count the node that the end is blamed on; return what to say if it is avoided from now on."""
+    recovery, before = this.spec.recovery, this.state.remedies
+    remedies = with_failure(before, this.observed.cluster, cause)
+    this.remember(remedies)
+    avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(
-        f"; node {node} failed {state.failures_by_node[node]} times and is avoided from now on"
+        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided from now on"
         for node in avoided
     )
 
 
-def _leave_out(this: Round, step: int) -> None:
+def _leaving_out(remedies: Remedies, step: int, newest: CheckpointRef | None) -> Remedies:
     """Let the next attempt do without this step's prompts and begin before the newest checkpoint.
 
     Its weights may have been broken already. What was saved before it has to exist.
     """
-    state, newest = this.status.restart_state, this.status.checkpoint
-    this.update_restart_state(skipped_steps=[*state.skipped_steps, step][-MOST_LEFT_OUT:])
-    if newest is not None:
-        rejected = [*state.rejected_checkpoints, newest.path]
-        this.update_restart_state(rejected_checkpoints=rejected[-MOST_LEFT_OUT:])
+    rejected = [*remedies.rejected_checkpoints, *([newest.path] if newest is not None else [])]
+    return replace(
+        remedies,
+        skipped_steps=[*remedies.skipped_steps, step][-MOST_LEFT_OUT:],
+        rejected_checkpoints=rejected[-MOST_LEFT_OUT:],
+    )
 
 
 def longest_delay(recovery: RecoverySpec) -> float:

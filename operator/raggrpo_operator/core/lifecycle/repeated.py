@@ -18,8 +18,8 @@ def times_there(ended: AttemptRecord, earlier: Sequence[AttemptRecord]) -> int:
     return 1 + sum((record.cause, record.to_step) == there for record in earlier)
 
 
-def told(ended: AttemptRecord, times: int) -> str:
-    """Return the words for people about a failure that repeats itself, else nothing."""
+def repetition(ended: AttemptRecord, times: int) -> str:
+    """Return what to say about a failure that repeats itself, else ""."""
     if times < 2 or ended.cause is None or not ended.to_step:
         return ""
     return f" (deterministic: {times} attempts ended so after step {ended.to_step})"

@@ -1,34 +1,33 @@
-"""One round of `decide` in progress: what is known, and the status as it is being changed."""
+"""One round of `decide` in progress: what is known, and the status as it is being edited."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pydantic.alias_generators import to_snake
 
-from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ConditionType, JobStatus
+from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.status import AttemptRecord, ConditionType, Group, JobStatus, RestartState
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas
-from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
-from raggrpo_operator.core.state.clocks import elapsed, looked
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
+from raggrpo_operator.core.state.clocks import elapsed, note_look
 from raggrpo_operator.core.state.conditions import (
     get_condition,
     is_true,
-    parse_timestamp,
     phase_from,
     set_condition,
-    timestamp,
 )
 
-from .actions import Action
+from .actions import Action, PodPlan
 from .observed import Observed
 
 POLL_SECONDS = 5.0
 RELEASE_SECONDS = 1.0
-"""When to look whether what was to be freed is gone."""
+"""How soon to check whether what was released is gone."""
 
 PODS_WAITING = "PodsWaiting"
-"""Reason of a condition whose message tells in a pod's own words why it does not start."""
+"""Reason of a condition whose message says, in a pod's own words, why it does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Round:
-    """One call of `decide` in progress: what is known, and the status as it is being changed."""
+    """One call of `decide` in progress: what is known, and the status as it is being edited."""
 
     job: RagGrpoJob
     observed: Observed
@@ -52,74 +51,89 @@ class Round:
     resolved: Resolved
     actions: list[Action] = field(default_factory=list)
 
+    @property
+    def spec(self) -> JobSpec:
+        """The resolved specification."""
+        return self.resolved.spec
+
+    @property
+    def state(self) -> RestartState:
+        """What `decide` remembers between rounds; assigning it edits the status."""
+        return self.status.restart_state
+
+    @state.setter
+    def state(self, state: RestartState) -> None:
+        self.status = replace(self.status, restart_state=state)
+
+    @property
+    def record(self) -> AttemptRecord:
+        """The newest attempt's record; assigning it edits the status."""
+        return self.status.attempts[0]
+
+    @record.setter
+    def record(self, record: AttemptRecord) -> None:
+        self.status = replace(self.status, attempts=[record, *self.status.attempts[1:]])
+
+    @property
+    def image(self) -> str:
+        """The trainer's image; a job that names none stays with the one that it began with."""
+        return trainer_image(self.spec, self.status.pinned, self.observed.default_image)
+
     def condition(
         self, kind: ConditionType, value: bool | None, reason: str, message: str = ""
     ) -> None:
         """Set a condition."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
-    def update(self, **changes: object) -> None:
-        """Change fields of the status."""
-        self.status = self.status.model_copy(update=changes)
-
-    def update_restart_state(self, **changes: object) -> None:
-        """Change what `decide` remembers between rounds."""
-        self.update(restart_state=self.status.restart_state.model_copy(update=changes))
+    def remember(self, group: Group) -> None:
+        """Replace one group of what is remembered between rounds."""
+        self.state = self.state.having(group)
 
     def begin(self, action: Action) -> None:
         """Ask for something that must exist only once.
 
         It is counted in the status, whose write is refused if somebody else has decided since.
         """
-        self.update_restart_state(tries=self.status.restart_state.tries + 1)
+        launch = self.state.launch
+        self.remember(replace(launch, tries=launch.tries + 1))
         self.actions.append(action)
 
     def look(self) -> None:
-        """Note that somebody looks: deadlines run, except while a queue holds the job back."""
-        if self.observed.cluster is None or not self.observed.cluster.is_queued:
-            self.update(restart_state=looked(self.status.restart_state, self.now))
+        """Note that the job is observed: deadlines run, except while a queue holds it back."""
+        if not self.observed.is_queued:
+            self.remember(note_look(self.state.watch, self.now))
 
-    def elapsed(self, since: str) -> float:
-        """Return for how long this has lasted, as far as somebody looked (seconds)."""
-        return elapsed(since, self.status.restart_state, self.now)
-
-    def start_waiting(self) -> None:
-        """Start the clock of what is waited for before an attempt."""
-        self.update_restart_state(waiting_since=timestamp(self.now))
-
-    @property
-    def total_steps(self) -> int:
-        """Target step of the job."""
-        return self.resolved.spec.training.total_steps
+    def elapsed(self, since: datetime | None) -> float:
+        """Return how long this has lasted, counting only observed time (seconds)."""
+        return elapsed(since, self.state.watch, self.now)
 
     def seconds_in(self, kind: ConditionType) -> float:
-        """Return how long a condition, which must have been set, has had its present value."""
+        """Return how long a condition has had its present value; 0 if it was never set."""
         since = get_condition(self.status, kind).last_transition_time
-        return (self.now - parse_timestamp(since)).total_seconds()
+        return (self.now - since).total_seconds() if since is not None else 0.0
 
-    @property
-    def image(self) -> str:
-        """The trainer's image; a job that names none stays with the one that it began with."""
-        pinned = self.status.pinned.get("image", "")
-        return self.job.spec.image or pinned or self.observed.default_image
+    def pod_plan(self) -> PodPlan:
+        """Return what the pods that are started now are made from."""
+        sizing = size(self.spec, self.status.preflight.known_facts)
+        return PodPlan(self.spec, self.image, sizing)
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""
-        state = self.status.restart_state
+        remedies = self.state.remedies
         return trainer_config(
             self.job,
             self.resolved,
             number=self.status.attempt,
-            mitigations=state.mitigations,
+            mitigations=remedies.mitigations,
             pinned=self.status.pinned,
             facts=self.status.preflight.known_facts,
             schema=self._schema(),
-            skipped_steps=state.skipped_steps,
-            rejected_checkpoints=state.rejected_checkpoints,
+            skipped_steps=remedies.skipped_steps,
+            rejected_checkpoints=remedies.rejected_checkpoints,
         )
 
     def upgrade_required(self) -> str:
-        """Return why the image that the job began with cannot be told its configuration."""
+        """Return why the image that the job began with cannot take its configuration, else ""."""
         digest = self._schema()
         fields = known_schemas().get(digest)
         if not digest or digest == schema_digest():
@@ -128,22 +142,22 @@ class Round:
         if fields is None:
             return f"this operator does not know schema {digest} of image {self.image}: {remedy}"
         spec = self.job.manifest()["spec"]
-        told = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
-        unknown = ", ".join(beyond(told, fields, "spec"))
+        passed_on = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
+        unknown = ", ".join(beyond(passed_on, fields, "spec"))
         if not unknown:
             return ""
         return f"image {self.image} does not know {unknown}: remove it, or {remedy}"
 
     def _schema(self) -> str:
-        """Return the digest of the schema that the image told in preflight, empty if unknown."""
-        told = self.status.preflight.facts.schema_digest
-        return told if self.image and self.image == self.status.pinned.get("image") else ""
+        """Return the digest of the schema that the image reported in preflight, "" if unknown."""
+        is_reported = self.image and self.image == self.status.pinned.image
+        return self.status.preflight.facts.schema_digest if is_reported else ""
 
     def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
         ready = _is_ready(self.status)
         self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
-        self.update(phase=phase_from(self.status))
+        self.status = replace(self.status, phase=phase_from(self.status))
         return Decision(self.status, tuple(self.actions), requeue_after)
 
 

@@ -1,4 +1,4 @@
-"""What an attempt does in each stage, how long it may take, and what to look at (A10). Pure."""
+"""What an attempt does in each stage, how long it may take, and what to look at. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
-"""Trends of a running attempt: steps that got slower (A25), memory that will not last (A26). Pure.
+"""Trends of a running attempt: steps that got slower, memory that will not last. Pure.
 
 Both compare with the attempt's own beginning. They warn; a job may ask to be restarted for them.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from raggrpo_api.memory import GIB
 from raggrpo_api.progress import Progress, Stage
@@ -28,23 +29,25 @@ TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
 
 def note_trends(this: Round, progress: Progress) -> None:
     """Take the baseline once per attempt, then keep both conditions up to date."""
-    base, began = this.status.restart_state.baseline, progress.started_from_step
+    base, began = this.state.baseline, progress.started_from_step
     if progress.stage is not Stage.TRAINING or began is None:
         return
     if base.step:
         is_slow = is_true(this.status, ConditionType.SLOWING_DOWN)
         limits = {role: parse_quantity(pod(this.status.sizing, role).memory) for role in MEMORY}
-        _tell(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
-        _tell(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limits))
+        _set(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
+        _set(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limits))
     elif progress.step - began >= WARM_UP_STEPS:
-        this.update_restart_state(baseline=baseline_of(progress))
-        _tell(this, ConditionType.SLOWING_DOWN, "")
-        _tell(this, ConditionType.HOST_MEMORY_GROWING, "")
+        this.state = replace(this.state, baseline=baseline_of(progress))
+        _set(this, ConditionType.SLOWING_DOWN, "")
+        _set(this, ConditionType.HOST_MEMORY_GROWING, "")
 
 
 def degradation(status: JobStatus) -> str:
     """Return what a new attempt would undo; empty when the attempt runs as it began."""
-    if not status.restart_state.baseline.step:  # the conditions are still the attempt's before
+    if (
+        not status.restart_state.baseline.step
+    ):  # the conditions are still about the previous attempt
         return ""
     found = (get_condition(status, kind) for kind in TRENDS)
     return "; ".join(f"{each.type}: {each.message}" for each in found if each.status == "True")
@@ -80,8 +83,8 @@ def memory_grows(base: Baseline, progress: Progress, limits: Mapping[PodRole, fl
     `limits` are in bytes, 0 for none.
     """
     before = {PodRole.HEAD: base.host_memory, PodRole.TRAINER: base.rank_memory}
-    told = (_grows(role, base.step, before[role], progress, limits[role]) for role in MEMORY)
-    return "; ".join(each for each in told if each)
+    found = (_grows(role, base.step, before[role], progress, limits[role]) for role in MEMORY)
+    return "; ".join(filter(None, found))
 
 
 def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: float) -> str:
@@ -99,7 +102,7 @@ def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: fl
     )
 
 
-def _tell(this: Round, kind: ConditionType, message: str) -> None:
+def _set(this: Round, kind: ConditionType, message: str) -> None:
     """Set the condition when it flips; its numbers would change with every step."""
     if bool(message) != is_true(this.status, kind):
         reason = "Growing" if message else "Steady"

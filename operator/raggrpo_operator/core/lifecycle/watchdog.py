@@ -1,39 +1,39 @@
-"""The watchdog: a clock per stage and the step-time rule. Time nobody looked kills nothing."""
+"""The watchdog: a clock per stage and the step-time rule. Unobserved time kills nothing."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.progress import Progress
 from raggrpo_api.spec.recovery import Deadlines
-from raggrpo_api.status import RestartState
+from raggrpo_api.status import WatchState
 from raggrpo_operator.core.state.clocks import elapsed
-from raggrpo_operator.core.state.conditions import timestamp
 
 from .stages import advice, stage_limit
 
 ENOUGH_READS = 2
-"""One read tells where the driver is, another that it is still there."""
+"""One read shows where the driver is, another that it is still there."""
 
 
-def watch(state: RestartState, progress: Progress, now: datetime) -> RestartState:
+def watch(state: WatchState, progress: Progress, now: datetime) -> WatchState:
     """Return the clock after one successful read of /progress.
 
     A step that was finished between two reads restarts it too: two saves in a row may each be
     seen while they last, and nothing else.
     """
     is_still = (state.stage, state.step_seen) == (str(progress.stage), progress.step)
-    is_still = is_still and bool(state.still_since)
-    return state.model_copy(
-        update={
-            "stage": str(progress.stage),
-            "step_seen": progress.step,
-            "still_since": state.still_since if is_still else timestamp(now),
-            "reads_since_step": min(ENOUGH_READS, state.reads_since_step + 1) if is_still else 1,
-        }
+    is_still = is_still and state.still_since is not None
+    return replace(
+        state,
+        unread_since=None,
+        stage=str(progress.stage),
+        step_seen=progress.step,
+        still_since=state.still_since if is_still else now,
+        reads_since_step=min(ENOUGH_READS, state.reads_since_step + 1) if is_still else 1,
     )
 
 
 def overdue(
-    state: RestartState, progress: Progress, deadlines: Deadlines, now: datetime
+    state: WatchState, progress: Progress, deadlines: Deadlines, now: datetime
 ) -> str | None:
     """Return what is overdue in words, None when all is in time.
 

@@ -3,13 +3,13 @@
 import json
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata
 from raggrpo_api.trainer_config import TrainerConfig
 
 from .metadata import Manifest, child_metadata
 
 
-def render_config_map(job: RagGrpoJob, *, config: TrainerConfig) -> Manifest:
+def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
     """Return the immutable record of the attempt that `config` was rendered for."""
     number = config.attempt.number
     return {
@@ -17,7 +17,7 @@ def render_config_map(job: RagGrpoJob, *, config: TrainerConfig) -> Manifest:
         "kind": "ConfigMap",
         "metadata": child_metadata(
             job,
-            names.config_map_name(job.metadata.name, number),
+            names.config_map_name(job.name, number),
             labels={names.LABEL_ATTEMPT: str(number)},
         ),
         "immutable": True,

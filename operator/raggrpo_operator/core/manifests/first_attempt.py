@@ -2,10 +2,15 @@
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
+from raggrpo_operator.core.lifecycle.actions import (
+    PodPlan,
+    StartPreflight,
+    StartRetriever,
+)
+from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
-from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
-from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
+from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 
 from .cluster_settings import ClusterSettings
 from .config_map import render_config_map
@@ -20,26 +25,21 @@ def render_first_attempt(
     job: RagGrpoJob, resolved: Resolved, settings: ClusterSettings, facts: Facts | None = None
 ) -> dict[str, Manifest]:
     """Return the manifests by purpose, in order of creation."""
-    sizing = size(resolved.spec, facts)
+    metadata, spec, status = job.metadata, resolved.spec, job.status
+    image = trainer_image(spec, status.pinned, settings.trainer_image)
+    plan = PodPlan(spec, image, size(spec, facts))
     config = trainer_config(job, resolved, number=1, facts=facts)
-    found = {
-        "preflight": render_preflight_pod(
-            job, settings, config=config, spec_hash=spec_hash(job), sizing=sizing
-        )
-    }
-    for endpoint in resolved.spec.retrieval.endpoints:
+    preflight = StartPreflight(plan, config, spec_hash(job))
+    cluster = create_cluster(plan, 1, status)
+    found = {"preflight": render_preflight_pod(metadata, settings, preflight)}
+    for endpoint in spec.retrieval.endpoints:
         if endpoint.managed is not None:
-            deployment, service = render_retriever(job, settings, endpoint=endpoint, sizing=sizing)
+            action = StartRetriever(plan, endpoint.name, endpoint.managed)
+            deployment, service = render_retriever(metadata, settings, action)
             found[f"retriever-{endpoint.name}"] = deployment
             found[f"retriever-{endpoint.name}-service"] = service
     return found | {
-        "networkpolicy": render_network_policy(job, settings),
-        "raycluster": render_ray_cluster(
-            job,
-            settings,
-            number=1,
-            sizing=sizing,
-            grace_seconds=grace_seconds(resolved.spec, job.status),
-        ),
-        "configmap": render_config_map(job, config=config),
+        "networkpolicy": render_network_policy(metadata, settings),
+        "raycluster": render_ray_cluster(metadata, settings, cluster),
+        "configmap": render_config_map(metadata, config=config),
     }

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata
 
 Manifest = dict[str, Any]
 
 
 def child_metadata(
-    job: RagGrpoJob,
+    job: Metadata,
     name: str,
     *,
     labels: Mapping[str, str] | None = None,
@@ -19,30 +19,30 @@ def child_metadata(
     """Return the metadata of an object that is deleted with its job."""
     metadata: Manifest = {
         "name": name,
-        "namespace": job.metadata.namespace,
+        "namespace": job.namespace,
         "labels": child_labels(job) | dict(labels or {}),
         "ownerReferences": [owner_reference(job)],
     }
     return metadata | ({"annotations": dict(annotations)} if annotations else {})
 
 
-def child_labels(job: RagGrpoJob) -> dict[str, str]:
+def child_labels(job: Metadata) -> dict[str, str]:
     """Return the labels shared by all objects and pods of a job; selectors use the last one."""
     return {
         "app.kubernetes.io/part-of": "raggrpo",
-        "app.kubernetes.io/instance": job.metadata.name,
+        "app.kubernetes.io/instance": job.name,
         names.LABEL_MANAGED_BY: names.MANAGER,
-        names.LABEL_JOB: job.metadata.name,
+        names.LABEL_JOB: job.name,
     }
 
 
-def owner_reference(job: RagGrpoJob) -> Manifest:
+def owner_reference(job: Metadata) -> Manifest:
     """Return the reference used by garbage collection; it never blocks the owner's deletion."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
+        "name": job.name,
+        "uid": job.uid,
         "controller": True,
         "blockOwnerDeletion": False,
     }

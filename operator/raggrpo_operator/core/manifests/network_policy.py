@@ -4,7 +4,7 @@ Anyone who can reach Ray's ports can run code in the pods, so they are also guar
 """
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
@@ -12,9 +12,9 @@ from .metadata import Manifest, child_metadata
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
-def render_network_policy(job: RagGrpoJob, settings: ClusterSettings) -> Manifest:
+def render_network_policy(job: Metadata, settings: ClusterSettings) -> Manifest:
     """Return the policy for all pods of the job; outgoing traffic is not restricted."""
-    own_pods = {"matchLabels": {names.LABEL_JOB: job.metadata.name}}
+    own_pods = {"matchLabels": {names.LABEL_JOB: job.name}}
     ingress: list[Manifest] = [
         {"from": [{"podSelector": own_pods}]},
         {
@@ -33,7 +33,7 @@ def render_network_policy(job: RagGrpoJob, settings: ClusterSettings) -> Manifes
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": child_metadata(job, job.metadata.name),
+        "metadata": child_metadata(job, job.name),
         "spec": {"podSelector": own_pods, "policyTypes": ["Ingress"], "ingress": ingress},
     }
 

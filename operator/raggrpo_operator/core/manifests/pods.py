@@ -8,9 +8,10 @@ from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.base import SecretKeyRef
-from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.job import JobSpec, Metadata
 from raggrpo_api.spec.resources import Device, EnvVar, Toleration
 from raggrpo_api.status import PodRole, PodSizing
+from raggrpo_operator.core.lifecycle.actions import PodPlan
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_labels
@@ -19,12 +20,7 @@ USER = 1000
 """The user of the trainer image."""
 
 
-def trainer_image(job: RagGrpoJob, settings: ClusterSettings) -> str:
-    """Return the image: the job's, else the one its preflight passed with, else the operator's."""
-    return job.spec.image or job.status.pinned.get("image") or settings.trainer_image
-
-
-def pod_labels(job: RagGrpoJob, role: PodRole) -> dict[str, str]:
+def pod_labels(job: Metadata, role: PodRole) -> dict[str, str]:
     """Return the labels of a pod with this role."""
     return child_labels(job) | {
         "app.kubernetes.io/component": str(role),
@@ -33,7 +29,7 @@ def pod_labels(job: RagGrpoJob, role: PodRole) -> dict[str, str]:
 
 
 def pod_spec(
-    job: RagGrpoJob,
+    plan: PodPlan,
     settings: ClusterSettings,
     container: Manifest,
     *,
@@ -41,7 +37,7 @@ def pod_spec(
     with_reward_code: bool = False,
 ) -> Manifest:
     """Return the spec of a pod with one container; permissions are the same for all roles."""
-    spec, scheduling = job.spec, job.spec.scheduling
+    spec, scheduling = plan.spec, plan.spec.scheduling
     volumes = _scratch(settings) + _claims(spec) + _shm(sizing)
     if with_reward_code and spec.reward.code_from.config_map:
         volumes.append({"name": "reward-code", "configMap": {"name": _code(spec)}})
@@ -72,7 +68,7 @@ def pod_spec(
 
 
 def container(
-    job: RagGrpoJob,
+    plan: PodPlan,
     settings: ClusterSettings,
     name: str,
     *,
@@ -82,7 +78,7 @@ def container(
     read_only_claims: bool = False,
 ) -> Manifest:
     """Return a container with the sized requests; memory and GPUs are limits too."""
-    spec = job.spec
+    spec = plan.spec
     mounts = [
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "home", "mountPath": names.HOME_DIR},
@@ -102,7 +98,7 @@ def container(
     gpus = {spec.resources.gpu_resource_name: str(sizing.gpus)} if sizing.gpus else {}
     return {
         "name": name,
-        "image": trainer_image(job, settings),
+        "image": plan.image,
         "imagePullPolicy": settings.image_pull_policy,
         "env": list(env),
         "resources": {

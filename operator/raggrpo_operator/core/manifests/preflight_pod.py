@@ -1,9 +1,9 @@
 """The preflight pod: runs before any GPU is allocated; its termination message is the result."""
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import PodRole, Sizing
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.job import Metadata
+from raggrpo_api.status import PodRole
+from raggrpo_operator.core.lifecycle.actions import StartPreflight
 from raggrpo_operator.core.sizing.size import pod
 
 from .cluster_settings import ClusterSettings
@@ -15,22 +15,18 @@ TERMINATION_LOG = "/dev/termination-log"
 
 
 def render_preflight_pod(
-    job: RagGrpoJob,
-    settings: ClusterSettings,
-    *,
-    config: TrainerConfig,
-    spec_hash: str,
-    sizing: Sizing,
+    job: Metadata, settings: ClusterSettings, action: StartPreflight
 ) -> Manifest:
-    """Return the pod that checks the spec with this hash; it requests no GPU."""
-    sized = pod(sizing, PodRole.PREFLIGHT)
+    """Return the pod that checks the spec with its hash; it requests no GPU."""
+    plan = action.plan
+    sized = pod(plan.sizing, PodRole.PREFLIGHT)
     own = {
-        names.ENV_CONFIG: config.to_json(),
+        names.ENV_CONFIG: action.config.to_json(),
         names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG,
     }
-    env = trainer_env(job.spec, own, with_headers=True, with_code=True)
+    env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
     preflight = container(
-        job, settings, "preflight", sizing=sized, env=env, with_reward_code=True
+        plan, settings, "preflight", sizing=sized, env=env, with_reward_code=True
     ) | {
         "command": ["python", "-m", "raggrpo_trainer.preflight"],
         "terminationMessagePath": TERMINATION_LOG,
@@ -39,13 +35,13 @@ def render_preflight_pod(
     }
     metadata = child_metadata(
         job,
-        names.preflight_name(job.metadata.name),
-        labels=pod_labels(job, PodRole.PREFLIGHT) | {names.LABEL_SPEC_HASH: spec_hash},
+        names.preflight_name(job.name),
+        labels=pod_labels(job, PodRole.PREFLIGHT) | {names.LABEL_SPEC_HASH: action.spec_hash},
     )
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": pod_spec(job, settings, preflight, sizing=sized, with_reward_code=True)
+        "spec": pod_spec(plan, settings, preflight, sizing=sized, with_reward_code=True)
         | {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1},
     }

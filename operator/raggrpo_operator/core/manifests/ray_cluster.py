@@ -5,9 +5,9 @@ would remove what a queueing system has added.
 """
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import PodRole, PodSizing, Sizing
-from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
+from raggrpo_api.job import JobSpec, Metadata
+from raggrpo_api.status import PodRole, PodSizing
+from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.sizing.size import pod
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 
@@ -19,71 +19,47 @@ SHUTDOWN_SECONDS = 15
 """Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
 
 
-def render_ray_cluster(
-    job: RagGrpoJob,
-    settings: ClusterSettings,
-    *,
-    number: int,
-    sizing: Sizing,
-    grace_seconds: int,
-) -> Manifest:
-    """Return the job's Ray cluster with this number.
-
-    `grace_seconds` is how long the driver may take to save after SIGTERM; pods get a little more.
-    """
-    labels = {names.LABEL_CLUSTER: str(number)}
-    queue = job.spec.scheduling.queue_name
-    groups = [each for each in sizing.pods if each.role in (PodRole.TRAINER, PodRole.ROLLOUT)]
+def render_ray_cluster(job: Metadata, settings: ClusterSettings, action: CreateCluster) -> Manifest:
+    """Return the job's Ray cluster; its pods get a little more time to end than the driver."""
+    plan, labels = action.plan, {names.LABEL_CLUSTER: str(action.number)}
+    queue = plan.spec.scheduling.queue_name
+    groups = [each for each in plan.sizing.pods if each.role in (PodRole.TRAINER, PodRole.ROLLOUT)]
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": child_metadata(
             job,
-            names.cluster_name(job.metadata.name, number),
+            names.cluster_name(job.name, action.number),
             labels=labels | ({names.LABEL_QUEUE: queue} if queue else {}),
             annotations={names.ANNOTATION_TOKEN_KEY: settings.token_key_id},
         ),
         "spec": {
-            "rayVersion": ray_version(job, settings),
+            "rayVersion": action.ray_version or settings.ray_version,
             "authOptions": {
                 "mode": "token",
-                "secretName": names.token_secret_name(
-                    job.metadata.name, settings.token_key_id, job.metadata.uid
-                ),
+                "secretName": names.token_secret_name(job.name, settings.token_key_id, job.uid),
             },
-            "headGroupSpec": _head(job, settings, pod(sizing, PodRole.HEAD), labels, grace_seconds),
-            "workerGroupSpecs": [
-                _group(job, settings, each, labels, grace_seconds) for each in groups
-            ],
+            "headGroupSpec": _head(job, settings, action, labels),
+            "workerGroupSpecs": [_group(job, settings, action, each, labels) for each in groups],
         },
     }
 
 
-def ray_version(job: RagGrpoJob, settings: ClusterSettings) -> str:
-    """Return the Ray version for KubeRay: pinned, else preflight's, else the operator's setting."""
-    pinned = job.status.pinned.get("rayVersion", "")
-    return pinned or job.status.preflight.facts.ray_version or settings.ray_version
-
-
 def _head(
-    job: RagGrpoJob,
-    settings: ClusterSettings,
-    sizing: PodSizing,
-    labels: dict[str, str],
-    grace_seconds: int,
+    job: Metadata, settings: ClusterSettings, action: CreateCluster, labels: dict[str, str]
 ) -> Manifest:
-    env = trainer_env(
-        job.spec, _ray_env(grace_seconds), with_headers=True, with_code=True
-    )  # the driver and its reward code run here
+    plan, sizing = action.plan, pod(action.plan.sizing, PodRole.HEAD)
+    # The driver and its reward code run here.
+    env = trainer_env(plan.spec, _ray_env(action), with_headers=True, with_code=True)
     ray_head = container(
-        job, settings, "ray-head", sizing=sizing, env=env, with_reward_code=True
+        plan, settings, "ray-head", sizing=sizing, env=env, with_reward_code=True
     ) | {
         "ports": [
             {"name": "gcs-server", "containerPort": 6379},
             {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
-        "lifecycle": _lifecycle(grace_seconds, "127.0.0.1"),
+        "lifecycle": _lifecycle(action.grace_seconds, "127.0.0.1"),
     }
     return {
         "serviceType": "ClusterIP",
@@ -95,22 +71,23 @@ def _head(
         },
         "template": {
             "metadata": {"labels": pod_labels(job, PodRole.HEAD) | labels},
-            "spec": pod_spec(job, settings, ray_head, sizing=sizing, with_reward_code=True)
-            | _end_and_place(job, grace_seconds),
+            "spec": pod_spec(plan, settings, ray_head, sizing=sizing, with_reward_code=True)
+            | _end_and_place(action),
         },
     }
 
 
 def _group(
-    job: RagGrpoJob,
+    job: Metadata,
     settings: ClusterSettings,
+    action: CreateCluster,
     sizing: PodSizing,
     labels: dict[str, str],
-    grace_seconds: int,
 ) -> Manifest:
-    env = trainer_env(job.spec, _ray_env(grace_seconds))
-    ray_worker = container(job, settings, "ray-worker", sizing=sizing, env=env) | {
-        "lifecycle": _lifecycle(grace_seconds, "$FQ_RAY_IP"),
+    plan = action.plan
+    env = trainer_env(plan.spec, _ray_env(action))
+    ray_worker = container(plan, settings, "ray-worker", sizing=sizing, env=env) | {
+        "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP"),
     }
     return {
         "groupName": str(sizing.role),
@@ -118,28 +95,27 @@ def _group(
         "minReplicas": sizing.replicas,
         "maxReplicas": sizing.replicas,
         "rayStartParams": {
-            "num-cpus": str(_logical_cpus(job, sizing)),
+            "num-cpus": str(_logical_cpus(plan.spec, sizing)),
             "num-gpus": str(sizing.gpus),
             "object-store-memory": str(sizing.object_store),
         },
         "template": {
             "metadata": {"labels": pod_labels(job, sizing.role) | labels},
-            "spec": pod_spec(job, settings, ray_worker, sizing=sizing)
-            | _end_and_place(job, grace_seconds),
+            "spec": pod_spec(plan, settings, ray_worker, sizing=sizing) | _end_and_place(action),
         },
     }
 
 
-def _end_and_place(job: RagGrpoJob, grace_seconds: int) -> Manifest:
+def _end_and_place(action: CreateCluster) -> Manifest:
     """Return a pod's grace period and the node affinity that avoids nodes that failed before."""
-    end: Manifest = {"terminationGracePeriodSeconds": grace_seconds + SHUTDOWN_SECONDS}
-    nodes = avoided_nodes(job.status.restart_state, job.spec.recovery)
-    if not nodes:
+    end: Manifest = {"terminationGracePeriodSeconds": action.grace_seconds + SHUTDOWN_SECONDS}
+    if not action.avoided_nodes:
         return end
     # By node name: the label kubernetes.io/hostname may differ.
     term = {
         "matchFields": [
-            {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes
+            {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+            for node in action.avoided_nodes
         ]
     }
     required = {"nodeSelectorTerms": [term]}
@@ -148,22 +124,21 @@ def _end_and_place(job: RagGrpoJob, grace_seconds: int) -> Manifest:
     }
 
 
-def _logical_cpus(job: RagGrpoJob, sizing: PodSizing) -> int:
+def _logical_cpus(spec: JobSpec, sizing: PodSizing) -> int:
     """Return the CPUs Ray may schedule: one per rank and engine that fits, plus spares."""
     if sizing.role is PodRole.ROLLOUT:
         return 1 + SPARE_CPUS
-    resources = job.spec.resources
-    ranks = sizing.gpus or resources.ranks
+    ranks = sizing.gpus or spec.resources.ranks
     engines = max(1, sizing.gpus)
     return ranks + engines + SPARE_CPUS
 
 
-def _ray_env(grace_seconds: int) -> dict[str, str]:
+def _ray_env(action: CreateCluster) -> dict[str, str]:
     return {
         names.ENV_PROGRESS_PORT: str(names.PROGRESS_PORT),
         "RAY_DEDUP_LOGS": "0",
         # Read by the process that stops the driver; by default it kills the driver after 3 s.
-        "RAY_JOB_STOP_WAIT_TIME_S": str(grace_seconds),
+        "RAY_JOB_STOP_WAIT_TIME_S": str(action.grace_seconds),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # at the default of 15, any other process can starve ranks
     }

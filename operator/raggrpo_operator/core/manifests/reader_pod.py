@@ -1,7 +1,9 @@
 """A pod that only mounts a job's volumes read-only, so that a person can read them."""
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import PodRole, PodSizing
+from raggrpo_api.status import PodRole, PodSizing, Sizing
+from raggrpo_operator.core.lifecycle.actions import PodPlan
+from raggrpo_operator.core.spec.resolve import trainer_image
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
@@ -19,11 +21,12 @@ def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
 
     It has no job label, so that the operator does not mistake its end for a loss.
     """
+    plan = PodPlan(job.spec, trainer_image(job.spec, job.status.pinned, image), Sizing())
     settings = ClusterSettings(trainer_image=image, operator_namespace="", token_key_id="")
     reading = container(
-        job, settings, READER, sizing=SIZING, env=plain_env({}), read_only_claims=True
+        plan, settings, READER, sizing=SIZING, env=plain_env({}), read_only_claims=True
     ) | {"command": ["sleep", str(LIFE_SECONDS)]}
-    metadata = child_metadata(job, name)
+    metadata = child_metadata(job.metadata, name)
     metadata["labels"] = {
         "app.kubernetes.io/part-of": "raggrpo",
         "app.kubernetes.io/component": READER,
@@ -33,7 +36,7 @@ def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": pod_spec(job, settings, reading, sizing=SIZING)
+        "spec": pod_spec(plan, settings, reading, sizing=SIZING)
         | {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,

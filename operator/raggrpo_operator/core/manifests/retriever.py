@@ -1,10 +1,11 @@
 """Managed retrievers: one Deployment and one Service per endpoint."""
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
-from raggrpo_api.status import PodRole, Sizing
+from raggrpo_api.status import PodRole
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.lifecycle.actions import StartRetriever
 from raggrpo_operator.core.sizing.size import pod
 
 from .cluster_settings import ClusterSettings
@@ -13,24 +14,23 @@ from .pods import container, plain_env, pod_labels, pod_spec
 
 
 def render_retriever(
-    job: RagGrpoJob, settings: ClusterSettings, *, endpoint: RetrievalEndpoint, sizing: Sizing
+    job: Metadata, settings: ClusterSettings, action: StartRetriever
 ) -> tuple[Manifest, Manifest]:
-    """Return Deployment and Service of a managed endpoint. Raises ValueError for any other."""
-    if endpoint.managed is None:
-        raise ValueError(f"endpoint {endpoint.name} has a url and is not managed")
-    name = names.retriever_name(job.metadata.name, endpoint.name)
-    own = {names.LABEL_RETRIEVER: endpoint.name}
-    selector = {names.LABEL_JOB: job.metadata.name, **own}
-    sized = pod(sizing, PodRole.RETRIEVER, endpoint.name)
+    """Return Deployment and Service of a managed endpoint."""
+    plan = action.plan
+    name = names.retriever_name(job.name, action.name)
+    own = {names.LABEL_RETRIEVER: action.name}
+    selector = {names.LABEL_JOB: job.name, **own}
+    sized = pod(plan.sizing, PodRole.RETRIEVER, action.name)
     server = container(
-        job,
+        plan,
         settings,
         "retriever",
         sizing=sized,
         env=plain_env({}),
         read_only_claims=True,
     ) | {
-        "command": _command(endpoint.managed),
+        "command": _command(action.managed),
         "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],
         # The port opens before the index is loaded; only /healthz shows when it is ready.
         "readinessProbe": {
@@ -48,7 +48,7 @@ def render_retriever(
     }
     template = {
         "metadata": {"labels": pod_labels(job, PodRole.RETRIEVER) | own},
-        "spec": pod_spec(job, settings, server, sizing=sized)
+        "spec": pod_spec(plan, settings, server, sizing=sized)
         | {"terminationGracePeriodSeconds": 10},
     }
     deployment: Manifest = {
@@ -83,14 +83,15 @@ def render_retriever(
     return deployment, service
 
 
-def with_retriever_urls(job: RagGrpoJob, config: TrainerConfig) -> TrainerConfig:
+def with_retriever_urls(config: TrainerConfig) -> TrainerConfig:
     """Return the configuration with the URLs of the job's managed retrievers filled in."""
+    job = config.attempt
 
     def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
         if endpoint.managed is None:
             return endpoint
-        name = names.retriever_name(job.metadata.name, endpoint.name)
-        host = f"{name}.{job.metadata.namespace}.svc:{names.RETRIEVER_PORT}"
+        name = names.retriever_name(job.job_name, endpoint.name)
+        host = f"{name}.{job.namespace}.svc:{names.RETRIEVER_PORT}"
         url = f"http://{host}{SERVED_PATHS[endpoint.protocol]}"
         return endpoint.model_copy(update={"url": url, "managed": None})
 

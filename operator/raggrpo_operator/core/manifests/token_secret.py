@@ -8,7 +8,7 @@ import hashlib
 import hmac
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata
 
 from .metadata import Manifest, child_metadata
 
@@ -21,9 +21,9 @@ def job_token(installation_key: bytes, job_uid: str) -> str:
     return hmac.new(installation_key, job_uid.encode(), hashlib.sha256).hexdigest()
 
 
-def render_token_secret(job: RagGrpoJob, *, key_id: str, token: str) -> Manifest:
+def render_token_secret(job: Metadata, *, key_id: str, token: str) -> Manifest:
     """Return the immutable Secret that `authOptions.secretName` refers to."""
-    name = names.token_secret_name(job.metadata.name, key_id, job.metadata.uid)
+    name = names.token_secret_name(job.name, key_id, job.uid)
     return {
         "apiVersion": "v1",
         "kind": "Secret",

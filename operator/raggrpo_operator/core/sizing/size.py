@@ -114,9 +114,7 @@ def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[Sizi
         _memory("driver", GIB, "driver, progress server and Ray"),
         _memory("ranks", ranks_per_pod * GIB, f"{ranks_per_pod} ranks × 1 GiB of libraries"),
         _memory(
-            "training",
-            ranks_per_pod * state,
-            of_model("16 B per parameter and activations", facts),
+            "training", ranks_per_pod * state, of_model("16 B per parameter and activations", facts)
         ),
         _memory(
             "engine",

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
@@ -76,15 +77,11 @@ def _violation(error: ErrorDetails) -> Violation:
     location, value = error["loc"], error["input"]
     path, context = dotted(location), error.get("ctx", {})
     match error["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return _unknown_field(location)
         case "missing":
-            return Violation(
-                path,
-                Reason.MISSING_FIELD,
-                f"{location[-1]} is missing",
-                f"add {location[-1]}: under {dotted(location[:-1]) or 'the top level'}",
-            )
+            remedy = f"add {location[-1]}: under {dotted(location[:-1]) or 'the top level'}"
+            return Violation(path, Reason.MISSING_FIELD, f"{location[-1]} is missing", remedy)
         case "enum" | "literal_error":
             return _not_a_choice(path, value, str(context["expected"]))
         case "string_pattern_mismatch":
@@ -133,25 +130,14 @@ def _bad_format(location: Location, value: str, pattern: str) -> Violation:
     if location == ("metadata", "name"):
         return _bad_name(path, value)
     if "://" in value and "@" in value:
-        return Violation(
-            path,
-            Reason.CREDENTIALS_IN_URL,
-            "the URL holds credentials",
-            "take them out; give a header with secretKeyRef",
-        )
+        remedy = "take them out; give a header with secretKeyRef"
+        return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL holds credentials", remedy)
     if _is_path(location):
-        return Violation(
-            path,
-            Reason.RELATIVE_PATH,
-            f"{value!r} is not an absolute path",
-            "use an absolute path, beginning with /",
-        )
-    return Violation(
-        path,
-        Reason.INVALID_FORMAT,
-        f"{_shown(value)} does not have the form {pattern}",
-        _FORM_HINTS.get(str(location[-1]), "write it in that form"),
-    )
+        remedy = "use an absolute path, beginning with /"
+        return Violation(path, Reason.RELATIVE_PATH, f"{value!r} is not an absolute path", remedy)
+    message = f"{_shown(value)} does not have the form {pattern}"
+    remedy = _FORM_HINTS.get(str(location[-1]), "write it in that form")
+    return Violation(path, Reason.INVALID_FORMAT, message, remedy)
 
 
 _FORM_HINTS: Mapping[str, str] = {
@@ -173,8 +159,9 @@ def _bad_name(path: str, value: str) -> Violation:
     )
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _models_in(annotation: Any) -> Iterator[type[Any]]:
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    if is_model or is_pydantic_dataclass(annotation):
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
@@ -191,8 +178,8 @@ def _fields_at(location: Location) -> Mapping[str, Any]:
     return fields
 
 
-def _fields(model: type[BaseModel]) -> Mapping[str, Any]:
-    return {field.alias or name: field for name, field in model.model_fields.items()}
+def _fields(model: type[Any]) -> Mapping[str, Any]:
+    return {field.alias or name: field for name, field in model.__pydantic_fields__.items()}
 
 
 def _field_paths() -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.spec.training import Precision
+from raggrpo_api.status import Pinned
 from raggrpo_api.trainer_config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
 
 from .mitigations import mitigated
@@ -87,7 +88,7 @@ def trainer_config(
     *,
     number: int,
     mitigations: Sequence[str] = (),
-    pinned: Mapping[str, str] | None = None,
+    pinned: Pinned | None = None,
     facts: Facts | None = None,
     schema: str = "",
     skipped_steps: Sequence[int] = (),
@@ -99,7 +100,7 @@ def trainer_config(
     `schema` is the digest of the schema the image knows; empty: this release's.
     `config_hash` covers everything but the identity, `resume_hash` what a checkpoint depends on.
     """
-    spec = mitigated(_with_pins(resolved.spec, pinned or {}), mitigations)
+    spec = mitigated(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
     steps = total_steps(spec, facts.rows if facts else 0)
     spec = spec.model_copy(
         update={"training": spec.training.model_copy(update={"total_steps": steps})}
@@ -127,6 +128,11 @@ def trainer_config(
     rendered = {k: v for k, v in json.loads(config.to_json()).items() if k != "attempt"}
     identity = identity.model_copy(update={"config_hash": content_hash(rendered)})
     return config.model_copy(update={"attempt": identity})
+
+
+def trainer_image(spec: JobSpec, pinned: Pinned, default: str) -> str:
+    """Return the image: the job's, else the one its preflight passed with, else the default."""
+    return spec.image or pinned.image or default
 
 
 def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[tuple[str, bool]]:
@@ -190,13 +196,13 @@ def _passage_room(spec: JobSpec) -> int:
     return max(1, int(length * PASSAGE_SHARE) // passages)
 
 
-def _with_pins(spec: JobSpec, pinned: Mapping[str, str]) -> JobSpec:
+def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
     training, model = spec.training, spec.model
-    if training.precision is Precision.AUTO and "precision" in pinned:
-        precision = Precision(pinned["precision"])
+    if training.precision is Precision.AUTO and pinned.precision:
+        precision = Precision(pinned.precision)
         training = training.model_copy(update={"precision": precision})
-    if model.attention is Attention.AUTO and "attention" in pinned:
-        model = model.model_copy(update={"attention": Attention(pinned["attention"])})
+    if model.attention is Attention.AUTO and pinned.attention:
+        model = model.model_copy(update={"attention": Attention(pinned.attention)})
     return spec.model_copy(update={"training": training, "model": model})
 
 

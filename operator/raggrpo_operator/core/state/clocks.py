@@ -1,37 +1,32 @@
-"""Clocks of deadlines, on which only time counts in which somebody looked. Pure: `now` is given."""
+"""Deadline clocks. Only time during which the operator observed the job counts. Pure."""
 
+from dataclasses import replace
 from datetime import datetime
 
-from raggrpo_api.status import RestartState
-
-from .conditions import parse_timestamp, timestamp
+from raggrpo_api.status import WatchState
 
 LOOK_SECONDS = 30.0
-"""How often a look is written down; more often would only cost writes."""
+"""How often an observation is recorded; more often would only cost writes."""
 GAP_SECONDS = 150.0
-"""Longer than any regular time between two looks at a job: nobody looked."""
+"""Longer than any regular time between two observations: the operator was away."""
 
 
-def looked(state: RestartState, now: datetime) -> RestartState:
-    """Return the state with this look noted.
+def note_look(watch: WatchState, now: datetime) -> WatchState:
+    """Return the state with this observation recorded.
 
     After a gap, or when the clock was set back, every deadline begins anew: an operator that was
-    down has seen nothing fail.
+    down has not seen anything hang.
     """
-    last = (now - parse_timestamp(state.looked)).total_seconds() if state.looked else None
+    last = (now - watch.looked).total_seconds() if watch.looked is not None else None
     if last is None or not 0 <= last <= GAP_SECONDS:
-        return state.model_copy(update={"looked": timestamp(now), "watched_since": timestamp(now)})
-    if last >= LOOK_SECONDS:
-        return state.model_copy(update={"looked": timestamp(now)})
-    return state
+        return replace(watch, looked=now, watched_since=now)
+    return replace(watch, looked=now) if last >= LOOK_SECONDS else watch
 
 
-def elapsed(since: str, state: RestartState, now: datetime) -> float:
-    """Return the seconds from `since` until now, as far as somebody looked; 0 if it is empty."""
-    if not since:
+def elapsed(since: datetime | None, watch: WatchState, now: datetime) -> float:
+    """Return the seconds from `since` until now, counting only observed time; 0 if it is None."""
+    if since is None:
         return 0.0
-    begun = parse_timestamp(since)
-    if state.watched_since:
-        watched = parse_timestamp(state.watched_since)
-        begun = watched if begun > now else max(begun, watched)
-    return max(0.0, (now - begun).total_seconds())
+    if (watched := watch.watched_since) is not None:
+        since = watched if since > now else max(since, watched)
+    return max(0.0, (now - since).total_seconds())

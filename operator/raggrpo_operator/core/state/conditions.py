@@ -1,5 +1,6 @@
 """Conditions: set without moving the transition time needlessly; `phase` derived from them."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.progress import Stage
@@ -8,11 +9,6 @@ from raggrpo_api.status import Condition, ConditionType, JobStatus, Phase
 MAX_MESSAGE = 1024
 QUEUED = "Queued"
 """Reason of Suspended=True when a queueing system, not the user, holds the job back."""
-
-
-def timestamp(now: datetime) -> str:
-    """Return RFC 3339 in UTC with whole seconds, as Kubernetes writes it."""
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_timestamp(text: str) -> datetime:
@@ -44,19 +40,21 @@ def set_condition(
     """Return the status with this condition; its transition time moves only when it flips."""
     text = {True: "True", False: "False", None: "Unknown"}[value]
     old = get_condition(status, kind)
-    since = old.last_transition_time if old.status == text else timestamp(now)
+    since = old.last_transition_time if old.status == text else now
     new = Condition(
         type=kind,
         status=text,
         reason=reason,
         message=message[:MAX_MESSAGE],
-        last_transition_time=since or timestamp(now),
+        last_transition_time=since or now,
         observed_generation=status.observed_generation,
     )
+    if new == old:
+        return status
     kept = [c for c in status.conditions if c.type is not kind]
     order = list(ConditionType)
     conditions = sorted([*kept, new], key=lambda c: order.index(c.type))
-    return status.model_copy(update={"conditions": conditions})
+    return replace(status, conditions=conditions)
 
 
 STARTING = frozenset(

@@ -1,10 +1,8 @@
-"""Effective training time ratio: the share of a job's time that went into kept steps (B26)."""
+"""Effective training time ratio: the share of a job's time that went into kept steps."""
 
 from datetime import datetime, timedelta
 
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus
-
-from .conditions import parse_timestamp
 
 HELD_BACK = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
 """Ends after which the job waits because somebody wants it to."""
@@ -19,7 +17,7 @@ def seconds_down(status: JobStatus, now: datetime) -> int:
         if before.cause in HELD_BACK:
             return 0
         if before.started:
-            ended = parse_timestamp(before.started) + timedelta(seconds=before.seconds)
+            ended = before.started + timedelta(seconds=before.seconds)
             return max(0, round((now - ended).total_seconds()))
     return 0
 
@@ -32,9 +30,9 @@ def seconds_kept(record: AttemptRecord, seconds_per_step: float) -> float:
 
 def effective_ratio(status: JobStatus, now: datetime) -> str:
     """Return the ratio with two decimals, as status shows it; empty while nothing is known."""
-    record, state = status.attempts[0], status.restart_state
-    kept, lasted = state.kept_seconds, float(state.active_seconds + state.down_seconds)
+    record, spent = status.attempts[0], status.restart_state.spent
+    kept, lasted = spent.kept_seconds, float(spent.active_seconds + spent.down_seconds)
     if record.cause is None and record.started:
         kept += seconds_kept(record, status.progress.seconds_per_step)
-        lasted += (now - parse_timestamp(record.started)).total_seconds()
+        lasted += (now - record.started).total_seconds()
     return f"{min(1.0, kept / lasted):.2f}" if kept and lasted > 0 else ""

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
+from raggrpo_api.base import format_time
 from raggrpo_api.progress import Stage
 from raggrpo_api.status import AttemptRecord, Condition, JobStatus, Phase
 from raggrpo_operator.core.lifecycle.stages import advice
@@ -42,7 +43,8 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     yield from labelled("phase", status.phase, width)
     yield from labelled("progress", _progress(status), width)
     if status.phase is Phase.STARTING and status.progress.stage:
-        since, stage = status.restart_state.still_since, Stage(status.progress.stage)
+        since = format_time(status.restart_state.watch.still_since)
+        stage = Stage(status.progress.stage)
         yield from labelled("stage", f"{stage} since {since}: {advice(stage)}", width)
     if status.checkpoint is not None:
         yield from labelled("newest", status.checkpoint.path, width)

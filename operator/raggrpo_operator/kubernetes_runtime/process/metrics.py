@@ -4,7 +4,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import Phase
-from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.kube.cluster_objects import JobKey
 
 from .work_queue import QueueObserver
@@ -97,8 +96,8 @@ class Metrics(QueueObserver):
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,
         }
-        if moved := status.restart_state.still_since:
-            values["last_step_timestamp_seconds"] = parse_timestamp(moved).timestamp()
+        if moved := status.restart_state.watch.still_since:
+            values["last_step_timestamp_seconds"] = moved.timestamp()
         if ratio := status.effective_training_time_ratio:
             values["effective_training_time_ratio"] = float(ratio)
         for name, value in values.items():

@@ -5,8 +5,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartPreflight, StartRetriever
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
@@ -14,9 +15,6 @@ from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import render_retriever
 from raggrpo_operator.core.manifests.token_secret import render_token_secret
-from raggrpo_operator.core.sizing.grace import grace_seconds
-from raggrpo_operator.core.sizing.size import size
-from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.errors import Conflict, NotFound, TransientError
 from raggrpo_operator.kube.client import (
     CONFIG_MAPS,
@@ -50,32 +48,22 @@ class Children:
     settings: ClusterSettings
     keys: InstallationKeys
 
-    async def start_preflight(self, job: RagGrpoJob, config: TrainerConfig, spec_hash: str) -> None:
+    async def start_preflight(self, job: Metadata, action: StartPreflight) -> None:
         """Create the preflight pod; one for another spec has to be gone first."""
-        pod = render_preflight_pod(
-            job,
-            self.settings,
-            config=config,
-            spec_hash=spec_hash,
-            sizing=size(resolve(job).spec, job.status.preflight.known_facts),
-        )
-        existing = await self._create(job, pod)
+        existing = await self._create(job, render_preflight_pod(job, self.settings, action))
         if existing is None:
             return
         label = existing["metadata"].get("labels", {}).get(names.LABEL_SPEC_HASH)
-        if is_going(existing) or label != spec_hash:
+        if is_going(existing) or label != action.spec_hash:
             name = existing["metadata"]["name"]
             raise TransientError(f"pod {name} of an earlier preflight is still being deleted")
 
-    async def start_retriever(self, job: RagGrpoJob, name: str) -> None:
+    async def start_retriever(self, job: Metadata, action: StartRetriever) -> None:
         """Apply Deployment and Service of a managed retriever."""
-        spec = resolve(job).spec
-        [endpoint] = [each for each in spec.retrieval.endpoints if each.name == name]
-        sizing = size(spec, job.status.preflight.known_facts)
-        for manifest in render_retriever(job, self.settings, endpoint=endpoint, sizing=sizing):
+        for manifest in render_retriever(job, self.settings, action):
             await self.client.apply(manifest)
 
-    async def stop_retrievers(self, job: RagGrpoJob, deployments: Collection[Manifest]) -> None:
+    async def stop_retrievers(self, job: Metadata, deployments: Collection[Manifest]) -> None:
         """Delete the retrievers' Deployments and Services."""
         for deployment in deployments:
             await self.delete(DEPLOYMENTS, deployment)
@@ -84,24 +72,17 @@ class Children:
                 service = await self.client.get(SERVICES, about["namespace"], about["name"])
             except NotFound:
                 continue
-            if job.metadata.uid in owner_uids(service):
+            if job.uid in owner_uids(service):
                 await self.delete(SERVICES, service)
 
-    async def create_cluster(self, job: RagGrpoJob, number: int) -> None:
+    async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
         """Create token, NetworkPolicy and RayCluster, the last one never to be applied again."""
         key_id = self.keys.current_id
-        token = self.keys.token(key_id, job.metadata.uid)
+        token = self.keys.token(key_id, job.uid)
         await self._create_secret(render_token_secret(job, key_id=key_id, token=token))
         await self.client.apply(render_network_policy(job, self.settings))
-        cluster = render_ray_cluster(
-            job,
-            self.settings,
-            number=number,
-            sizing=job.status.sizing,
-            grace_seconds=grace_seconds(resolve(job).spec, job.status),
-        )
         try:
-            existing = await self._create(job, cluster)
+            existing = await self._create(job, render_ray_cluster(job, self.settings, action))
         except NotFound as trouble:
             raise NotFound(f"{NO_KUBERAY} ({trouble})") from trouble
         if existing is not None and is_going(existing):
@@ -109,7 +90,7 @@ class Children:
             raise TransientError(f"the earlier RayCluster {name} is still being deleted")
 
     async def record(
-        self, job: RagGrpoJob, config: TrainerConfig, records: Collection[Manifest]
+        self, job: Metadata, config: TrainerConfig, records: Collection[Manifest]
     ) -> None:
         """Create the record of an attempt's configuration and keep the newest ones."""
         await self._create(job, render_config_map(job, config=config))
@@ -135,7 +116,7 @@ class Children:
         except (NotFound, Conflict) as gone:  # gone, or another object took its name
             log.info("%s %s was gone already: %s", resource.plural, about["name"], gone)
 
-    async def _create(self, job: RagGrpoJob, manifest: Manifest) -> Manifest | None:
+    async def _create(self, job: Metadata, manifest: Manifest) -> Manifest | None:
         """Create an object; return the one that exists when it is this job's own."""
         about = manifest["metadata"]
         try:
@@ -143,7 +124,7 @@ class Children:
         except Conflict:
             resource = resource_of(manifest)
             existing = await self.client.get(resource, about["namespace"], about["name"])
-            if job.metadata.uid not in owner_uids(existing):
+            if job.uid not in owner_uids(existing):
                 raise TransientError(
                     f"{manifest['kind']} {about['name']} exists and is not this job's: delete it "
                     "or give the job another name"

@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from dataclasses import replace
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType
@@ -92,12 +93,12 @@ class Reconciler:
         now, old = self._context.clock(), stored_status(body)
         about_job = body["metadata"]
         lines = "\n".join(violation.line() for violation in found)
-        status = old.model_copy(update={"observed_generation": about_job["generation"]})
+        status = replace(old, observed_generation=about_job["generation"])
         status = set_condition(
             status, ConditionType.ACCEPTED, False, str(found[0].reason), lines, now
         )
         status = set_condition(status, ConditionType.READY, False, "NotReady", "", now)
-        status = status.model_copy(update={"phase": phase_from(status)})
+        status = replace(status, phase=phase_from(status))
         if status != old:
             await self._context.writer.write(body, status)
 

@@ -25,7 +25,6 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
-from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError, TransientError
 from raggrpo_operator.kube.client import RAY_CLUSTERS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, owned_by
@@ -115,16 +114,16 @@ class KubernetesRuntime:
         """Do one thing."""
         children = self._context.children
         match action:
-            case StartPreflight(config, spec_hash):
-                await children.start_preflight(job, config, spec_hash)
+            case StartPreflight():
+                await children.start_preflight(job.metadata, action)
             case DeletePreflight():
                 await self._delete_preflights()
-            case StartRetriever(name):
-                await children.start_retriever(job, name)
+            case StartRetriever():
+                await children.start_retriever(job.metadata, action)
             case StopRetrievers():
-                await children.stop_retrievers(job, self._deployments())
-            case CreateCluster(number):
-                await children.create_cluster(job, number)
+                await children.stop_retrievers(job.metadata, self._deployments())
+            case CreateCluster():
+                await children.create_cluster(job.metadata, action)
             case DeleteCluster(number):
                 await self._delete_cluster(job, number)
             case SubmitAttempt(config, number):
@@ -155,7 +154,7 @@ class KubernetesRuntime:
         if text is None:  # the head has forgotten it, which the next round settles
             return
         config = TrainerConfig.model_validate_json(text)
-        await self._context.children.record(job, config, self._records())
+        await self._context.children.record(job.metadata, config, self._records())
         log.info("the record of attempt %d was put back", number)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> Manifest | None:
@@ -223,19 +222,19 @@ class KubernetesRuntime:
         Status keeps whole seconds: what was lost in the very second in which the attempt was
         recorded, as when a queue took the pods, belongs to the attempt before.
         """
-        attempts, recorded = job.status.attempts, job.status.restart_state.cluster_since
-        since = parse_timestamp(recorded) + timedelta(seconds=1) if recorded else BEGINNING
+        attempts, recorded = job.status.attempts, job.status.restart_state.launch.cluster_since
+        since = recorded + timedelta(seconds=1) if recorded else BEGINNING
         if attempts and attempts[0].started and attempts[0].cause is None:
-            since = max(since, parse_timestamp(attempts[0].started))
+            since = max(since, attempts[0].started)
         return self._context.evidence.losses(self._key, ray_cluster["metadata"]["name"], since)
 
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: int) -> None:
         ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None or cluster_number(ray_cluster) != number:
             raise TransientError(f"there is no Ray cluster {number}")
-        config = with_retriever_urls(job, config)
+        config = with_retriever_urls(config)
         text = submittable(config)
-        await self._context.children.record(job, config, self._records())
+        await self._context.children.record(job.metadata, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(
             _submission(job, attempt),

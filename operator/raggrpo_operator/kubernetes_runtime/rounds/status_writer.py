@@ -2,10 +2,17 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api import names
-from raggrpo_api.status import ConditionType, JobStatus, ProgressStatus
+from raggrpo_api.status import (
+    ConditionType,
+    JobStatus,
+    ProgressStatus,
+    status_from_json,
+    status_to_json,
+)
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
 from raggrpo_operator.errors import Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, KubeClient, Manifest
@@ -94,7 +101,7 @@ class StatusWriter:
 
 def stored_status(body: Manifest) -> JobStatus:
     """Return the status that an object of the API server carries."""
-    return JobStatus.model_validate(body.get("status", {}))
+    return status_from_json(body.get("status", {}))
 
 
 def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
@@ -103,18 +110,13 @@ def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
 
 
 def _without_progress(status: JobStatus) -> JobStatus:
-    state = status.restart_state.model_copy(
-        update={
-            "looked": "",
-            "step_seen": 0,
-            "still_since": "",
-            "reads_since_step": 0,
-        }
-    )
-    attempts = [each.model_copy(update={"to_step": 0}) for each in status.attempts]
-    stage = ProgressStatus(stage=status.progress.stage)
-    return status.model_copy(
-        update={"progress": stage, "restart_state": state, "attempts": attempts}
+    state, newest = status.restart_state, status.attempts[:1]
+    watch = replace(state.watch, looked=None, step_seen=0, still_since=None, reads_since_step=0)
+    return replace(
+        status,
+        progress=ProgressStatus(stage=status.progress.stage),
+        restart_state=state.having(watch),
+        attempts=[*(replace(each, to_step=0) for each in newest), *status.attempts[1:]],
     )
 
 
@@ -129,5 +131,5 @@ def _applied(body: Manifest, status: JobStatus) -> Manifest:
             # Refused when the job changed since it was decided upon.
             "resourceVersion": about["resourceVersion"],
         },
-        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "status": status_to_json(status, with_nulls=False),
     }

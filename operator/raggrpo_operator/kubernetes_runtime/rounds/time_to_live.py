@@ -3,13 +3,12 @@
 from datetime import datetime, timedelta
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_operator.core.state.conditions import parse_timestamp
 
 
 def seconds_until_removal(job: RagGrpoJob, now: datetime) -> float | None:
     """Return how long a finished job stays, 0 when its time is over; None: it stays."""
     lifetime, ended = job.spec.ttl_seconds_after_finished, job.status.completion_time
-    if lifetime < 0 or not ended:
+    if lifetime < 0 or ended is None:
         return None
-    over = parse_timestamp(ended) + timedelta(seconds=lifetime)
+    over = ended + timedelta(seconds=lifetime)
     return max(0.0, (over - now).total_seconds())

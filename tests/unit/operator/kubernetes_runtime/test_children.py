@@ -1,8 +1,13 @@
 import pytest
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus
+from raggrpo_api.spec.retrieval import ManagedRetriever
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    PodPlan,
+    StartPreflight,
+    StartRetriever,
+)
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -17,10 +22,17 @@ from support.fakes.fake_runtime import a_story_job
 KEYS = InstallationKeys("now", {"now": b"a key of many bytes"})
 
 
-def a_sized_job(changes: dict[str, object] | None = None) -> RagGrpoJob:
-    job = a_story_job(changes)
-    sizing = size(resolve(job).spec, KNOWN_TINY)
-    return job.model_copy(update={"status": JobStatus(sizing=sizing)})
+JOB = a_story_job()
+METADATA = JOB.metadata
+
+
+def a_plan(changes: dict[str, object] | None = None) -> PodPlan:
+    spec = resolve(a_story_job(changes)).spec
+    return PodPlan(spec, "trainer:test", size(spec, KNOWN_TINY))
+
+
+def a_cluster(grace_seconds: int = 30) -> CreateCluster:
+    return CreateCluster(a_plan(), 1, ray_version="", grace_seconds=grace_seconds)
 
 
 def children() -> tuple[FakeKube, Children]:
@@ -33,11 +45,10 @@ def children() -> tuple[FakeKube, Children]:
 
 async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_again() -> None:
     kube, makes = children()
-    job = a_sized_job()
-    await makes.create_cluster(job, 1)
+    await makes.create_cluster(METADATA, a_cluster())
     before = await kube.get(RAY_CLUSTERS, "default", "small-c1")
 
-    await makes.create_cluster(job, 1)
+    await makes.create_cluster(METADATA, a_cluster())
 
     assert kube.named("rayclusters") == ["small-c1"]
     assert await kube.get(RAY_CLUSTERS, "default", "small-c1") == before
@@ -47,11 +58,8 @@ async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_agai
 
 async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
     kube, makes = children()
-    job = a_sized_job()
-    slow = job.status.restart_state.model_copy(update={"slowest_save_seconds": 20.0})
-    status = job.status.model_copy(update={"restart_state": slow})
 
-    await makes.create_cluster(job.model_copy(update={"status": status}), 1)
+    await makes.create_cluster(METADATA, a_cluster(grace_seconds=75))
 
     cluster = await kube.get(RAY_CLUSTERS, "default", "small-c1")
     head = cluster["spec"]["headGroupSpec"]["template"]["spec"]
@@ -64,13 +72,13 @@ async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
 async def test_secrets_are_created_and_nothing_else() -> None:
     kube, makes = children()
     for _ in range(2):
-        await makes.create_cluster(a_sized_job(), 1)
+        await makes.create_cluster(METADATA, a_cluster())
     assert {verb for verb, plural, _ in kube.calls if plural == "secrets"} == {"create"}
 
 
 async def test_the_token_comes_before_the_cluster_that_needs_it() -> None:
     kube, makes = children()
-    await makes.create_cluster(a_sized_job(), 1)
+    await makes.create_cluster(METADATA, a_cluster())
     created = [plural for verb, plural, _ in kube.calls if verb == "create"]
     assert created == ["secrets", "rayclusters"]
 
@@ -85,7 +93,7 @@ async def test_a_cluster_of_the_same_name_that_is_not_ours_is_left_alone() -> No
         }
     )
     with pytest.raises(OperatorError, match="is not this job's: delete it or give the job"):
-        await makes.create_cluster(a_sized_job(), 1)
+        await makes.create_cluster(METADATA, a_cluster())
 
 
 async def test_a_cluster_without_kuberay_says_what_to_install() -> None:
@@ -97,37 +105,36 @@ async def test_a_cluster_without_kuberay_says_what_to_install() -> None:
 
     kube.before = refuse
     with pytest.raises(NotFound, match=r"install KubeRay 1\.6\.0 or newer"):
-        await makes.create_cluster(a_sized_job(), 1)
+        await makes.create_cluster(METADATA, a_cluster())
 
 
 async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> None:
     kube, makes = children()
-    job = a_sized_job()
-    config = trainer_config(job, resolve(job), number=0)
-    await makes.start_preflight(job, config, "old")
-    await makes.start_preflight(job, config, "old")
+    config = trainer_config(JOB, resolve(JOB), number=0)
+    old, new = (StartPreflight(a_plan(), config, spec_hash) for spec_hash in ("old", "new"))
+    await makes.start_preflight(METADATA, old)
+    await makes.start_preflight(METADATA, old)
     with pytest.raises(OperatorError, match="still being deleted"):
-        await makes.start_preflight(job, config, "new")
+        await makes.start_preflight(METADATA, new)
 
     await makes.delete_pod(await kube.get(PODS, "default", "small-preflight"))
-    await makes.start_preflight(job, config, "new")
+    await makes.start_preflight(METADATA, new)
     pod = await kube.get(PODS, "default", "small-preflight")
     assert pod["metadata"]["labels"][names.LABEL_SPEC_HASH] == "new"
 
 
 async def test_the_newest_records_are_kept() -> None:
     kube, makes = children()
-    job = a_sized_job()
     for number in range(1, KEPT_RECORDS + 4):
         records = await kube.list_all(CONFIG_MAPS, "default")
-        await makes.record(job, trainer_config(job, resolve(job), number=number), records)
+        await makes.record(METADATA, trainer_config(JOB, resolve(JOB), number=number), records)
     kept = sorted(kube.named("configmaps"), key=lambda name: int(name.rpartition("a")[2]))
     assert kept == [f"small-a{number}" for number in range(4, KEPT_RECORDS + 4)]
 
 
 async def test_what_has_another_uid_by_now_is_not_deleted() -> None:
     kube, makes = children()
-    await makes.create_cluster(a_sized_job(), 1)
+    await makes.create_cluster(METADATA, a_cluster())
     seen = await kube.get(RAY_CLUSTERS, "default", "small-c1")
     seen["metadata"]["uid"] = "an earlier one"
 
@@ -138,15 +145,15 @@ async def test_what_has_another_uid_by_now_is_not_deleted() -> None:
 
 async def test_retrievers_are_applied_twice_and_stopped_with_their_services() -> None:
     kube, makes = children()
-    endpoint = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
-    retrieval = {"mode": "Prompt", "endpoints": [endpoint]}
-    job = a_sized_job({"retrieval": retrieval})
+    managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
+    endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
+    plan = a_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
     for _ in range(2):
-        await makes.start_retriever(job, "kb")
+        await makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed))
     assert kube.named("deployments") == kube.named("services") == ["small-r-kb"]
     foreign = await kube.get(SERVICES, "default", "small-r-kb")
-    assert foreign["metadata"]["ownerReferences"][0]["uid"] == job.metadata.uid
+    assert foreign["metadata"]["ownerReferences"][0]["uid"] == METADATA.uid
 
     deployments = [found for (kind, _, _), found in kube.objects.items() if kind == "deployments"]
-    await makes.stop_retrievers(job, deployments)
+    await makes.stop_retrievers(METADATA, deployments)
     assert kube.named("deployments") == kube.named("services") == []

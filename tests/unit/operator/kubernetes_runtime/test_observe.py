@@ -192,7 +192,7 @@ def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
 
 
 def after_an_attempt(cause: Cause | None) -> JobStatus:
-    record = AttemptRecord(number=1, started="2026-11-21T12:00:00Z", cause=cause)
+    record = AttemptRecord(number=1, started=NOW - timedelta(minutes=2), cause=cause)
     return JobStatus(attempt=1, attempts=[record], cluster=ClusterStatus(name="small-c1", number=1))
 
 

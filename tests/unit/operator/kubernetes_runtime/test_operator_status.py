@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from raggrpo_api.status import ConditionType, JobStatus, Phase, ProgressStatus
-from raggrpo_operator.core.state.conditions import set_condition, timestamp
+from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, Manifest, judged
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
@@ -206,7 +206,7 @@ def test_a_finished_job_stays_as_long_as_it_says(
     lifetime: int, ended_before: int | None, expected: float | None
 ) -> None:
     job = a_job({"ttlSecondsAfterFinished": lifetime})
-    ended = "" if ended_before is None else timestamp(T0 - timedelta(seconds=ended_before))
+    ended = None if ended_before is None else T0 - timedelta(seconds=ended_before)
     job = job.model_copy(update={"status": JobStatus(completion_time=ended)})
     assert seconds_until_removal(job, T0) == expected
 

@@ -68,7 +68,7 @@ async def session() -> AsyncIterator[ClientSession]:
 
 
 def a_running_job() -> RagGrpoJob:
-    record = AttemptRecord(number=1, started="2026-11-21T12:00:00Z")
+    record = AttemptRecord(number=1, started=NOW - timedelta(minutes=2))
     status = JobStatus(
         attempt=1, attempts=[record], cluster=ClusterStatus(name="small-c1", number=1)
     )

@@ -173,7 +173,7 @@ def test_what_a_killed_driver_has_not_copied_of_its_log_is_completed(tmp_path: P
         path.write_text(text)
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.HEAD_LOST)])
 
-    keep_driver_log(job, ended, tmp_path / "ray")
+    keep_driver_log(job, ended, tmp_path / "ray", tmp_path / "checkpoints" / "logs")
 
     assert kept.read_text() == "first lines, last lines"
 
@@ -187,9 +187,9 @@ def test_drivers_log_is_kept_once_the_attempt_has_ended(tmp_path: Path) -> None:
     running = JobStatus(attempt=2, attempts=[AttemptRecord(number=2)])
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.STALLED)])
 
-    keep_driver_log(job, running, tmp_path / "ray")
+    keep_driver_log(job, running, tmp_path / "ray", tmp_path / "checkpoints" / "logs")
     assert not kept.exists()
     live.write_text("whole")
-    keep_driver_log(job, ended, tmp_path / "ray")
+    keep_driver_log(job, ended, tmp_path / "ray", tmp_path / "checkpoints" / "logs")
 
     assert kept.read_text() == "whole"

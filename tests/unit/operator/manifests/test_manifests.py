@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_api.status import PodRole, PodSizing, RestartState
+from raggrpo_api.status import Pinned, PodRole, PodSizing, Remedies, RestartState
 from raggrpo_cli.manifests_text import as_yaml
-from raggrpo_operator.core.manifests.retriever import render_retriever, with_retriever_urls
+from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.quantity import parse_quantity
@@ -274,7 +275,7 @@ def test_the_queue_is_named_on_the_ray_cluster_only(job: RagGrpoJob) -> None:
 @given(job=jobs())
 def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> None:
     cluster = all_manifests(job)["raycluster"]
-    secret = render_token_secret(job, key_id="k1", token="t")
+    secret = render_token_secret(job.metadata, key_id="k1", token="t")
 
     auth = cluster["spec"]["authOptions"]
     assert auth == {"mode": "token", "secretName": secret["metadata"]["name"]}
@@ -283,9 +284,10 @@ def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> 
 
 
 def test_no_ray_pod_goes_to_a_node_that_failed_too_often() -> None:
-    state = RestartState(failures_by_node={"gpu-7": 2, "gpu-8": 1, "gpu-9": 3})
+    remedies = Remedies(failures_by_node={"gpu-7": 2, "gpu-8": 1, "gpu-9": 3})
     job = a_clustered_job(a_job())
-    job = job.model_copy(update={"status": job.status.model_copy(update={"restart_state": state})})
+    status = replace(job.status, restart_state=RestartState(remedies=remedies))
+    job = job.model_copy(update={"status": status})
 
     terms = {}
     for manifest in all_manifests(job).values():
@@ -308,7 +310,7 @@ def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> N
     job = a_clustered_job(a_job())
     token = job_token(b"key", UID)
 
-    secret = render_token_secret(job, key_id="k1", token=token)
+    secret = render_token_secret(job.metadata, key_id="k1", token=token)
 
     assert secret["immutable"] is True
     assert secret["data"]["auth_token"] != token  # base64
@@ -387,8 +389,8 @@ def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
         return str(all_manifests(job)["preflight"]["spec"]["containers"][0]["image"])
 
     plain, own = a_clustered_job(a_job()), a_clustered_job(a_job({"image": "own:1"}))
-    pinned = {"image": "own@sha256:1", "rayVersion": "2.59.0"}
-    status = plain.status.model_copy(update={"pinned": pinned})
+    pinned = Pinned(image="own@sha256:1", ray_version="2.59.0")
+    status = replace(plain.status, pinned=pinned)
     later, mended = (job.model_copy(update={"status": status}) for job in (plain, own))
     assert image(plain) == SETTINGS.trainer_image
     assert image(own) == "own:1"
@@ -400,10 +402,8 @@ def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
 def test_ray_is_told_in_the_version_that_the_image_has() -> None:
     plain = a_clustered_job(a_job())
     read = plain.status.preflight.facts.model_copy(update={"ray_version": "2.61.1"})
-    preflight = plain.status.preflight.model_copy(update={"facts": read})
-    other = plain.model_copy(
-        update={"status": plain.status.model_copy(update={"preflight": preflight})}
-    )
+    status = replace(plain.status, preflight=replace(plain.status.preflight, facts=read))
+    other = plain.model_copy(update={"status": status})
     assert all_manifests(other)["raycluster"]["spec"]["rayVersion"] == "2.61.1"
 
 
@@ -455,7 +455,7 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
     job = a_clustered_job(a_job({"retrieval.endpoints": given}))
     config = trainer_config(job, resolve(job), number=1)
 
-    endpoints = with_retriever_urls(job, config).retrieval.endpoints
+    endpoints = with_retriever_urls(config).retrieval.endpoints
 
     assert [endpoint.url for endpoint in endpoints] == [
         "http://small-r-kb.research.svc:8000/retrieve",
@@ -463,9 +463,6 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
         "http://own/retrieve",
     ]
     assert all(endpoint.managed is None for endpoint in endpoints)
-    own, sizing = job.spec.retrieval.endpoints[2], sizing_of(job)
-    with pytest.raises(ValueError, match="own has a url"):
-        render_retriever(job, SETTINGS, endpoint=own, sizing=sizing)
 
 
 def test_long_names_of_retrievers_stay_apart() -> None:

@@ -1,6 +1,8 @@
 import io
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,6 +15,7 @@ from raggrpo_api.status import (
     Phase,
     ProgressStatus,
     RestartState,
+    RetryState,
     Tier,
 )
 from raggrpo_operator.reporting.progress_display import (
@@ -23,9 +26,11 @@ from raggrpo_operator.reporting.progress_display import (
 )
 
 NOW = datetime(2026, 11, 21, 12, 0, 18, tzinfo=UTC)
+BEGUN = NOW.replace(second=0)
+RETRY = RestartState(retry=RetryState(next_retry_time=NOW.replace(minute=1)))
 
 
-def a_status(step: int = 0, stage: str = "Training", **changes: object) -> JobStatus:
+def a_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobStatus:
     progress = ProgressStatus(
         step=step,
         total_steps=60,
@@ -35,9 +40,9 @@ def a_status(step: int = 0, stage: str = "Training", **changes: object) -> JobSt
         estimated_remaining_seconds=58,
         metrics=[Metric(name="reward_mean", value="0.531")],
     )
-    record = AttemptRecord(number=1, started="2026-11-21T12:00:00Z", to_step=step)
+    record = AttemptRecord(number=1, started=BEGUN, to_step=step)
     status = JobStatus(phase=Phase.RUNNING, attempt=1, attempts=[record], progress=progress)
-    return status.model_copy(update=changes)
+    return replace(status, **changes)
 
 
 def test_line_says_what_the_practice_prints() -> None:
@@ -46,9 +51,8 @@ def test_line_says_what_the_practice_prints() -> None:
 
 
 def test_clock_stops_with_the_attempt() -> None:
-    ended = AttemptRecord(
-        number=1, started="2026-11-21T12:00:00Z", seconds=11, cause=Cause.SUSPENDED
-    )
+    ended = AttemptRecord(number=1, started=BEGUN, seconds=11, cause=Cause.SUSPENDED)
+
     assert "11 s elapsed" in progress_line(a_status(12, attempts=[ended]), NOW)
 
 
@@ -69,12 +73,12 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
         number=1, cause=Cause.ROLLOUT_ENGINE_LOST, message="engine 0 died", to_step=7
     )
     second = AttemptRecord(number=2, tier=Tier.WARM_CLUSTER, mitigation="MicroBatchHalved")
-    resumed = second.model_copy(
-        update={"from_step": 6, "skipped_checkpoints": ["step_7: truncated"], "in_place": ["x"]}
+    resumed = replace(
+        second, from_step=6, skipped_checkpoints=["step_7: truncated"], in_place=["x"]
     )
     statuses = [
         a_status(7),
-        a_status(7, attempts=[ended], restart_state=RestartState(next_retry_time="12:01")),
+        a_status(7, attempts=[ended], restart_state=RETRY),
         a_status(7, attempts=[second, ended]),
         a_status(7, attempts=[resumed, ended]),
     ]
@@ -82,7 +86,10 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
     told = [list(happenings(old, new)) for old, new in pairwise(statuses)]
 
     assert told == [
-        ["Attempt 1 ended: RolloutEngineLost after step 7: engine 0 died", "Next attempt at 12:01"],
+        [
+            "Attempt 1 ended: RolloutEngineLost after step 7: engine 0 died",
+            "Next attempt at 2026-11-21T12:01:18Z",
+        ],
         ["Attempt 2 begins on the same Ray cluster, with MicroBatchHalved"],
         [
             "Attempt 2 skips a checkpoint: step_7: truncated",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
+from raggrpo_api.status import JobStatus, Pinned
 from raggrpo_operator.core.rules import (
     RULES,
     batch,
@@ -65,7 +66,7 @@ class Row:
     fails: dict[str, Any]
     passes: dict[str, Any]
     facts: Facts = NOTHING_KNOWN
-    status: dict[str, Any] = field(default_factory=dict)
+    status: JobStatus = field(default_factory=JobStatus)
     severity: Severity = Severity.ERROR
 
 
@@ -199,7 +200,7 @@ ROWS: tuple[Row, ...] = (
     Row(world.workers_fit_cpus, Reason.WORKERS_EXCEED_CPUS, "spec.data.numWorkers",
         {"data.numWorkers": 9}, {"data.numWorkers": 8}, severity=WARNING),
     Row(world.ray_version_is_the_same, Reason.RAY_VERSION_MISMATCH, "spec.image",
-        {}, {}, KNOWN_7B, status={"pinned": {"rayVersion": "2.59.0"}}),
+        {}, {}, KNOWN_7B, status=JobStatus(pinned=Pinned(ray_version="2.59.0"))),
     Row(world.async_needs_disaggregation, Reason.ASYNC_NEEDS_DISAGGREGATION,
         "spec.training.offPolicySteps",
         with_steps(offPolicySteps=1), with_steps(offPolicySteps=1) | {"resources": SPLIT}),
@@ -392,9 +393,9 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def seen_by_rule(changes: dict[str, Any], row: Row, status: dict[str, Any]) -> RuleInput:
+def seen_by_rule(changes: dict[str, Any], row: Row, status: JobStatus) -> RuleInput:
     job = a_job(changes)
-    job = job.model_copy(update={"status": job.status.model_copy(update=status)})
+    job = job.model_copy(update={"status": status})
     resolved = resolve(job, row.facts)
     sizing = size(resolved.spec, row.facts)
     return RuleInput(job, resolved.spec, resolved.origins, row.facts, sizing)
@@ -415,7 +416,7 @@ def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_a_rule_lets_the_nearest_good_job_pass(row: Row) -> None:
-    assert list(row.rule(seen_by_rule(row.passes, row, {}))) == []
+    assert list(row.rule(seen_by_rule(row.passes, row, JobStatus()))) == []
 
 
 def remedy_of(row: Row) -> re.Match[str] | None:
@@ -464,7 +465,8 @@ def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_violations_include_what_each_rule_finds(row: Row) -> None:
     job = a_job(row.fails)
-    job = job.model_copy(update={"status": job.status.model_copy(update=row.status)})
+    job = job.model_copy(update={"status": row.status})
+
     found = violations(job, resolve(job, row.facts), row.facts)
     assert (row.path, row.reason) in {(v.path, v.reason) for v in found}
 

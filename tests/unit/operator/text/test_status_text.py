@@ -1,3 +1,6 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+
 from raggrpo_api.progress import Metric
 from raggrpo_api.status import (
     AttemptRecord,
@@ -8,6 +11,8 @@ from raggrpo_api.status import (
     Phase,
     ProgressStatus,
     RestartCounts,
+    RestartState,
+    WatchState,
 )
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
@@ -61,10 +66,12 @@ def test_a_status_fits_its_width_and_holds_every_word() -> None:
 
 def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     status = a_status()
-    progress = status.progress.model_copy(update={"stage": "StartingRollout"})
-    state = status.restart_state.model_copy(update={"still_since": "2026-11-22T10:00:00Z"})
-    changes = {"phase": Phase.STARTING, "progress": progress, "restart_state": state}
-    words = " ".join(render_status(status.model_copy(update=changes)).split())
+    progress = replace(status.progress, stage="StartingRollout")
+    state = RestartState(watch=WatchState(still_since=datetime(2026, 11, 22, 10, tzinfo=UTC)))
+    starting = replace(status, phase=Phase.STARTING, progress=progress, restart_state=state)
+    text = render_status(starting)
+
+    words = " ".join(text.split())
     assert "stage StartingRollout since 2026-11-22T10:00:00Z: vLLM starts, reads the model" in words
     assert "recovery.deadlines.startingRolloutSeconds gives it more time" in words
     assert "gives it more time" not in render_status(status)

@@ -1,0 +1,165 @@
+"""From the record of an attempt to its driver: a Ray cluster that is ready, then a submission."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from raggrpo_api.names import cluster_name
+from raggrpo_api.status import (
+    AttemptRecord,
+    Baseline,
+    Cause,
+    ClusterStatus,
+    ConditionType,
+    JobStatus,
+    Tier,
+)
+from raggrpo_operator.core.sizing.grace import grace_seconds
+from raggrpo_operator.core.sizing.size import size
+
+from . import recovery
+from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
+from .bad_nodes import avoided_nodes
+from .observed import ClusterObserved
+from .queueing import wait_in_queue
+from .round import PODS_WAITING, Decision, Round
+
+
+def next_attempt(this: Round) -> Decision:
+    """Record the next attempt; it is submitted in a later round."""
+    status, cluster = this.status, this.observed.cluster
+    keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
+    keep = keep and not recovery.needs_new_cluster(status)
+    if cluster is not None and not keep:  # before any delay: nobody needs what it holds
+        if not cluster.may_save:
+            this.actions.append(DeleteCluster(cluster.number))
+        return this.end(requeue_after=0.5)
+    longest = recovery.longest_delay(this.spec.recovery)
+    wait = _seconds_until(this.state.retry.next_retry_time, this.now, longest)
+    if wait > 0:
+        return this.end(wait + 0.1)
+    if why := this.upgrade_required():
+        this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
+        return this.end()
+    _record_attempt(this, keeps_cluster=keep)
+    this.condition(ConditionType.PROGRESSING, True, "Starting", f"attempt {this.record.number}")
+    return this.end(requeue_after=0.0)
+
+
+def _seconds_until(due: datetime | None, now: datetime, longest: float) -> float:
+    """Return the seconds until `due`; a clock that was set back does not prolong them."""
+    wait = (due - now).total_seconds() if due is not None else 0.0
+    return wait if wait <= longest else 0.0
+
+
+def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
+    status, state = this.status, this.state
+    cluster = status.cluster.number + (0 if keeps_cluster else 1)
+    may_be_warm = keeps_cluster and not this.observed.is_queued
+    record = AttemptRecord(
+        number=status.attempt + 1,
+        tier=_tier(status, may_be_warm=may_be_warm),
+        cluster=cluster,
+        mitigation=",".join(state.remedies.mitigations),
+    )
+    warm_failures = state.retry.warm_failures_in_a_row if keeps_cluster else 0
+    state = replace(
+        state,
+        retry=replace(
+            state.retry, intent=None, next_retry_time=None, warm_failures_in_a_row=warm_failures
+        ),
+        launch=replace(state.launch, cluster_since=this.now, tries=0),
+        watch=replace(
+            state.watch, unread_since=None, stage="", still_since=None, reads_since_step=0
+        ),
+        baseline=Baseline(),
+    )
+    this.status = replace(
+        status,
+        attempt=record.number,
+        attempts=[record, *status.attempts][:10],
+        cluster=ClusterStatus(name=cluster_name(this.job.metadata.name, cluster), number=cluster),
+        sizing=size(this.spec, status.preflight.facts),
+        progress=replace(status.progress, stage=""),
+        restart_state=state,
+    )
+    this.record = replace(record, config_hash=this.attempt_config().attempt.config_hash)
+
+
+def _tier(status: JobStatus, *, may_be_warm: bool) -> Tier:
+    """Return how the next attempt begins; the pods of a kept cluster may be all new."""
+    if not status.attempts:
+        return Tier.FIRST
+    since, started = status.restart_state.launch.cluster_since, status.attempts[0].started
+    admitted_later = since is not None and (started is None or since > started)
+    return Tier.WARM_CLUSTER if may_be_warm and not admitted_later else Tier.NEW_CLUSTER
+
+
+def start_cluster(this: Round) -> Decision:
+    """Create the cluster of the recorded attempt."""
+    if this.spec.suspend:
+        return recovery.settle(this, Cause.SUSPENDED, "suspended before it began")
+    plan = PodPlan(this.spec, this.image, this.status.sizing)
+    this.begin(create_cluster(plan, this.record.cluster, this.status))
+    return this.end(requeue_after=1.0)
+
+
+def create_cluster(plan: PodPlan, number: int, status: JobStatus) -> CreateCluster:
+    """Return the action that creates this cluster of the job."""
+    return CreateCluster(
+        plan,
+        number,
+        ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
+        grace_seconds=grace_seconds(plan.spec, status),
+        avoided_nodes=avoided_nodes(status.restart_state.remedies, plan.spec.recovery),
+    )
+
+
+def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
+    """Wait for the cluster's pods or processes, within the provisioning deadline."""
+    reason = PODS_WAITING if cluster.message else "Provisioning"
+    this.condition(ConditionType.CLUSTER_READY, False, reason, cluster.message)
+    if this.spec.suspend:
+        return recovery.settle(this, Cause.SUSPENDED, "suspended while provisioning")
+    if cluster.is_queued:
+        return wait_in_queue(this)
+    if cluster.cause is not None:
+        return recovery.settle(this, cluster.cause, cluster.message)
+    if limit := _provisioning_overdue(this):
+        why = cluster.message or "its pods are not ready"
+        nodes = avoided_nodes(this.state.remedies, this.spec.recovery)
+        message = f"the cluster was not ready after {limit} s: {why}{_avoiding(nodes)}"
+        return recovery.settle(this, Cause.UNSCHEDULABLE, message)
+    return this.end(requeue_after=0.5)
+
+
+def submit(this: Round) -> Decision:
+    """Submit the recorded attempt to its cluster, which is ready."""
+    if this.spec.suspend:
+        return recovery.settle(this, Cause.SUSPENDED, "suspended before it was submitted")
+    if limit := _provisioning_overdue(this):
+        message = f"the head accepted no submission for {limit} s"
+        return recovery.settle(this, Cause.HEAD_LOST, message)
+    config = this.attempt_config()
+    this.condition(ConditionType.CLUSTER_READY, True, "Ready")
+    this.status = replace(
+        this.status,
+        config_hash=config.attempt.config_hash,
+        resume_hash=config.attempt.resume_hash,
+    )
+    this.begin(SubmitAttempt(config, this.record.cluster))
+    return this.end(requeue_after=0.5)
+
+
+def _provisioning_overdue(this: Round) -> int:
+    """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
+    limit = this.spec.recovery.deadlines.provisioning_seconds
+    return limit if this.elapsed(this.state.launch.cluster_since) > limit else 0
+
+
+def _avoiding(nodes: Sequence[str]) -> str:
+    """Return which nodes the pods may not go to, and how to allow them again."""
+    if not nodes:
+        return ""
+    failed = f"{', '.join(nodes)} failed before"
+    return f"; {failed}: set spec.recovery.excludeNodeAfterFailures to 0 to use them again"

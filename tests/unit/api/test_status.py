@@ -1,0 +1,115 @@
+"""The status on the wire, and edits of it that cannot be lost."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from raggrpo_api.base import format_time
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status import (
+    AttemptRecord,
+    Cause,
+    JobStatus,
+    LaunchState,
+    Pinned,
+    Remedies,
+    RestartState,
+    RetryState,
+    WatchState,
+    status_from_json,
+    status_to_json,
+)
+from raggrpo_operator.core.spec.parse import parse_job
+from support.builders.jobs import a_job, a_raw_job
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+FLAT = [
+    *("nextRetryTime", "intent", "warmFailuresInARow", "preflightLosses", "endsInARow"),
+    *("savedStep", "mitigations", "skippedSteps", "rejectedCheckpoints", "failuresByNode"),
+    *("activeSeconds", "downSeconds", "keptSeconds", "clusterSince", "tries", "waitingSince"),
+    *("looked", "watchedSince", "unreadSince", "stage", "stepSeen", "stillSince"),
+    *("readsSinceStep", "slowestSaveSeconds", "baseline"),
+]
+STATUS = JobStatus(
+    start_time=NOON,
+    attempts=[AttemptRecord(number=1, started=NOON)],
+    pinned=Pinned(image="trainer:1", ray_version="2.60.0"),
+    restart_state=RestartState(
+        retry=RetryState(intent=Cause.STALLED),
+        remedies=Remedies(mitigations=["WorkersHalved"]),
+        launch=LaunchState(cluster_since=NOON, tries=2),
+        watch=WatchState(still_since=NOON + timedelta(minutes=1), stage="Training"),
+        slowest_save_seconds=4.2,
+    ),
+)
+
+
+def test_what_is_remembered_is_flat_on_the_wire() -> None:
+    state = status_to_json(STATUS)["restartState"]
+
+    assert list(state) == FLAT
+    assert (state["clusterSince"], state["waitingSince"]) == ("2026-11-21T12:00:00Z", "")
+    assert (state["intent"], state["tries"], state["slowestSaveSeconds"]) == ("Stalled", 2, 4.2)
+
+
+@pytest.mark.parametrize("with_nulls", [True, False])
+def test_a_status_is_read_as_it_was_written(with_nulls: bool) -> None:
+    raw = status_to_json(STATUS, with_nulls=with_nulls)
+    job = parse_job(a_raw_job() | {"status": raw})
+
+    assert status_from_json(raw) == STATUS
+    assert isinstance(job, RagGrpoJob)
+    assert job.status == STATUS
+
+
+def test_a_cluster_gets_no_null_and_empty_times() -> None:
+    raw = status_to_json(STATUS, with_nulls=False)
+
+    assert {"checkpoint", "bestStep"}.isdisjoint(raw)
+    assert {"cause", "fromStep"}.isdisjoint(raw["attempts"][0])
+    assert raw["completionTime"] == raw["restartState"]["nextRetryTime"] == ""
+
+
+def test_pins_are_the_ones_that_were_made_and_that_are_known() -> None:
+    assert status_to_json(JobStatus())["pinned"] == {}
+    assert status_to_json(STATUS)["pinned"] == {"image": "trainer:1", "rayVersion": "2.60.0"}
+    older = status_from_json({"pinned": {"precision": "FP32", "schemaDigest": "of old"}})
+    assert older.pinned == Pinned(precision="FP32")
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("", None),
+        ("2026-11-21T12:00:00Z", NOON),
+        ("2026-11-21T13:00:00.900+01:00", NOON),
+    ],
+)
+def test_times_are_whole_seconds(text: str, time: datetime | None) -> None:
+    assert status_from_json({"startTime": text}).start_time == time
+    later = NOON.astimezone(timezone(timedelta(hours=1))) + timedelta(milliseconds=900)
+    assert replace(JobStatus(), start_time=later) == JobStatus(start_time=NOON)
+    assert format_time(later) == "2026-11-21T12:00:00Z"
+
+
+@pytest.mark.parametrize("value", ["noon", "2026-11-21T12:00:00", 7])
+def test_what_is_no_time_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError):
+        status_from_json({"startTime": value})
+
+
+def test_an_edit_cannot_be_lost() -> None:
+    misspelt: Any = {"attemps": []}
+    with pytest.raises(ValidationError, match="attemps"):
+        replace(STATUS, **misspelt)
+    too_many = [AttemptRecord(number=n) for n in range(11)]
+    with pytest.raises(ValidationError):
+        replace(STATUS, attempts=too_many)
+
+
+def test_a_misspelt_edit_of_the_spec_is_refused() -> None:
+    with pytest.raises(TypeError, match="JobSpec has no field suspendd"):
+        a_job().spec.model_copy(update={"suspendd": True})
