@@ -178,7 +178,6 @@ def test_what_checkpoints_depend_on_can_be_mended_until_an_attempt_was_made(
     api_server.write_status("rgj", "small", {"phase": "Invalid", "attempt": 0}, namespace)
     assert edited(api_server, namespace, FROZEN[field]) == ""
     assert edited(api_server, namespace, {}) == ""
-
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     refused = edited(api_server, namespace, FROZEN[field])
 

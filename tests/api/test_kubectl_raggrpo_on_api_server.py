@@ -75,7 +75,6 @@ A_STATUS: dict[str, Any] = {
 def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job("small"), a_cluster_job("n" * 44), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
-
     shown = kubectl_raggrpo("status", "-n", namespace, kubeconfig=api_server.kubeconfig)
 
     assert shown.returncode == 0, shown.stderr
@@ -244,7 +243,6 @@ def test_a_server_that_does_not_answer_and_a_wrong_token_are_told_apart(
     authority = api_server.authority
     silent.write_text(yaml.safe_dump(kubeconfig_with("https://127.0.0.1:9", authority, "t")))
     stranger.write_text(yaml.safe_dump(kubeconfig_with(api_server.url, authority, "wrong")))
-
     unanswered = kubectl_raggrpo("status", kubeconfig=silent)
     refused = kubectl_raggrpo("status", kubeconfig=stranger)
 

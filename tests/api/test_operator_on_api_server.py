@@ -214,7 +214,6 @@ async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None
     world.ray.scripts["small-a1"] = Script(waits_at=12)
     await world.apply()
     await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
-
     await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1"))
     world.ray.lose("small-c1")
 
@@ -309,7 +308,6 @@ async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(wor
     words = "secret 'wandb' not found"
     world.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
     await world.apply()
-
     status = await world.until(is_phase("Failed"))
 
     failed = condition(status, "Failed")

@@ -224,7 +224,6 @@ def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running:
     of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
     [head] = cluster.read("pods", *of_head)["items"]
     inside = ("exec", head["metadata"]["name"], "-n", running.namespace, "-c", "ray-head", "--")
-
     told = cluster.kubectl(*inside, "python", "-c", DUMP, f"{MOUNT}/searching/logs/attempts/1")
 
     stacks: dict[str, str] = json.loads(told.stdout)

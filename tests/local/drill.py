@@ -27,6 +27,7 @@ import yaml
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
+from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 
@@ -78,18 +79,11 @@ def make_input(folder: Path) -> Path:
     write_rows(folder / "train.jsonl", rows)
     corpus = [{"id": str(i), "contents": f"w{i} c{i}"} for i in range(60)]
     write_rows(folder / "corpus.jsonl", corpus)
-    job = {
-        "apiVersion": "raggrpo.io/v1alpha1",
-        "kind": "RagGrpoJob",
-        "metadata": {"name": "drill"},
-        "spec": {
+    job = a_manifest(
+        "drill",
+        {
             "model": {"path": str(model)},
-            "data": {
-                "trainFiles": [str(folder / "train.jsonl")],
-                "trainBatchSize": 8,
-                "maxPromptLength": 48,
-                "maxResponseLength": 8,
-            },
+            "data": data_of(folder / "train.jsonl", batch=8, prompt=48, response=8),
             "rollout": {"n": 4, "temperature": 1.0},
             "training": {"totalSteps": STEPS, "learningRate": 1e-3, "precision": "FP32"},
             "retrieval": {
@@ -105,7 +99,7 @@ def make_input(folder: Path) -> Path:
             "resources": {"device": "CPU"},
             "recovery": {"backoffSeconds": 0},
         },
-    }
+    )
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job))
     return path

@@ -74,7 +74,6 @@ def test_kill_during_the_checks_leaves_nothing_and_the_next_run_goes_on(tmp_path
 
 def test_second_run_on_a_folder_is_refused_and_names_the_first(tmp_path: Path) -> None:
     job, process = checking(tmp_path)
-
     code, output = job.run(hang=True)
     process.send_signal(signal.SIGINT)
     job.end_of(process)

@@ -153,7 +153,6 @@ async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: 
     clock = Clock()
     runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
     runtime._head = a_silent_head(tmp_path, processes)
-
     await runtime.observe(job)
     clock.now += 10 * SILENT_SECONDS
     cluster = (await runtime.observe(job)).cluster
@@ -168,7 +167,6 @@ async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Proc
     head = runtime._head = a_silent_head(tmp_path, processes)
     warden.sweep(head.child.mark)
     head.child.process.wait()
-
     observed = await runtime.observe(job)
     await runtime.close()
 

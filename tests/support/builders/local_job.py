@@ -14,6 +14,7 @@ import yaml
 
 from raggrpo_api.names import ENV_RUN_MARK
 from raggrpo_operator.local_runtime import warden
+from support.builders.jobs import a_manifest, data_of
 
 FAKE_TRAINER = Path(__file__).parents[1] / "fakes" / "trainer"
 DEADLINE_SECONDS = 240
@@ -30,25 +31,18 @@ class LocalJob:
         self.write(spec)
 
     def write(self, spec: Mapping[str, Any] | None = None) -> None:
-        job = {
-            "apiVersion": "raggrpo.io/v1alpha1",
-            "kind": "RagGrpoJob",
-            "metadata": {"name": "stand-in"},
-            "spec": {
+        job = a_manifest(
+            "stand-in",
+            {
                 "model": {"path": str(self.folder / "model")},
-                "data": {
-                    "trainFiles": [str(self.folder / "train.jsonl")],
-                    "trainBatchSize": 8,
-                    "maxPromptLength": 64,
-                    "maxResponseLength": 16,
-                },
+                "data": data_of(self.folder / "train.jsonl", batch=8, prompt=64, response=16),
                 "training": {"totalSteps": 20},
                 "checkpoint": {"path": str(self.checkpoints), "everySteps": 5},
                 "resources": {"device": "CPU"},
                 "recovery": {"backoffSeconds": 0},
                 **(spec or {}),
             },
-        }
+        )
         self.file.write_text(yaml.safe_dump(job))
 
     def start(self, *options: str, **orders: Any) -> "subprocess.Popen[str]":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api import names
+from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 from tools.kind.kind_cluster import BASE_IMAGE
@@ -39,19 +40,12 @@ Status = Mapping[str, Any]
 def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
     """Return a job on the volume that `seeded` fills; every step takes at least a second."""
     pace = ";".join(f"slow-step@step={step}:1@attempt=0" for step in range(1, steps + 1))
-    return {
-        "apiVersion": "raggrpo.io/v1alpha1",
-        "kind": "RagGrpoJob",
-        "metadata": {"name": name},
-        "spec": {
+    return a_manifest(
+        name,
+        {
             "image": image,
             "model": {"path": f"{MOUNT}/model"},
-            "data": {
-                "trainFiles": [f"{MOUNT}/train.jsonl"],
-                "trainBatchSize": 4,
-                "maxPromptLength": 16,
-                "maxResponseLength": 8,
-            },
+            "data": data_of(f"{MOUNT}/train.jsonl", batch=4, prompt=16, response=8),
             "rollout": {"n": 4, "temperature": 1.0},
             "training": {"totalSteps": steps, "learningRate": 1e-3, "precision": "FP32"},
             "checkpoint": {"path": f"{MOUNT}/checkpoints", "everySteps": 4},
@@ -60,7 +54,7 @@ def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
             "env": [{"name": "RAGGRPO_FAULT", "value": pace}],
             **spec,
         },
-    }
+    )
 
 
 @dataclass(frozen=True)

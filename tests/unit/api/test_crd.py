@@ -61,7 +61,6 @@ def test_samples_pass_the_models_and_the_generated_schema(path: Path) -> None:
 def test_a_written_status_passes_the_generated_schema() -> None:
     status = JobStatus(attempts=[AttemptRecord(number=1)])
     document = a_sample(SAMPLES[0]).manifest()
-
     VALIDATOR.validate(document | {"status": status_to_json(status, with_nulls=False)})
 
 

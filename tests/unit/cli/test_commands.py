@@ -114,7 +114,6 @@ def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -
         config = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "config.json"
         config.parent.mkdir(parents=True)
         config.write_text(json.dumps({"training": {"tokens": size}, "attempt": number}))
-
     result = raggrpo("diff", folder)
     same = raggrpo("diff", f"{folder}@1", f"{folder}@1")
 

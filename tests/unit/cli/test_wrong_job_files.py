@@ -96,7 +96,6 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> None:
     path = a_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
-
     ended = subprocess.run(
         [sys.executable, "-m", "raggrpo_cli.main", "validate", str(path)],
         capture_output=True,

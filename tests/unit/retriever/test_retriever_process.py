@@ -91,7 +91,6 @@ def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
 def test_bad_corpus_ends_with_one_line_and_exit_code_3(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "fine"}\n{"id": "2"}\n')
-
     with a_retriever("--corpus", str(corpus)) as process:
         _, errors = process.communicate(timeout=DEADLINE_SECONDS)
 

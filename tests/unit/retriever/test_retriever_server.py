@@ -129,7 +129,6 @@ async def test_actor_chat_searches_for_all_of_its_fields(words: httpx.AsyncClien
         "score_threshold": 0.0,
         "top_k": 3,
     }
-
     results = (await words.post("/chat", json=body)).json()["results"]
 
     assert {result["id"] for result in results} == {"c1", "c2", "c3"}

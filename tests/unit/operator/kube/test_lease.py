@@ -111,7 +111,6 @@ async def test_a_leader_that_was_replaced_notices_it() -> None:
     await second._take()
     clock.now += DURATION_SECONDS
     assert await second._take()
-
     async with asyncio.timeout(5):
         await first.keep()
 

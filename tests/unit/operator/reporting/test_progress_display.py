@@ -51,7 +51,6 @@ def test_line_says_what_the_practice_prints() -> None:
 
 def test_clock_stops_with_the_attempt() -> None:
     ended = AttemptRecord(number=1, started=BEGUN, seconds=11, cause=Cause.SUSPENDED)
-
     assert "11 s elapsed" in progress_line(a_status(12, attempts=[ended]), NOW)
 
 

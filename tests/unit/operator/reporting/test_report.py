@@ -78,7 +78,6 @@ def a_status(**changes: Any) -> JobStatus:
 def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [a_validation("before", 0, 0.1)])
     write_steps(tmp_path, 2, range(21, 61), {"reward_mean": 0.75}, [a_validation("after", 60, 0.9)])
-
     page = read(write_report(tmp_path, tmp_path, a_status(), name="sales-rag"))
 
     assert "sales-rag" in page.texts
@@ -133,7 +132,6 @@ def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Pa
 def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 3))
     assert "Retrieval" not in read(write_report(tmp_path, tmp_path, a_status())).texts
-
     calls = CallSummary(7, 0.1, 0.25, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     silent = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.DNS_FAILURE: 4})
     write_steps(tmp_path, 2, range(3, 5), {"retrieval": {"kb": calls, "other": silent}})

@@ -466,14 +466,12 @@ def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
 def test_violations_include_what_each_rule_finds(row: Row) -> None:
     job = a_job(row.fails)
     job = job.model_copy(update={"status": row.status})
-
     found = violations(job, resolve(job, row.facts), row.facts)
     assert (row.path, row.reason) in {(v.path, v.reason) for v in found}
 
 
 def test_all_problems_are_reported_at_once_errors_first() -> None:
     job = a_job({"rollout": {"n": 1, "temperature": 0.0, "topP": 0.5}, "checkpoint.keepLast": 1})
-
     found = violations(job, resolve(job))
 
     assert [v.reason for v in found] == [

@@ -111,7 +111,6 @@ def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) ->
 
 def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
     spec = a_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
-
     memory = terms_of(size(spec, KNOWN_TINY), "memory")
 
     state = 16 * 560_000 // 2 + 16384 * 2 * 34 * 3 * 128 + 2 * 4 * 16384 * 260

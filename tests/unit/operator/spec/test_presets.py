@@ -44,7 +44,6 @@ def test_presets_hold_the_values_that_were_promised(column: int) -> None:
 @pytest.mark.parametrize("preset", Preset)
 def test_a_preset_reaches_every_field_it_names_with_its_value(preset: Preset) -> None:
     job = a_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
-
     resolved = resolve(job)
 
     for path, value in preset_values(preset, Placement.COLOCATED).items():

@@ -208,16 +208,13 @@ def test_cpu_ranks_and_engine_take_turns_on_all_cpus_of_a_pod(
 
 def test_what_auto_decided_once_is_pinned() -> None:
     job = a_job({"resources": {"device": "CPU"}})
-
     config = config_of(job, KNOWN_TINY, pinned=Pinned(precision="FP32", attention="Sdpa"))
-
     assert config.training.precision is Precision.FP32
     assert config.model.attention is Attention.SDPA
 
 
 def test_pins_do_not_override_the_user() -> None:
     job = a_job({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}})
-
     assert config_of(job, pinned=Pinned(precision="FP32")).training.precision is Precision.BF16
 
 

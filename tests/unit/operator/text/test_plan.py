@@ -41,7 +41,6 @@ def test_plans_fit_their_width(path: Path, facts: Facts | None, width: int) -> N
 
 def test_every_value_stands_beside_its_origin() -> None:
     job = a_job({"rollout": {"n": 5}})
-
     lines = plan_of(job).splitlines()
 
     shown = {line.split()[0]: line.split()[1:3] for line in lines if line.startswith("  ")}

@@ -68,9 +68,7 @@ def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     progress = replace(status.progress, stage="StartingRollout")
     state = RestartState(still_since=datetime(2026, 11, 22, 10, tzinfo=UTC))
     starting = replace(status, phase=Phase.STARTING, progress=progress, restart_state=state)
-    text = render_status(starting)
-
-    words = " ".join(text.split())
+    words = " ".join(render_status(starting).split())
     assert "stage StartingRollout since 2026-11-22T10:00:00Z: vLLM starts, reads the model" in words
     assert "recovery.deadlines.startingRolloutSeconds gives it more time" in words
     assert "gives it more time" not in render_status(status)

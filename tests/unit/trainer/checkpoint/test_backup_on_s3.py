@@ -63,7 +63,6 @@ def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: 
     marker = "demo/step_00000020.e1/COMPLETE"
     assert marker in server.objects()
     server.client().delete_object(Bucket=server.bucket, Key=marker)
-
     restored = a_store(tmp_path / "new", url_in(server)).restore()
 
     assert restored is not None

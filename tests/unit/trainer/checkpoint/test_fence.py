@@ -94,7 +94,6 @@ def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", num
 def test_concurrent_claims_of_many_processes_all_get_epochs_of_their_own(tmp_path: Path) -> None:
     _run_at_once(8, _claim_often, tmp_path)
     epochs = [e for i in range(8) for e in json.loads((tmp_path / f"result-{i}").read_text())]
-
     assert sorted(epochs) == list(range(1, 49))
     assert not list((tmp_path / "fence").glob("*.tmp"))
 

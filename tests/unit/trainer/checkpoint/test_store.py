@@ -126,7 +126,6 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     store.save(a_meta(10), shards(10))
     newest = store.save(a_meta(20), shards(20))
     damage(newest.folder)
-
     resumed = a_store(a_claim(tmp_path, attempt=2))
 
     assert steps(resumed) == [10]

@@ -72,7 +72,6 @@ def test_clip_takes_effect_on_each_side_with_its_own_distance(
 def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None:
     # ratios 0.5, 1.5 and 5, the last capped at 2
     rollout = [-1.0 - math.log(ratio) for ratio in (0.5, 1.5, 5.0)]
-
     terms = loss_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
     gradient = gradient_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
 
@@ -154,7 +153,6 @@ def test_weighted_sum_is_the_aggregated_loss(aggregation: LossAggregation, expec
     # one sequence of 1 token with advantage 1, one of 3 tokens with advantage -2
     objective = an_objective(loss_aggregation=aggregation)
     short, long = token_weights([1, 3], objective)
-
     terms = grpo_loss(
         torch.full((4,), -1.0),
         rollout_logprobs=torch.full((4,), -1.0),

@@ -83,7 +83,6 @@ def test_zero_advantage_is_kept_when_asked_for() -> None:
 @pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
 def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, budget: int) -> None:
     work = items_of(uneven_groups())
-
     rows = plan(work, layout, budget)
     batches = [micro_batch(part, layout) for part in rows]
 

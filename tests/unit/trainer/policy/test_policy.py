@@ -98,7 +98,6 @@ def test_shared_prefix_rows_have_loss_and_gradient_of_padded_rows(model: Path, b
 def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: Path) -> None:
     groups = uneven_groups()
     plain = AutoModelForCausalLM.from_pretrained(model).eval()
-
     found = iter(a_policy(model).logprobs(groups))
 
     for group in groups:
@@ -272,7 +271,6 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     run_steps(first, steps=range(1, 3))
     save(first.state_dict(), checkpoint_id=folder)
     _, expected = run_steps(first, steps=range(3, 5))
-
     second = a_policy(model)
     resume(second, folder)
     _, found = run_steps(second, steps=range(3, 5))
@@ -302,7 +300,6 @@ def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     policy.step(uneven_groups(), step=1)
     streamed = parameters(policy)
     expected = policy.logprobs(uneven_groups())
-
     policy.export_hf(tmp_path / "exported")
 
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
@@ -391,7 +388,6 @@ def test_explicit_attention_kernels_need_padded_rows() -> None:
 def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -> None:
     changes = {"precision": Precision.BF16}
     (exact, *_), _ = run_steps(a_policy(model), steps=range(1, 2))
-
     (((loss, grad_norm), *_), trained), _ = two_ranks.run(
         policy_support.train, str(model), changes, range(1, 2)
     )

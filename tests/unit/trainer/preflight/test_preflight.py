@@ -204,7 +204,6 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
     ]
     reward = {"reward.functions": [{"name": "RagScore"}]}
     config = a_fit_config(tmp_path, retrieval(*endpoints, mode="Reward") | reward)
-
     check = check_of(await checked(config), CheckId.DATA_COLUMNS)
 
     assert check.state is FAILED
@@ -255,7 +254,6 @@ async def test_the_longest_prompt_must_fit_wherever_it_stands(
     rows[450]["prompt"] = "x" * 60
     data = write_rows(tmp_path / "rows.jsonl", rows)
     config = a_fit_config(tmp_path, {"data.trainFiles": [str(data)], "data.maxPromptLength": limit})
-
     result = await checked(config)
 
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
@@ -389,7 +387,6 @@ async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     config = a_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
-
     async with asyncio.timeout(30):
         result = await checked(config)
 
@@ -428,7 +425,6 @@ async def test_a_managed_retriever_is_measured_and_not_called(tmp_path: Path) ->
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 1234)
     changes = retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
-
     result = await checked(a_fit_config(tmp_path, changes))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
@@ -482,7 +478,6 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
     findings = [judged(check, [], "evidence " * 60) for check in list(CheckId)[:9]]
     findings.append(judged(CheckId.REWARD_CODE, ["reason " * 60], ""))
     facts = Facts(parameters=7_000_000_000, schema_digest="d" * 16)
-
     result = result_of(facts, findings)
 
     assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES

@@ -225,7 +225,6 @@ def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
     config = a_config(tmp_path, {"monitoring.mode": "Off"})
     log_dir, published = Path(config.monitoring.log_dir), Published()
     reporter = Reporter(config, 1, publish=published)
-
     reporter.step(a_step(1))
     reporter.close()
 
@@ -275,7 +274,6 @@ def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) ->
     config = a_config(tmp_path, {"monitoring.performanceEverySteps": 2})
     published = Published()
     reporter = Reporter(config, 1, publish=published)
-
     for step in range(1, 4):
         reporter.step(a_step(step, rank_memory_bytes=step * 1000))
     reporter.close()
@@ -360,7 +358,6 @@ def test_a_killed_process_has_lost_no_step_that_it_had_published(tmp_path: Path)
 
 def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "metrics.e1.jsonl", {}, limit=5000)
-
     for step in range(1, 1001):
         lines.step("", a_step(step), {})
         lines.event("", {"event": "checkpoint", "step": step})
@@ -384,7 +381,6 @@ def test_each_limit_takes_ten_times_as_many_steps(step: int, written: int, kept:
 def test_prometheus_shows_stages_calls_and_numbers() -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2})
     progress = Progress(attempt=2, stage=Stage.TRAINING, step=5, total_steps=9)
-
     text = PrometheusText("demo").render(progress, a_step(5, retrieval={"kb": calls}), {}, 0)
 
     lines = text.decode().splitlines()

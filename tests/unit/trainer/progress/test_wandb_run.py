@@ -176,7 +176,6 @@ def test_nothing_outlives_a_trainer_that_is_killed(tmp_path: Path, mark: str) ->
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     )
     wait_for(lambda: runs(with_wandb(tmp_path)) == 1)
-
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
 

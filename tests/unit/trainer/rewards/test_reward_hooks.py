@@ -152,7 +152,6 @@ def exists(process: int) -> bool:
 async def test_a_call_that_is_given_up_does_not_answer_the_next_one(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=1)
     await hook.score(a_sample("length"))
-
     given_up = asyncio.create_task(hook.score(a_sample("hang")))
     await asyncio.sleep(0)  # let it start
     given_up.cancel()

@@ -107,7 +107,6 @@ def test_format_suits_the_mode(mode: RetrievalMode, sample: RewardSample, expect
 
 async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
     sample = a_sample("It is <answer>Paris, France</answer>")
-
     score = await scored(
         sample,
         {"name": "F1", "weight": 2.0},
