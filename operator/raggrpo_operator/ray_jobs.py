@@ -68,12 +68,6 @@ class RayJobs:
         """SIGTERM the driver; Ray kills it after the wait time of its environment."""
         await self._call(f"stopping {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
 
-    async def logs(self, submission_id: str) -> str:
-        """Return the driver's output so far."""
-        path = f"/api/jobs/{submission_id}/logs"
-        text = await self._call(f"logs of {submission_id}", "GET", path)
-        return str(json.loads(text or "{}").get("logs") or "")
-
     async def _get(self, submission_id: str) -> dict[str, Any] | None:
         doing = f"status of {submission_id}"
         text = await self._call(doing, "GET", f"/api/jobs/{submission_id}")
@@ -105,8 +99,8 @@ class RayJobs:
 def last_lines(message: str) -> str:
     """Return the end of the driver's log, which Ray appends to its message, without colours."""
     lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
-    told = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
-    return "\n".join(told[-LAST_LINES:])
+    written = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
+    return "\n".join(written[-LAST_LINES:])
 
 
 def submittable(config: TrainerConfig) -> str:

@@ -19,15 +19,11 @@ def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
 
 def trainer_env(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment inherited by drivers, ranks and preflight."""
-    given = {
-        variable.name: environment[
-            secret_env(variable.secret_key_ref.name, variable.secret_key_ref.key)
-        ]
-        if variable.secret_key_ref is not None
-        else variable.value
-        for variable in spec.env
-    }
-    return {**environment, **given}
+    given = dict(environment)
+    for variable in spec.env:
+        ref = variable.secret_key_ref
+        given[variable.name] = environment[secret_env(ref.name, ref.key)] if ref else variable.value
+    return given
 
 
 def _references(spec: JobSpec) -> Iterator[tuple[str, SecretKeyRef]]:

@@ -91,12 +91,9 @@ class Reconciler:
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
         """Tell every mistake of form in the status; nothing is created for such a job."""
         now, old = self._context.clock(), stored_status(body)
-        about_job = body["metadata"]
-        lines = "\n".join(violation.line() for violation in found)
-        status = replace(old, observed_generation=about_job["generation"])
-        status = set_condition(
-            status, ConditionType.ACCEPTED, False, str(found[0].reason), lines, now
-        )
+        reason, lines = str(found[0].reason), "\n".join(violation.line() for violation in found)
+        status = replace(old, observed_generation=body["metadata"]["generation"])
+        status = set_condition(status, ConditionType.ACCEPTED, False, reason, lines, now)
         status = set_condition(status, ConditionType.READY, False, "NotReady", "", now)
         status = replace(status, phase=phase_from(status))
         if status != old:

@@ -48,9 +48,7 @@ class StatusWriter:
         when the job has changed since `body` was read; the newer version is kept.
         """
         key = JobKey(body["metadata"]["namespace"], body["metadata"]["name"])
-        now = self._clock()
-        persisted = stored_status(body)
-        last = self._written.get(key)
+        now, persisted, last = self._clock(), stored_status(body), self._written.get(key)
         is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds
         if is_recent and not differs_beyond_progress(persisted, status):
             self._store.hold_back(key, body, status)
@@ -75,15 +73,9 @@ class StatusWriter:
         old = get_condition(status, ConditionType.RECONCILING)
         if not reason and old.status != "True":
             return
-        status = set_condition(
-            status,
-            ConditionType.RECONCILING,
-            bool(reason),
-            reason or "Reconciled",
-            message,
-            self._clock(),
-        )
-        new = get_condition(status, ConditionType.RECONCILING)
+        kind, now = ConditionType.RECONCILING, self._clock()
+        status = set_condition(status, kind, bool(reason), reason or "Reconciled", message, now)
+        new = get_condition(status, kind)
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
             await self.write(body, status)
 
