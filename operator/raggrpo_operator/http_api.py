@@ -1,11 +1,11 @@
-"""`HttpApi`: calls to a server of a job, its Ray head or a retriever. Judges no answer."""
+"""`HttpApi`: calls to a job's Ray head or retriever. Does not judge the response."""
 
 from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 
 IDLE_SECONDS = 5.0
-"""How long a connection without a call stays open; of 1,000 jobs, 20 are asked a second."""
+"""How long an idle connection stays open; with 1,000 jobs, 20 are polled per second."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -15,7 +15,7 @@ def open_session() -> aiohttp.ClientSession:
 
 
 class HttpApi:
-    """One server, asked directly: no proxy of the environment stands in between."""
+    """One server, called directly: proxies of the environment are ignored."""
 
     def __init__(self, session: aiohttp.ClientSession, address: str, token: str = "") -> None:
         self.address = address
@@ -25,7 +25,7 @@ class HttpApi:
     def call(
         self, method: str, path: str, *, seconds: float, body: object = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Ask; `seconds` limits connecting and each wait for the server, not the whole answer."""
+        """Send a request; `seconds` limits connecting and each read, not the whole answer."""
         return self._session.request(
             method,
             f"{self.address}{path}",

@@ -21,7 +21,7 @@ CALL_SECONDS = 10.0
 LAST_LINES = 5
 MAX_LINE = 300
 SUBMIT_SECONDS = 60.0
-"""Submitting starts a process on the head, which takes its time on a busy machine."""
+"""Submitting starts a process on the head, which is slow on a busy machine."""
 
 
 class RayJobs:
@@ -47,7 +47,7 @@ class RayJobs:
             raise TransientError(f"{doing}: HTTP 404")
 
     async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
-        """Return what is known of a submission, None when the head does not know it."""
+        """Return the state of a submission, None if the head does not know it."""
         job = await self._get(submission_id)
         if job is None:
             return None
@@ -82,7 +82,7 @@ class RayJobs:
     async def _call(
         self, doing: str, method: str, path: str, body: object = None, seconds: float = CALL_SECONDS
     ) -> str | None:
-        """Return the head's answer, None for what it does not know."""
+        """Return the head's answer, None for 404."""
         head = f"Ray dashboard {self._http.address}"
         try:
             async with self._http.call(method, path, seconds=seconds, body=body) as response:
@@ -104,9 +104,9 @@ def last_lines(message: str) -> str:
 
 
 def submittable(config: TrainerConfig) -> str:
-    """Return a configuration as it travels in a submission's environment.
+    """Return a configuration as text for a submission's environment.
 
-    Raises OperatorError, which no retry mends, when it is too long for that.
+    Raises PermanentError if it is too long for that.
     """
     text = config.to_json()
     if len(text.encode()) > names.MAX_CONFIG_BYTES:

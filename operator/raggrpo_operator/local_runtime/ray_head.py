@@ -28,7 +28,7 @@ STOP_SECONDS = 30
 LONGEST_TEMP_DIR = 40
 """Ray appends about 60 characters for its Unix sockets; the kernel allows 107 in all."""
 GCS_RECONNECT_SECONDS = 5
-"""A local head never comes back at the same address, so its agents need not wait for it."""
+"""A local head never comes back at the same address, so its agents needn't wait for it."""
 SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
 """Without it, Ray's workers overwrite their environment in /proc, including the run's mark."""
 
@@ -90,15 +90,9 @@ def start_ray_head(
         *("--ray-client-server-port", str(client_port)),
         # The default is a fixed port: a second head on this machine would accept no jobs.
         *("--dashboard-agent-listen-port", str(agent_port)),
-        *(
-            "--min-worker-port",
-            "0",
-            "--max-worker-port",
-            "0",
-            "--num-cpus",
-            str(logical_cpus(world)),
-        ),
-        *("--object-store-memory", str(object_store_bytes), "--temp-dir", str(temp_dir)),
+        *("--min-worker-port", "0", "--max-worker-port", "0"),
+        *("--num-cpus", str(logical_cpus(world)), "--temp-dir", str(temp_dir)),
+        *("--object-store-memory", str(object_store_bytes)),
         *("--disable-usage-stats", "--no-monitor", "--log-style", "record", "--log-color", "false"),
     ]
     child = processes.start(f"c{number}", command, head_env(env), log_file)

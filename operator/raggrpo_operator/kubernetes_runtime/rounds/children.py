@@ -1,4 +1,4 @@
-"""Creates and deletes what belongs to a job. Every step is safe to take twice; decides nothing."""
+"""Creates and deletes a job's objects. Every step is safe to repeat; decides nothing."""
 
 import logging
 from collections.abc import Collection
@@ -40,7 +40,7 @@ NO_KUBERAY = (
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """What the operator makes for jobs, through one client."""
+    """The objects that the operator makes for jobs."""
 
     client: KubeClient
     settings: ClusterSettings
@@ -74,7 +74,7 @@ class Children:
                 await self.delete(SERVICES, service)
 
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
-        """Create token, NetworkPolicy and RayCluster, the last one never to be applied again."""
+        """Create token, NetworkPolicy and RayCluster, which is never applied again."""
         key_id = self.keys.current_id
         secret = render_token_secret(job, key_id=key_id, token=self.keys.token(key_id, job.uid))
         try:
@@ -100,7 +100,7 @@ class Children:
             await self.delete(CONFIG_MAPS, surplus)
 
     async def delete(self, resource: Resource, thing: Manifest) -> None:
-        """Delete exactly this object, unless that has been asked for already."""
+        """Delete exactly this object, unless it is already being deleted."""
         about = thing["metadata"]
         if is_going(thing):
             return

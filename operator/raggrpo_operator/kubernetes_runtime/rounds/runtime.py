@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 ENTRYPOINT = f"exec {names.DRIVER_COMMAND}"
 """`exec`: no shell stands between Ray's signals and the driver."""
 EVIDENCE_SECONDS = 5.0
-"""The kubelet tells of an ended container within two seconds."""
+"""The kubelet reports an ended container within two seconds."""
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
@@ -68,7 +68,7 @@ class ReconcilerContext:
 
 
 class KubernetesRuntime:
-    """One round of one job, on the version of the job that it was begun with."""
+    """One round of one job, on the version of the job that the round began with."""
 
     def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
         self._context, self._body = context, body
@@ -95,7 +95,7 @@ class KubernetesRuntime:
         )
         ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
-            # Its suspension, which may not be in the cache yet, would explain them.
+            # A suspension that is not in the cache yet would explain them.
             ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
         if ray_cluster is None:
             return replace(observed, cluster=ending_cluster(job, pods, now))
@@ -151,14 +151,14 @@ class KubernetesRuntime:
             return
         head = await self._running_head(job)
         text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
-        if text is None:  # the head has forgotten it, which the next round settles
+        if text is None:  # the head has forgotten it: the next round deals with that
             return
         config = TrainerConfig.model_validate_json(text)
         await self._context.children.record(job.metadata, config, records)
         log.info("the record of attempt %d was put back", number)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> Manifest | None:
-        """Return the job's Ray cluster; what the cache lacks is asked for before it counts.
+        """Return the job's Ray cluster; what the cache lacks is read from the API server.
 
         Several can exist for a moment while an old one is being deleted; that one comes first,
         since nothing new begins before it is gone. One that is gone from the cache between two

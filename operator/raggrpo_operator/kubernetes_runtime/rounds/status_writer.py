@@ -63,13 +63,13 @@ class StatusWriter:
         for transition in transitions(persisted, status):
             condition = transition.condition
             log.info("%s=%s %s", condition.type, condition.status, condition.reason)
-            await self._tell(render_event(body, transition, now, self._instance))
+            await self._post(render_event(body, transition, now, self._instance))
         return answered
 
     async def set_trouble(
         self, body: Manifest, status: JobStatus, reason: str, message: str
     ) -> None:
-        """Tell in the status what keeps the operator from going on; empty reason: nothing does."""
+        """Report in the status what keeps the operator from going on; empty reason: nothing."""
         old = get_condition(status, ConditionType.RECONCILING)
         if not reason and old.status != "True":
             return
@@ -80,10 +80,10 @@ class StatusWriter:
             await self.write(body, status)
 
     def forget(self, key: JobKey) -> None:
-        """Drop what is known of a job that is gone."""
+        """Drop what is known about a job that is gone."""
         self._written.pop(key, None)
 
-    async def _tell(self, event: Manifest) -> None:
+    async def _post(self, event: Manifest) -> None:
         """Post an Event; the status says the same, so a lost one is only logged."""
         try:
             await self._client.create(event)
@@ -97,7 +97,7 @@ def stored_status(body: Manifest) -> JobStatus:
 
 
 def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
-    """Tell whether two statuses differ in more than what changes with every step."""
+    """Return whether two statuses differ in more than what changes with every step."""
     return _without_progress(one) != _without_progress(other)
 
 
@@ -120,7 +120,7 @@ def _applied(body: Manifest, status: JobStatus) -> Manifest:
         "metadata": {
             "name": about["name"],
             "namespace": about["namespace"],
-            # Refused when the job changed since it was decided upon.
+            # The write is refused if the job has changed since the decision.
             "resourceVersion": about["resourceVersion"],
         },
         "status": status_to_json(status, with_nulls=False),
