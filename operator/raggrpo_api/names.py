@@ -36,22 +36,12 @@ ENV_FAULT: Final = "RAGGRPO_FAULT"
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
 ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 """Marks every process of one local run, so that a sweep kills exactly those."""
-
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File the preflight writes its result to; in a pod, the termination message."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 RESERVED_ENV: Final = frozenset(
-    {
-        ENV_CONFIG,
-        ENV_PREFLIGHT_OUTPUT,
-        ENV_PROGRESS_PORT,
-        ENV_RUN_MARK,
-        "CUDA_VISIBLE_DEVICES",
-        "RAY_ADDRESS",
-        "RAY_AUTH_MODE",
-        "RAY_AUTH_TOKEN",
-        "RAY_AUTH_TOKEN_PATH",
-    }
+    {ENV_CONFIG, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK, "CUDA_VISIBLE_DEVICES"}
+    | {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 )
 """Set by the operator for each process; a job must not set them."""
 

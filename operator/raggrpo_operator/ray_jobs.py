@@ -68,12 +68,6 @@ class RayJobs:
         """Send SIGTERM to the driver; Ray kills it after the wait time set in its environment."""
         await self._call(f"stopping {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
 
-    async def logs(self, submission_id: str) -> str:
-        """Return the driver's output so far."""
-        path = f"/api/jobs/{submission_id}/logs"
-        text = await self._call(f"logs of {submission_id}", "GET", path)
-        return str(json.loads(text or "{}").get("logs") or "")
-
     async def _get(self, submission_id: str) -> dict[str, Any] | None:
         doing = f"status of {submission_id}"
         text = await self._call(doing, "GET", f"/api/jobs/{submission_id}")

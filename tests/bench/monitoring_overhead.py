@@ -37,8 +37,13 @@ from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.local_runtime.processes import Processes
-from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, start_ray_head
+from raggrpo_operator.local_runtime.processes import Processes, tail
+from raggrpo_operator.local_runtime.ray_head import (
+    RayHead,
+    driver_log,
+    make_temp_dir,
+    start_ray_head,
+)
 
 SMALL: dict[str, Any] = {
     "layers": 4,
@@ -131,8 +136,8 @@ async def _attempt(head: RayHead, job: RagGrpoJob, config: TrainerConfig, folder
             raise RuntimeError(head.death() or f"no end after {TIMEOUT_SECONDS:.0f} s")
         await asyncio.sleep(POLL_SECONDS)
     if attempt.status is not SubmissionStatus.SUCCEEDED:
-        log = await head.jobs.logs(submission)
-        raise RuntimeError(f"the driver ended with {attempt}: {log[-3000:]}")
+        log = tail(driver_log(head.temp_dir, submission), lines=40)
+        raise RuntimeError(f"the driver ended with {attempt}: {log}")
 
 
 async def _submit(head: RayHead, submission: str, command: str, env: Mapping[str, str]) -> None:

@@ -11,8 +11,13 @@ from pathlib import Path
 
 from raggrpo_api.trainer_config import World
 from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.local_runtime.processes import Processes
-from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, start_ray_head
+from raggrpo_operator.local_runtime.processes import Processes, tail
+from raggrpo_operator.local_runtime.ray_head import (
+    RayHead,
+    driver_log,
+    make_temp_dir,
+    start_ray_head,
+)
 from support.process_tree import announce, guard_until_killed
 
 DRIVER = """
@@ -49,7 +54,7 @@ async def start_tree(processes: Processes, logs: Path) -> RayHead:
             if not submitted:
                 await head.jobs.submit("probe-a1", entrypoint, {}, {})
                 submitted = True
-            elif "parts" in await head.jobs.logs("probe-a1"):
+            elif "parts" in tail(driver_log(head.temp_dir, "probe-a1"), lines=100):
                 return head
         except OperatorError:
             await asyncio.sleep(0.2)  # no answer yet

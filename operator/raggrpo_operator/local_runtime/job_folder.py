@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,7 @@ class JobFolder:
             return State(uid=uuid.uuid4().hex)
         try:
             raw = json.loads(path.read_text())
-            status = status_from_json(raw.pop("status"))
-            return State(status=status, **raw)
+            return State(**raw | {"status": status_from_json(raw["status"])})
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise PermanentError(
                 f"{path} is damaged ({type(error).__name__}): remove it to begin a new job; the "
@@ -94,11 +93,7 @@ class JobFolder:
 
     def save(self, state: State) -> None:
         """Write the state."""
-        raw = {
-            name: getattr(state, name)
-            for name in ("uid", "generation", "retry", "spec", "mark", "temp_dir")
-        }
-        raw["status"] = status_to_json(state.status)
+        raw = asdict(state) | {"status": status_to_json(state.status)}
         write_whole(self.path / STATE, json.dumps(raw, indent=1))
 
     def save_job(self, job: RagGrpoJob) -> None:

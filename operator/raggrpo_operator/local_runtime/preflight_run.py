@@ -44,8 +44,7 @@ class PreflightRun:
         if code is None:
             return PreflightObserved(self._spec_hash)
         if not self._output.exists():
-            words = self._child.last_words()
-            problem = f"the preflight ended with {signal_name(code)}: {words}"
+            problem = f"the preflight ended with {signal_name(code)}: {self._child.last_words()}"
             return PreflightObserved(self._spec_hash, problem=problem)
         try:
             result = PreflightResult.model_validate_json(self._output.read_bytes())

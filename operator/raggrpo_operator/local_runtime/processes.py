@@ -169,7 +169,8 @@ def tail(file: Path, lines: int) -> str:
 
 
 def signal_name(code: int) -> str:
-    """Return an exit code as text: `exit code 3`, or `signal 9 (SIGKILL)` for 137."""
+    """Return an exit code as text: `exit code 3`, or `signal 9 (SIGKILL)` for 137 and for -9."""
+    code = 128 - code if code < 0 else code
     if code <= 128 or code - 128 not in set(signal.Signals):
         return f"exit code {code}"
     return f"signal {code - 128} ({signal.Signals(code - 128).name})"

@@ -28,7 +28,7 @@ STOP_SECONDS = 30
 LONGEST_TEMP_DIR = 40
 """Ray appends about 60 characters for its Unix sockets; the kernel allows 107 in all."""
 GCS_RECONNECT_SECONDS = 5
-"""A local head never comes back at the same address, so its agents need not wait for it."""
+"""A local head never comes back at the same address, so its agents needn't wait for it."""
 SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
 """Without it, Ray's workers overwrite their environment in /proc, including the run's mark."""
 
@@ -59,7 +59,7 @@ class RayHead:
         record = self.temp_dir / "session_latest" / "logs" / "ray_process_exit.log"
         text = record.read_text(errors="replace") if record.exists() else ""
         dead = re.findall(r"^ *(\w+) \[exit code=(-?\d+)", text, re.MULTILINE)
-        reasons = "".join(f", {name} with {_exit_text(int(exit_code))}" for name, exit_code in dead)
+        reasons = "".join(f", {name} with {signal_name(int(of_it))}" for name, of_it in dead)
         return f"the Ray head ended with {signal_name(code)}{reasons}"
 
     async def close(self, processes: Processes) -> None:
@@ -82,36 +82,7 @@ def start_ray_head(
     """Start a head with room for all ranks and engines, however many CPUs the machine has."""
     # All at once, so that they differ: a head does not survive two components on the same port.
     dashboard_port, progress_port, gcs_port, client_port, agent_port = free_ports(5)
-    command = ray_start(
-        cpus=logical_cpus(world),
-        object_store_bytes=object_store_bytes,
-        gcs_port=gcs_port,
-        dashboard_port=dashboard_port,
-        client_port=client_port,
-        agent_port=agent_port,
-        temp_dir=temp_dir,
-    )
-    child = processes.start(f"c{number}", command, head_env(env), log_file)
-    return RayHead(number, child, temp_dir, dashboard_port, progress_port)
-
-
-def driver_log(temp_dir: Path, submission_id: str) -> Path:
-    """Return the file with a driver's output, which can be read without the head."""
-    return temp_dir / names.ray_driver_log(submission_id)
-
-
-def ray_start(
-    *,
-    cpus: int,
-    object_store_bytes: int,
-    gcs_port: int,
-    dashboard_port: int,
-    client_port: int,
-    agent_port: int,
-    temp_dir: Path,
-) -> list[str]:
-    """Return the command of a head that stays in the foreground."""
-    return [
+    command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
         *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard_port)),
@@ -120,10 +91,17 @@ def ray_start(
         # The default is a fixed port: a second head on this machine would accept no jobs.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
-        *("--num-cpus", str(cpus), "--object-store-memory", str(object_store_bytes)),
-        *("--temp-dir", str(temp_dir), "--disable-usage-stats", "--no-monitor"),
-        *("--log-style", "record", "--log-color", "false"),
+        *("--num-cpus", str(logical_cpus(world)), "--temp-dir", str(temp_dir)),
+        *("--object-store-memory", str(object_store_bytes)),
+        *("--disable-usage-stats", "--no-monitor", "--log-style", "record", "--log-color", "false"),
     ]
+    child = processes.start(f"c{number}", command, head_env(env), log_file)
+    return RayHead(number, child, temp_dir, dashboard_port, progress_port)
+
+
+def driver_log(temp_dir: Path, submission_id: str) -> Path:
+    """Return the file with a driver's output, which can be read without the head."""
+    return temp_dir / names.ray_driver_log(submission_id)
 
 
 def head_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +148,3 @@ def remove_temp_dir(temp_dir: Path) -> None:
     """Remove what `make_temp_dir` made, and nothing else."""
     if temp_dir.name.startswith(PREFIX):
         shutil.rmtree(temp_dir, ignore_errors=True)  # leftovers do no harm
-
-
-def _exit_text(code: int) -> str:
-    return signal_name(128 - code if code < 0 else code)

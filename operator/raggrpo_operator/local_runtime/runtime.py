@@ -228,18 +228,15 @@ def keep_driver_log(job: RagGrpoJob, status: JobStatus, temp_dir: Path, log_dir:
     number = status.attempts[0].number
     source = driver_log(temp_dir, _submission(job, number))
     target = _attempt_folder(log_dir, number) / names.DRIVER_LOG
-    if not source.exists() or _same_size(source, target):
+    # A driver that was killed has not copied its last lines: only a copy of this size is whole.
+    size = source.stat().st_size if source.exists() else None
+    if size is None or (target.exists() and target.stat().st_size == size):
         return
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     except OSError as error:
         raise TransientError(f"{target} cannot be written: {error.strerror}") from error
-
-
-def _same_size(source: Path, target: Path) -> bool:
-    """Tell whether the copy is whole: a driver that was killed has not copied its last lines."""
-    return target.exists() and target.stat().st_size == source.stat().st_size
 
 
 def _abandoned_cluster(state: State) -> ClusterObserved | None:

@@ -27,7 +27,7 @@ RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 15.0
 """Delay after something could not be observed or done; it doubles while that lasts."""
 Observer = Callable[[JobStatus], None]
-"""Is told every status, for a display."""
+"""Called with every status, for a display."""
 
 
 class Interrupted(Exception):
@@ -110,7 +110,7 @@ class _Supervision:
         self._wake.set()
 
     async def _until_quiet(self) -> JobStatus:
-        """Reconcile until nothing more happens by itself."""
+        """Reconcile until only an event could change anything."""
         delay = RETRY_SECONDS
         while True:
             try:
@@ -143,7 +143,7 @@ class _Supervision:
 
 
 def _forget_terminal() -> None:
-    """Write to nowhere from now on: the terminal is gone, and saving must not fail of it."""
+    """Discard further output: the terminal is gone, and saving must not fail because of it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)

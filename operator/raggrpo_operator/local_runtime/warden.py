@@ -86,7 +86,7 @@ def keep(mark: str, parent: int, command: list[str]) -> int:
     child = _start(command)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked for the signal
+    if os.getppid() != parent:  # it died before the signal was set up
         os.kill(child, signal.SIGKILL)
     ended, status = os.wait()
     while ended != child:

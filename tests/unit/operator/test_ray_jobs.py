@@ -128,7 +128,7 @@ async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: Cli
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("verb", ["submit", "status", "stop", "logs"])
+@pytest.mark.parametrize("verb", ["submit", "status", "stop"])
 async def test_error_of_the_head_is_told_in_its_words(verb: str, session: ClientSession) -> None:
     async with a_head(lambda method, path: (500, "no available agent")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
@@ -136,7 +136,6 @@ async def test_error_of_the_head_is_told_in_its_words(verb: str, session: Client
             "submit": lambda: jobs.submit("j-a1", "true", {}, {}),
             "status": lambda: jobs.status("j-a1", 1),
             "stop": lambda: jobs.stop("j-a1"),
-            "logs": lambda: jobs.logs("j-a1"),
         }
         with pytest.raises(OperatorError, match="no available agent"):
             await calls[verb]()

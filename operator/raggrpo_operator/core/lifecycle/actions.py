@@ -1,6 +1,6 @@
-"""Actions: what `decide` asks a runtime to do. Every one of them is safe to perform twice.
+"""Actions: what `decide` has a runtime do. Each is safe to perform twice.
 
-They carry all that was decided, so a runtime neither resolves nor sizes anything.
+They carry everything that was decided, so a runtime neither resolves nor sizes anything.
 """
 
 from dataclasses import dataclass

@@ -27,13 +27,13 @@ from .round import RELEASE_SECONDS, Decision, Round
 LOST_OTHERS = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
 )
-"""Exit codes that infrastructure can be behind: its evidence wins when it comes in time."""
+"""Exit codes that lost infrastructure may explain; its evidence wins if it arrives in time."""
 PROOF_SECONDS = 60.0
-"""How long a driver's exit code 0 may wait for its last progress to be read."""
+"""How long an exit code of 0 may wait until the final progress has been read."""
 
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
-    """Return what is to be done for this job, seen like this, at this moment."""
+    """Return what to do for this job, given what was observed of it and the time."""
     if job.metadata.deletion_timestamp:  # what it owns goes with it
         return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
@@ -45,15 +45,15 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     )
     this = Round(job, observed, now, status, resolved)
 
-    if found := errors(violations(job, resolved, None)):  # 1. a bad spec begins nothing
+    if found := errors(violations(job, resolved, None)):  # 1. an invalid spec starts nothing
         return _invalid(this, found)
     this.condition(ConditionType.ACCEPTED, True, "Valid")
-    if _has_ended(this):  # 2. nothing happens after the end, unless the user reopens it
+    if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
         return _clean_up(this)
     is_queued = note_queue(this)
     if _is_running(this.status):  # 3. an attempt is under way
         return _attend(this)
-    if this.spec.suspend:  # 4. nothing runs: waiting is all there is to do
+    if this.spec.suspend:  # 4. suspended: wait
         return _suspended(this)
     if not is_queued:
         this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
@@ -62,14 +62,14 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
         return decision
     if (decision := readiness.retrievers(this)) is not None:  # 6. managed retrievers
         return decision
-    return launch.next_attempt(this)  # 7. begin
+    return launch.next_attempt(this)  # 7. start the next attempt
 
 
 def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
     lines = "\n".join(v.line() for v in found)
     this.condition(ConditionType.ACCEPTED, False, str(found[0].reason), lines)
     if _is_running(this.status):
-        if this.record.started is not None:  # it runs by the configuration it was given
+        if this.record.started is not None:  # it keeps the configuration it was submitted with
             return _attend(this)
         message = "the spec became invalid before it was submitted"
         return recovery.settle(this, Cause.SUSPENDED, message)
@@ -80,12 +80,12 @@ def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
 
 
 def _is_running(status: JobStatus) -> bool:
-    """Tell whether the newest attempt has not ended."""
+    """Return whether the newest attempt has not ended."""
     return bool(status.attempts) and status.attempts[0].cause is None
 
 
 def _has_ended(this: Round) -> bool:
-    """Tell whether the job is over; reopen it when the user asked for more."""
+    """Return whether the job is over; reopen it when the user asked for more."""
     status = this.status
     complete = is_true(status, ConditionType.COMPLETE)
     failed = is_true(status, ConditionType.FAILED)
@@ -148,11 +148,13 @@ def _attend(this: Round) -> Decision:
     observed, record, intent = this.observed, this.record, this.state.intent
     cluster, attempt, progress = observed.cluster, observed.attempt, observed.progress
     this.look()
-    if cluster is not None and cluster.number < record.cluster:  # it shows up late: gone first
+    if (
+        cluster is not None and cluster.number < record.cluster
+    ):  # an old one that showed up late goes first
         this.actions.append(DeleteCluster(cluster.number))
         return this.end(RELEASE_SECONDS)
     readiness.keep_retrievers(this)
-    # What is known of another attempt says nothing about this one.
+    # Observations of an earlier attempt or cluster say nothing about this one.
     own = cluster if cluster is not None and cluster.number == record.cluster else None
     attempt = attempt if attempt is not None and attempt.number == record.number else None
     progress = progress if progress is not None and progress.attempt == record.number else None
@@ -181,7 +183,7 @@ def _attend(this: Round) -> Decision:
 
 
 def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Tell whether a success has to wait for its proof, since /progress cannot be read now."""
+    """Return whether a success has to wait for its proof, /progress being unreadable now."""
     if attempt is None or attempt.status is not SubmissionStatus.SUCCEEDED:
         return False
     this.condition(ConditionType.PROGRESSING, False, "VerifyingSuccess")
@@ -189,7 +191,7 @@ def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
 
 
 def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Tell whether a driver that lost others has to wait for evidence from their pods."""
+    """Return whether to wait for evidence from the pods that a driver says it lost."""
     limit, cluster = this.observed.evidence_seconds, this.observed.cluster
     if not limit or attempt is None or attempt.exit_code not in LOST_OTHERS:
         return False

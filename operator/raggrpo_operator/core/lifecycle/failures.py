@@ -29,7 +29,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why an attempt ended, in words a user can act on."""
+    """Why an attempt ended, with a message a user can act on."""
 
     cause: Cause
     message: str
@@ -119,13 +119,13 @@ def classify(
             return Ended(intent, f"the attempt was stopped ({intent}) and its cluster ended")
         cause = (cluster and cluster.cause) or Cause.HEAD_LOST
         return Ended(cause, (cluster and cluster.message) or "the Ray cluster is gone")
-    if attempt is None and cluster.is_queued:  # whatever ran there ended with its pods
+    if attempt is None and cluster.is_queued:  # it ended with its pods
         return Ended(intent or Cause.PREEMPTED, cluster.message)
     if attempt is None and was_seen:
         return Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
     if attempt is None or not attempt.status.is_terminal:
         return None
-    if attempt.status is SubmissionStatus.SUCCEEDED:  # whatever was lost on the way was replaced
+    if attempt.status is SubmissionStatus.SUCCEEDED:  # anything lost on the way was replaced
         return _verified_success(progress, total_steps)
     if cluster.cause is not None:
         return Ended(cluster.cause, cluster.message)
@@ -139,9 +139,9 @@ def classify(
 
 
 def _verified_success(progress: Progress | None, total_steps: int) -> Ended:
-    """Return success only when the target was reached: the one the attempt was given.
+    """Return success only if the attempt reached its own target.
 
-    The job's own may have been raised since, which is no failure of the attempt.
+    The job's may have been raised since, which is not the attempt's failure.
     """
     step = progress.step if progress else 0
     total_steps = min(total_steps, (progress and progress.total_steps) or total_steps)

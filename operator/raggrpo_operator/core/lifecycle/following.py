@@ -18,11 +18,11 @@ from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
 STOP_SECONDS = 60.0
-"""How much longer than its grace a driver may take to end after it was asked to."""
+"""How long beyond its grace period a driver may take to end."""
 
 
 def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progress | None) -> None:
-    """Bring the status and the attempt's record up to date with what was read about it."""
+    """Update the status and the attempt's record from what was read about it."""
     if this.record.started is None and attempt is not None:
         this.record = replace(this.record, started=this.now)
         down = this.state.down_seconds + seconds_down(this.status, this.now)
@@ -52,7 +52,7 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
         ratio = effective_ratio(this.status, this.now)
         this.status = replace(this.status, effective_training_time_ratio=ratio)
     if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
-        # Before that the attempt would set the measure that it is verified by.
+        # Before that, the attempt would be verified against its own checkpoint.
         best = progress.best_step
         this.status = replace(this.status, checkpoint=progress.checkpoint, best_step=best)
         _report_checkpoint(this, progress.checkpoint, progress.backup_failure)
@@ -69,7 +69,7 @@ def _with_choices(pinned: Pinned, progress: Progress) -> Pinned:
 
 
 def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
-    """Count the previous attempt's lost steps again, now that it is known what is repeated.
+    """Recount the previous attempt's lost steps, now that it is known where this one resumed.
 
     A driver may have saved after its progress was last read, or its newest checkpoint is damaged.
     """
@@ -86,7 +86,7 @@ def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
 
 
 def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
-    """Name the newest checkpoint; a backup that fails ends nothing, but somebody must know."""
+    """Name the newest checkpoint; a failed backup ends nothing but must be seen."""
     reason = "BackupFailed" if backup_failure else "Saved"
     message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
     this.condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
@@ -95,8 +95,8 @@ def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) 
 def follow(this: Round, progress: Progress | None) -> Decision:
     """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
     recovery, is_queued = this.spec.recovery, this.observed.is_queued
-    if this.state.intent is not None:  # recorded in an earlier round: now it may be done
-        if is_queued:  # a queue ends the pods, and they have the driver save
+    if this.state.intent is not None:  # recorded in an earlier round: carry it out
+        if is_queued:  # the queue ends the pods, whose hooks make the driver save
             return this.end(FOLLOW_SECONDS)
         return _stop(this)
     if this.spec.suspend:
@@ -104,7 +104,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     limit = this.spec.active_deadline_seconds
     if _has_run_longer(this.status, limit, this.now):
         return _intend(this, Cause.DEADLINE_EXCEEDED, f"activeDeadlineSeconds {limit} is over")
-    if is_queued:  # recorded: its pods may be gone only after the queue admits it again
+    if is_queued:  # recorded now: its pods may outlive the suspension
         return _intend(this, Cause.PREEMPTED, "saves and ends")
     if progress is None:
         return _unreachable(this)
@@ -143,14 +143,14 @@ def _intend(this: Round, cause: Cause, message: str) -> Decision:
 
 
 def why_stopped(status: JobStatus, cause: Cause) -> str:
-    """Return what was recorded when the attempt was asked to stop for this cause, else ""."""
+    """Return the message recorded when the attempt was stopped for this cause, else ""."""
     progressing = get_condition(status, ConditionType.PROGRESSING)
     is_why = status.restart_state.intent is cause and progressing.reason == str(cause)
     return progressing.message if is_why else ""
 
 
 def _unreachable(this: Round) -> Decision:
-    """Give an unreadable /progress its own long deadline; nothing is killed for one bad read."""
+    """Apply the long deadline of an unreadable /progress; one bad read kills nothing."""
     since = this.state.unread_since or this.now
     this.state = replace(this.state, unread_since=since)
     limit = this.spec.recovery.deadlines.progress_unreachable_seconds
@@ -204,7 +204,7 @@ def _progress_status(progress: Progress, total_steps: int) -> ProgressStatus:
 
 
 def _has_run_longer(status: JobStatus, limit: int, now: datetime) -> bool:
-    """Tell whether all attempts together have run for more than `limit` seconds; 0: no limit."""
+    """Return whether all attempts together have run for more than `limit` seconds; 0: no limit."""
     earlier, began = status.restart_state.active_seconds, status.attempts[0].started
     if not limit or began is None:
         return False

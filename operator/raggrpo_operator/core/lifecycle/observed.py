@@ -19,7 +19,7 @@ class SubmissionStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Tell whether the driver has ended."""
+        """Return whether the driver has ended."""
         return self in (self.SUCCEEDED, self.FAILED, self.STOPPED)
 
 
@@ -31,9 +31,9 @@ class PreflightObserved:
     result: PreflightResult | None = None
     """None while it runs."""
     problem: str = ""
-    """It ended without a result: why."""
+    """Why it ended without a result."""
     waiting_for: str = ""
-    """It has not begun yet: why, such as an image that cannot be pulled."""
+    """Why it has not started, such as an image that cannot be pulled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ClusterObserved:
     number: int
     is_ready: bool = False
     is_lost: bool = False
-    """The head is gone for good: nothing on it can be reached again."""
+    """The head is gone for good, and everything on it."""
     may_save: bool = False
     """The lost head is still ending: its driver may be saving, with the help of its ranks."""
     is_queued: bool = False
@@ -96,5 +96,5 @@ class Observed:
 
     @property
     def is_queued(self) -> bool:
-        """Tell whether a queueing system holds the job's pods back."""
+        """Return whether a queueing system holds the job's pods back."""
         return self.cluster is not None and self.cluster.is_queued

@@ -13,7 +13,7 @@ from .round import Decision, Round
 
 
 def note_queue(this: Round) -> bool:
-    """Tell whether the cluster is held back, and say so; provisioning begins when that ends."""
+    """Return whether the cluster is held back, and say so; provisioning begins when that ends."""
     cluster, suspended = this.observed.cluster, get_condition(this.status, ConditionType.SUSPENDED)
     if this.spec.suspend:
         return False

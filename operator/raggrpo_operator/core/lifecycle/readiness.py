@@ -19,7 +19,7 @@ from .failures import CAUSE_OF_EXIT
 from .round import PODS_WAITING, POLL_SECONDS, Decision, Round
 
 MAX_PREFLIGHT_LOSSES = 3
-"""Preflights that may end without a result; an evicted pod is one, a broken image is all."""
+"""Preflights that may end without a result, such as evicted pods; a broken image uses all."""
 
 
 def spec_hash(job: RagGrpoJob) -> str:
@@ -56,7 +56,7 @@ def preflight(this: Round) -> Decision | None:
         message = f"the checks did not finish within {limit} s: {why}"
         return _give_up_preflight(this, wanted, message)
     if seen is None or seen.spec_hash != wanted or problem:
-        if seen is not None:  # a lost one may be gone already when the next is started
+        if seen is not None:  # a lost one may already be gone when the next is started
             losses = losses + 1 if problem else 0
             this.state = replace(this.state, preflight_losses=losses)
             this.actions.append(DeletePreflight())
@@ -68,7 +68,7 @@ def preflight(this: Round) -> Decision | None:
 
 
 def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
-    """End the job without a result, until its spec is mended or the user asks for a retry."""
+    """End the job without a result, until its spec is fixed or the user asks for a retry."""
     preflight = replace(this.status.preflight, spec_hash=wanted)
     this.status = replace(this.status, preflight=preflight)
     this.state = replace(this.state, preflight_losses=0)
@@ -77,7 +77,7 @@ def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
 
 
 def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
-    """Turn named checks and facts into acceptance, or into a failure that names all of them."""
+    """Accept the job by its checks and facts, or fail it and name every check that failed."""
     facts, resolved = result.facts, resolve(this.job, result.facts)
     found = errors(violations(this.job, resolved, facts))
     lines = [violation.line() for violation in found]
@@ -88,7 +88,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     this.status = replace(
         this.status,
         preflight=PreflightStatus(spec_hash=wanted, checks=[*checks, rules], facts=facts),
-        sizing=size(resolved.spec, facts),  # shows what does not fit, too
+        sizing=size(resolved.spec, facts),  # also shows what does not fit
     )
     this.state = replace(this.state, preflight_losses=0)
     this.actions.append(DeletePreflight())

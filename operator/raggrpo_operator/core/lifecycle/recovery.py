@@ -31,7 +31,7 @@ def settle(this: Round, cause: Cause, message: str) -> Decision:
     record = this.record
     if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)
-    if cause is Cause.SUCCEEDED:  # of the target it was given, which has been raised since
+    if cause is Cause.SUCCEEDED:  # reached its own target, but the job's has been raised since
         this.condition(ConditionType.PROGRESSING, False, "TargetRaised", message)
         return this.end(requeue_after=0.0)
     if cause is Cause.SUSPENDED:
@@ -54,7 +54,7 @@ def settle(this: Round, cause: Cause, message: str) -> Decision:
         this.state = _leaving_out(this.state, record.to_step + 1, this.status.checkpoint)
     _plan_restart(this, cause, progressed)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
-        # The pods that the queue took are no loss of the next attempt, which waits for others.
+        # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
         this.state = replace(this.state, cluster_since=this.now)
     this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
     return this.end(requeue_after=0.0)
@@ -71,7 +71,7 @@ def fail(this: Round, cause: Cause, message: str) -> Decision:
 
 
 def needs_new_cluster(status: JobStatus) -> bool:
-    """Tell whether the newest attempt's end rules out its cluster."""
+    """Return whether the newest attempt's end rules out its cluster."""
     if not status.attempts or status.attempts[0].cause is None:
         return False
     if POLICIES[status.attempts[0].cause].restart is Restart.NEW:
@@ -109,9 +109,9 @@ def _complete(this: Round, message: str) -> Decision:
 
 
 def _has_progressed(status: JobStatus) -> bool:
-    """Tell whether the newest attempt left a checkpoint beyond all that existed before it.
+    """Return whether the newest attempt left a checkpoint beyond all that existed before it.
 
-    One that is torn each time and written anew each time is no progress.
+    A checkpoint that is damaged and rewritten again and again is not progress.
     """
     began, saved = status.attempts[0].from_step, status.restart_state.saved_step
     if began is None or status.checkpoint is None:
@@ -120,7 +120,7 @@ def _has_progressed(status: JobStatus) -> bool:
 
 
 def _count(this: Round, cause: Cause, progressed: bool) -> None:
-    """Count the end by its cause; progress makes the budget whole again."""
+    """Count the end by its cause; progress resets the restart budget."""
     restarts = this.status.restarts
     since = 0 if progressed else restarts.since_progress
     restarts = replace(
@@ -166,9 +166,9 @@ def _blame_node(this: Round, cause: Cause) -> str:
 
 
 def _leaving_out(state: RestartState, step: int, newest: CheckpointRef | None) -> RestartState:
-    """Let the next attempt do without this step's prompts and begin before the newest checkpoint.
+    """Leave out this step's prompts, and resume from before the newest checkpoint.
 
-    Its weights may have been broken already. What was saved before it has to exist.
+    Its weights may already be broken. What was saved before it has to exist.
     """
     rejected = [*state.rejected_checkpoints, *([newest.path] if newest is not None else [])]
     return replace(

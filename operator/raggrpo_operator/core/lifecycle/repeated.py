@@ -26,10 +26,10 @@ def repetition(ended: AttemptRecord, times: int) -> str:
 
 
 def leaves_out_step(cause: Cause, times: int) -> bool:
-    """Tell whether the next attempt does without that step's prompts and the newest checkpoint."""
+    """Return whether the next attempt leaves out that step's prompts and the newest checkpoint."""
     return cause is Cause.NON_FINITE and times == MOST_NON_FINITE - 1
 
 
 def is_hopeless(cause: Cause, times: int) -> bool:
-    """Tell whether another attempt would end there too."""
+    """Return whether another attempt would end there too."""
     return cause is Cause.NON_FINITE and times >= MOST_NON_FINITE

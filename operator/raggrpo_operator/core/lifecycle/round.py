@@ -22,7 +22,7 @@ RELEASE_SECONDS = 1.0
 """How soon to check whether what was released is gone."""
 
 PODS_WAITING = "PodsWaiting"
-"""Reason of a condition whose message says, in a pod's own words, why it does not start."""
+"""Reason of a condition whose message is a pod's own explanation of why it does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Decision:
     status: JobStatus
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
-    """Seconds; None: nothing more happens by itself."""
+    """Seconds; None: only an event leads to another round."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Round:
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
     def begin(self, action: Action) -> None:
-        """Ask for something that must exist only once.
+        """Request something that must exist only once.
 
         It is counted in the status, whose write is refused if somebody else has decided since.
         """
@@ -89,7 +89,7 @@ class Round:
         self.actions.append(action)
 
     def look(self) -> None:
-        """Note that the job is observed: deadlines run, except while a queue holds it back."""
+        """Record that the job was observed: deadlines run, except while a queue holds it back."""
         if not self.observed.is_queued:
             self.state = note_look(self.state, self.now)
 

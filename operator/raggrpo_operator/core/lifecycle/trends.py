@@ -1,4 +1,4 @@
-"""Trends of a running attempt: steps that got slower, memory that will not last. Pure.
+"""Trends of a running attempt: slower steps, growing memory. Pure.
 
 Both compare with the attempt's own beginning. They warn; a job may ask to be restarted for them.
 """
@@ -18,12 +18,12 @@ from .round import Round
 WARM_UP_STEPS = 10
 """Steps of an attempt before the baseline: caches fill and kernels are compiled in the first."""
 SLOWER, RECOVERED = 1.3, 1.2
-"""Times the baseline's step: where the condition begins, and where it ends."""
+"""Multiples of the baseline's step time at which the condition begins and ends."""
 SPAN_STEPS = 20
 LEAST_GROWTH = 0.05
-"""Of the limit: less is noise, whatever it would come to."""
+"""Share of the limit; less is noise, even if it would exceed the limit in the end."""
 MEMORY = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
-"""What the trainer reports of the pods by role; the most where there are several."""
+"""Metric of each role's pods; the largest value where there are several."""
 TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
 
 
@@ -44,7 +44,7 @@ def note_trends(this: Round, progress: Progress) -> None:
 
 
 def degradation(status: JobStatus) -> str:
-    """Return what a new attempt would undo; empty when the attempt runs as it began."""
+    """Return what a new attempt would fix; empty while the attempt is as good as at its start."""
     if not status.restart_state.baseline.step:  # conditions still describe the previous attempt
         return ""
     found = (get_condition(status, kind) for kind in TRENDS)
@@ -101,7 +101,7 @@ def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: fl
 
 
 def _set(this: Round, kind: ConditionType, message: str) -> None:
-    """Set the condition when it flips; its numbers would change with every step."""
+    """Set the condition only when it flips: its message changes with every step."""
     if bool(message) != is_true(this.status, kind):
         reason = "Growing" if message else "Steady"
         this.condition(kind, bool(message), reason, message)

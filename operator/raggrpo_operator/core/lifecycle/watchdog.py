@@ -17,8 +17,7 @@ ENOUGH_READS = 2
 def watch(state: RestartState, progress: Progress, now: datetime) -> RestartState:
     """Return the clock after one successful read of /progress.
 
-    A step that was finished between two reads restarts it too: two saves in a row may each be
-    seen while they last, and nothing else.
+    A step finished between two reads restarts it too: every read may fall into a save.
     """
     is_still = (state.stage, state.step_seen) == (str(progress.stage), progress.step)
     is_still = is_still and state.still_since is not None
@@ -35,7 +34,7 @@ def watch(state: RestartState, progress: Progress, now: datetime) -> RestartStat
 def overdue(
     state: RestartState, progress: Progress, deadlines: Deadlines, now: datetime
 ) -> str | None:
-    """Return what is overdue in words, None when all is in time.
+    """Return a message about what is overdue, None if nothing is.
 
     `state` is the result of `watch` on the same reading.
     """

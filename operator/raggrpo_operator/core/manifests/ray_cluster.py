@@ -20,7 +20,7 @@ SHUTDOWN_SECONDS = 15
 
 
 def render_ray_cluster(job: Metadata, settings: ClusterSettings, action: CreateCluster) -> Manifest:
-    """Return the job's Ray cluster; its pods get a little more time to end than the driver."""
+    """Return the job's Ray cluster; its pods may end a little later than the driver."""
     plan, labels = action.plan, {names.LABEL_CLUSTER: str(action.number)}
     queue = plan.spec.scheduling.queue_name
     groups = [each for each in plan.sizing.pods if each.role in (PodRole.TRAINER, PodRole.ROLLOUT)]

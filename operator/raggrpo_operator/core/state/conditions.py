@@ -23,7 +23,7 @@ def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
 
 
 def is_true(status: JobStatus, kind: ConditionType) -> bool:
-    """Tell whether the condition is True."""
+    """Return whether the condition is True."""
     return get_condition(status, kind).status == "True"
 
 

@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus
 
 HELD_BACK = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
-"""Ends after which the job waits because somebody wants it to."""
+"""Causes after which the job waits on purpose."""
 
 
 def seconds_down(status: JobStatus, now: datetime) -> int:
     """Return how long nothing ran before the newest attempt, which begins now.
 
-    Time in which a user or a queue held the job back is none of it.
+    Time during which a user or a queue held the job back does not count.
     """
     for before in status.attempts[1:]:
         if before.cause in HELD_BACK:

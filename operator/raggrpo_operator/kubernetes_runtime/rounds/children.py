@@ -1,4 +1,4 @@
-"""Creates and deletes what belongs to a job. Every step is safe to take twice; decides nothing."""
+"""Creates and deletes a job's objects. Every step is safe to repeat; decides nothing."""
 
 import logging
 from collections.abc import Collection
@@ -19,8 +19,6 @@ from raggrpo_operator.errors import Conflict, NotFound, TransientError
 from raggrpo_operator.kube.client import (
     CONFIG_MAPS,
     DEPLOYMENTS,
-    PODS,
-    RAY_CLUSTERS,
     SERVICES,
     KubeClient,
     Manifest,
@@ -42,7 +40,7 @@ NO_KUBERAY = (
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """What the operator makes for jobs, through one client."""
+    """The objects that the operator makes for jobs."""
 
     client: KubeClient
     settings: ClusterSettings
@@ -76,10 +74,13 @@ class Children:
                 await self.delete(SERVICES, service)
 
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
-        """Create token, NetworkPolicy and RayCluster, the last one never to be applied again."""
+        """Create token, NetworkPolicy and RayCluster, which is never applied again."""
         key_id = self.keys.current_id
-        token = self.keys.token(key_id, job.uid)
-        await self._create_secret(render_token_secret(job, key_id=key_id, token=token))
+        secret = render_token_secret(job, key_id=key_id, token=self.keys.token(key_id, job.uid))
+        try:
+            await self.client.create(secret)
+        except Conflict:  # the name holds the uid, so the one that exists is the same
+            log.debug("the Secret %s exists", secret["metadata"]["name"])
         await self.client.apply(render_network_policy(job, self.settings))
         try:
             existing = await self._create(job, render_ray_cluster(job, self.settings, action))
@@ -94,20 +95,12 @@ class Children:
     ) -> None:
         """Create the record of an attempt's configuration and keep the newest ones."""
         await self._create(job, render_config_map(job, config=config))
-        older = sorted((each for each in records), key=_attempt, reverse=True)
+        older = sorted(records, key=_attempt, reverse=True)
         for surplus in older[KEPT_RECORDS - 1 :]:
             await self.delete(CONFIG_MAPS, surplus)
 
-    async def delete_cluster(self, ray_cluster: Manifest) -> None:
-        """Delete a RayCluster with everything on it."""
-        await self.delete(RAY_CLUSTERS, ray_cluster)
-
-    async def delete_pod(self, pod: Manifest) -> None:
-        """Delete a preflight pod."""
-        await self.delete(PODS, pod)
-
     async def delete(self, resource: Resource, thing: Manifest) -> None:
-        """Delete exactly this object, unless that has been asked for already."""
+        """Delete exactly this object, unless it is already being deleted."""
         about = thing["metadata"]
         if is_going(thing):
             return
@@ -131,13 +124,6 @@ class Children:
                 ) from None
             return existing
         return None
-
-    async def _create_secret(self, secret: Manifest) -> None:
-        """Create the token's Secret; its name holds the uid, so an existing one is the same."""
-        try:
-            await self.client.create(secret)
-        except Conflict:
-            log.debug("the Secret %s exists", secret["metadata"]["name"])
 
 
 def _attempt(config_map: Manifest) -> int:

@@ -1,4 +1,4 @@
-"""`Reconciler`: one round of one job, and what becomes of trouble in it."""
+"""`Reconciler`: one round of one job, and how its errors are reported."""
 
 import logging
 import uuid
@@ -24,8 +24,8 @@ from .time_to_live import seconds_until_removal
 
 log = logging.getLogger(__name__)
 
-TOLD_AFTER = 3
-"""Failed rounds in a row after which the status tells of them; one is nothing unusual."""
+REPORTED_AFTER = 3
+"""Failed rounds in a row after which the status reports them; one is not unusual."""
 
 
 class Reconciler:
@@ -39,7 +39,7 @@ class Reconciler:
         self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
 
     async def round(self, key: JobKey) -> float | None:
-        """Run one round; returns the seconds until the next, None: nothing happens by itself."""
+        """Run one round; returns the seconds until the next, None: wait for an event."""
         with about(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
             found = self._store.newest(key)
             if found is None:
@@ -68,7 +68,7 @@ class Reconciler:
             after = job.model_copy(update={"status": decision.status})
             await runtime.restore_record(after)
         except OperatorError as trouble:
-            await self._tell(key, runtime.body, trouble)
+            await self._report(key, runtime.body, trouble)
             raise
         self._failed.pop(key, None)
         await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
@@ -81,7 +81,7 @@ class Reconciler:
         return delay if moved else max(delay, self._pace.poll_seconds)
 
     def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
-        """Parse a version of the job once: most rounds are about one that was seen before."""
+        """Parse each version of the job once: most rounds see one that is already known."""
         version = body["metadata"]["resourceVersion"]
         known = self._parsed.get(key)
         if known is None or known[0] != version:
@@ -89,24 +89,21 @@ class Reconciler:
         return known[1]
 
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
-        """Tell every mistake of form in the status; nothing is created for such a job."""
+        """Report every malformed field in the status; nothing is created for such a job."""
         now, old = self._context.clock(), stored_status(body)
-        about_job = body["metadata"]
-        lines = "\n".join(violation.line() for violation in found)
-        status = replace(old, observed_generation=about_job["generation"])
-        status = set_condition(
-            status, ConditionType.ACCEPTED, False, str(found[0].reason), lines, now
-        )
+        reason, lines = str(found[0].reason), "\n".join(violation.line() for violation in found)
+        status = replace(old, observed_generation=body["metadata"]["generation"])
+        status = set_condition(status, ConditionType.ACCEPTED, False, reason, lines, now)
         status = set_condition(status, ConditionType.READY, False, "NotReady", "", now)
         status = replace(status, phase=phase_from(status))
         if status != old:
             await self._context.writer.write(body, status)
 
-    async def _tell(self, key: JobKey, body: Manifest, trouble: OperatorError) -> None:
-        """Put lasting trouble into the status; a version that is too old is no trouble."""
+    async def _report(self, key: JobKey, body: Manifest, trouble: OperatorError) -> None:
+        """Report a lasting error in the status; a version conflict is not one."""
         failed = self._failed[key] = self._failed.get(key, 0) + 1
         lasting = not trouble.retryable or isinstance(trouble, AccessRefused)
-        if isinstance(trouble, Conflict) or not (lasting or failed >= TOLD_AFTER):
+        if isinstance(trouble, Conflict) or not (lasting or failed >= REPORTED_AFTER):
             return
         status = stored_status(body)
         try:

@@ -26,7 +26,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError, TransientError
-from raggrpo_operator.kube.client import RAY_CLUSTERS, KubeClient, Manifest
+from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, owned_by
 from raggrpo_operator.kube.pod_evidence import Loss
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 ENTRYPOINT = f"exec {names.DRIVER_COMMAND}"
 """`exec`: no shell stands between Ray's signals and the driver."""
 EVIDENCE_SECONDS = 5.0
-"""The kubelet tells of an ended container within two seconds."""
+"""The kubelet reports an ended container within two seconds."""
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
@@ -68,7 +68,7 @@ class ReconcilerContext:
 
 
 class KubernetesRuntime:
-    """One round of one job, on the version of the job that it was begun with."""
+    """One round of one job, on the version of the job that the round began with."""
 
     def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
         self._context, self._body = context, body
@@ -95,7 +95,7 @@ class KubernetesRuntime:
         )
         ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
-            # Its suspension, which may not be in the cache yet, would explain them.
+            # A suspension that is not in the cache yet would explain them.
             ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
         if ray_cluster is None:
             return replace(observed, cluster=ending_cluster(job, pods, now))
@@ -144,21 +144,21 @@ class KubernetesRuntime:
 
         Its configuration is read from the submission, which cannot be changed.
         """
-        number = job.status.attempt
-        if not job.status.attempts or not job.status.attempts[0].started:
+        number, attempts, records = job.status.attempt, job.status.attempts, self._records()
+        if not attempts or not attempts[0].started or attempts[0].cause is not None:
             return
-        if job.status.attempts[0].cause is not None or number in self._recorded():
+        if str(number) in (each["metadata"]["labels"][names.LABEL_ATTEMPT] for each in records):
             return
         head = await self._running_head(job)
         text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
-        if text is None:  # the head has forgotten it, which the next round settles
+        if text is None:  # the head has forgotten it: the next round deals with that
             return
         config = TrainerConfig.model_validate_json(text)
-        await self._context.children.record(job.metadata, config, self._records())
+        await self._context.children.record(job.metadata, config, records)
         log.info("the record of attempt %d was put back", number)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> Manifest | None:
-        """Return the job's Ray cluster; what the cache lacks is asked for before it counts.
+        """Return the job's Ray cluster; what the cache lacks is read from the API server.
 
         Several can exist for a moment while an old one is being deleted; that one comes first,
         since nothing new begins before it is gone. One that is gone from the cache between two
@@ -246,14 +246,12 @@ class KubernetesRuntime:
     async def _delete_preflights(self) -> None:
         for pod in owned_by(self._uid, self._context.objects.pods.get(self._key, ())):
             if _role(pod) == PodRole.PREFLIGHT:
-                await self._context.children.delete_pod(pod)
+                await self._context.children.delete(PODS, pod)
 
     async def _delete_cluster(self, job: RagGrpoJob, number: int) -> None:
-        name = names.cluster_name(job.metadata.name, number)
-        found = await self._live_cluster(name)
-        if found is None:
-            return
-        await self._context.children.delete_cluster(found)
+        found = await self._live_cluster(names.cluster_name(job.metadata.name, number))
+        if found is not None:
+            await self._context.children.delete(RAY_CLUSTERS, found)
 
     async def _running_head(self, job: RagGrpoJob) -> Head:
         ray_cluster = await self._ray_cluster(job)
@@ -272,9 +270,6 @@ class KubernetesRuntime:
 
     def _records(self) -> list[Manifest]:
         return owned_by(self._uid, self._context.objects.config_maps.get(self._key, ()))
-
-    def _recorded(self) -> set[int]:
-        return {int(each["metadata"]["labels"][names.LABEL_ATTEMPT]) for each in self._records()}
 
 
 def _role(pod: Manifest) -> str:

@@ -48,9 +48,7 @@ class StatusWriter:
         when the job has changed since `body` was read; the newer version is kept.
         """
         key = JobKey(body["metadata"]["namespace"], body["metadata"]["name"])
-        now = self._clock()
-        persisted = stored_status(body)
-        last = self._written.get(key)
+        now, persisted, last = self._clock(), stored_status(body), self._written.get(key)
         is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds
         if is_recent and not differs_beyond_progress(persisted, status):
             self._store.hold_back(key, body, status)
@@ -65,33 +63,27 @@ class StatusWriter:
         for transition in transitions(persisted, status):
             condition = transition.condition
             log.info("%s=%s %s", condition.type, condition.status, condition.reason)
-            await self._tell(render_event(body, transition, now, self._instance))
+            await self._post(render_event(body, transition, now, self._instance))
         return answered
 
     async def set_trouble(
         self, body: Manifest, status: JobStatus, reason: str, message: str
     ) -> None:
-        """Tell in the status what keeps the operator from going on; empty reason: nothing does."""
+        """Report in the status what keeps the operator from going on; empty reason: nothing."""
         old = get_condition(status, ConditionType.RECONCILING)
         if not reason and old.status != "True":
             return
-        status = set_condition(
-            status,
-            ConditionType.RECONCILING,
-            bool(reason),
-            reason or "Reconciled",
-            message,
-            self._clock(),
-        )
-        new = get_condition(status, ConditionType.RECONCILING)
+        kind, now = ConditionType.RECONCILING, self._clock()
+        status = set_condition(status, kind, bool(reason), reason or "Reconciled", message, now)
+        new = get_condition(status, kind)
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
             await self.write(body, status)
 
     def forget(self, key: JobKey) -> None:
-        """Drop what is known of a job that is gone."""
+        """Drop what is known about a job that is gone."""
         self._written.pop(key, None)
 
-    async def _tell(self, event: Manifest) -> None:
+    async def _post(self, event: Manifest) -> None:
         """Post an Event; the status says the same, so a lost one is only logged."""
         try:
             await self._client.create(event)
@@ -105,7 +97,7 @@ def stored_status(body: Manifest) -> JobStatus:
 
 
 def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
-    """Tell whether two statuses differ in more than what changes with every step."""
+    """Return whether two statuses differ in more than what changes with every step."""
     return _without_progress(one) != _without_progress(other)
 
 
@@ -128,7 +120,7 @@ def _applied(body: Manifest, status: JobStatus) -> Manifest:
         "metadata": {
             "name": about["name"],
             "namespace": about["namespace"],
-            # Refused when the job changed since it was decided upon.
+            # The write is refused if the job has changed since the decision.
             "resourceVersion": about["resourceVersion"],
         },
         "status": status_to_json(status, with_nulls=False),

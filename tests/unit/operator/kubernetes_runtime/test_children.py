@@ -117,7 +117,7 @@ async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> Non
     with pytest.raises(OperatorError, match="still being deleted"):
         await makes.start_preflight(METADATA, new)
 
-    await makes.delete_pod(await kube.get(PODS, "default", "small-preflight"))
+    await makes.delete(PODS, await kube.get(PODS, "default", "small-preflight"))
     await makes.start_preflight(METADATA, new)
     pod = await kube.get(PODS, "default", "small-preflight")
     assert pod["metadata"]["labels"][names.LABEL_SPEC_HASH] == "new"
@@ -138,7 +138,7 @@ async def test_what_has_another_uid_by_now_is_not_deleted() -> None:
     seen = await kube.get(RAY_CLUSTERS, "default", "small-c1")
     seen["metadata"]["uid"] = "an earlier one"
 
-    await makes.delete_cluster(seen)
+    await makes.delete(RAY_CLUSTERS, seen)
 
     assert kube.named("rayclusters") == ["small-c1"]
 
