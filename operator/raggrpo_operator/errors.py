@@ -12,7 +12,7 @@ class TransientError(OperatorError):
 
 
 class PermanentError(OperatorError):
-    """Trying again changes nothing until somebody changes something."""
+    """Retrying is pointless until something has been fixed by hand."""
 
     retryable = False
 

@@ -1,4 +1,4 @@
-"""`HttpApi`: calls to a job's Ray head or retriever. Does not judge the response."""
+"""`HttpApi`: HTTP calls to one of a job's servers. Does not interpret answers."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -9,13 +9,13 @@ IDLE_SECONDS = 5.0
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Return the connections that many APIs may share; whoever opens them closes them."""
+    """Return a session that many APIs can share; the caller closes it."""
     connector = aiohttp.TCPConnector(keepalive_timeout=IDLE_SECONDS, use_dns_cache=False)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 class HttpApi:
-    """One server, called directly: proxies of the environment are ignored."""
+    """One server, reached directly: proxies set in the environment are ignored."""
 
     def __init__(self, session: aiohttp.ClientSession, address: str, token: str = "") -> None:
         self.address = address

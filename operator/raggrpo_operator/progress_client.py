@@ -24,7 +24,7 @@ class ProgressClient:
     async def read(self) -> Progress | None:
         """Return the latest progress, or None if it cannot be read.
 
-        Raises AccessRefused if the token is rejected, which is not the attempt's fault.
+        Raises AccessRefused if the token is rejected.
         """
         try:
             async with self._http.call("GET", "/progress", seconds=TIMEOUT_SECONDS) as answer:
@@ -48,7 +48,7 @@ class ProgressClient:
             return None
 
     async def dump_stacks(self) -> None:
-        """Have all processes dump their stacks to the log folder: best effort, before a stop."""
+        """Have all processes dump their stacks to the log folder before a stop; best effort."""
         try:
             async with self._http.call("POST", "/stacks", seconds=TIMEOUT_SECONDS) as answer:
                 await answer.read()

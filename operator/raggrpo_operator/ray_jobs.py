@@ -1,7 +1,7 @@
 """Client of Ray's Jobs REST API: submit, status, stop. It decides nothing.
 
-Measured behaviour (Ray 2.60): a used submission id answers 500; the driver's own exit code is
-`driver_exit_code`; a stopped driver has none; without a token 401.
+Measured behaviour (Ray 2.60): reusing a submission id returns 500, a missing token 401;
+`driver_exit_code` is the driver's own exit code, absent for a stopped driver.
 """
 
 import json
@@ -33,7 +33,7 @@ class RayJobs:
     async def submit(
         self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str]
     ) -> None:
-        """Submit a driver; does nothing when this submission exists already."""
+        """Submit a driver, unless this submission exists already."""
         if await self._get(submission_id) is not None:
             return
         body = {
@@ -59,13 +59,13 @@ class RayJobs:
         )
 
     async def environment(self, submission_id: str) -> dict[str, str]:
-        """Return the environment that a submission was made with; empty when it is unknown."""
+        """Return the environment of a submission, empty if the head does not know it."""
         job = await self._get(submission_id)
         runtime_env = (job or {}).get("runtime_env") or {}
         return dict(runtime_env.get("env_vars") or {})
 
     async def stop(self, submission_id: str) -> None:
-        """SIGTERM the driver; Ray kills it after the wait time of its environment."""
+        """Send SIGTERM to the driver; Ray kills it after the wait time set in its environment."""
         await self._call(f"stopping {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
 
     async def _get(self, submission_id: str) -> dict[str, Any] | None:
@@ -82,7 +82,7 @@ class RayJobs:
     async def _call(
         self, doing: str, method: str, path: str, body: object = None, seconds: float = CALL_SECONDS
     ) -> str | None:
-        """Return the head's answer, None for 404."""
+        """Return the head's answer, None for HTTP 404."""
         head = f"Ray dashboard {self._http.address}"
         try:
             async with self._http.call(method, path, seconds=seconds, body=body) as response:
@@ -97,17 +97,14 @@ class RayJobs:
 
 
 def last_lines(message: str) -> str:
-    """Return the end of the driver's log, which Ray appends to its message, without colours."""
+    """Return the end of the driver's log, as appended to Ray's message, without colour codes."""
     lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
-    written = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
-    return "\n".join(written[-LAST_LINES:])
+    kept = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
+    return "\n".join(kept[-LAST_LINES:])
 
 
 def submittable(config: TrainerConfig) -> str:
-    """Return a configuration as text for a submission's environment.
-
-    Raises PermanentError if it is too long for that.
-    """
+    """Return a configuration as JSON for an environment; raises PermanentError if too long."""
     text = config.to_json()
     if len(text.encode()) > names.MAX_CONFIG_BYTES:
         raise PermanentError(

@@ -8,7 +8,6 @@ def test_a_service_account_has_no_rights_of_its_own_and_leaves_a_trace(
 ) -> None:
     api_server.kubectl("create", "serviceaccount", "nobody", "-n", namespace)
     as_nobody = api_server.service_account_kubeconfig(namespace, "nobody")
-
     ended = api_server.kubectl("get", "pods", "-n", namespace, check=False, kubeconfig=as_nobody)
 
     assert "Forbidden" in ended.stderr
@@ -27,7 +26,6 @@ def test_what_a_deleted_object_owns_is_collected(api_server: ApiServer, namespac
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
     owned = {**owner, "metadata": {"name": "owned", "ownerReferences": [reference]}}
     api_server.apply(owned, namespace=namespace)
-
     api_server.kubectl("delete", "configmap", "owner", "-n", namespace)
 
     api_server.kubectl(

@@ -4,11 +4,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from support.builders.jobs import a_raw_job
 from tools.kind.api_server import ApiServer
 from tools.kind.tools import tool_folder
 
@@ -85,7 +85,6 @@ def test_a_rotated_key_is_kept_with_the_one_before(helm: Helm) -> None:
     rotated = {"data": {"current": "bmV3LW5ldy1uZXctbmV3LW5ldw==", "previous": old}}
     patch = yaml.safe_dump(rotated)
     helm.server.kubectl("patch", "secret", KEY, "-n", helm.namespace, "-p", patch)
-
     helm.install("--set", "replicas=2")
 
     assert helm.key() == rotated["data"]
@@ -93,17 +92,7 @@ def test_a_rotated_key_is_kept_with_the_one_before(helm: Helm) -> None:
 
 def test_jobs_and_their_kind_stay_when_the_release_is_removed(helm: Helm) -> None:
     helm.install()
-    job: dict[str, Any] = {
-        "apiVersion": "raggrpo.io/v1alpha1",
-        "kind": "RagGrpoJob",
-        "metadata": {"name": "kept"},
-        "spec": {
-            "model": {"path": "/mnt/runs/model"},
-            "data": {"trainFiles": ["/mnt/runs/train.jsonl"]},
-            "training": {"totalSteps": 10},
-            "checkpoint": {"path": "/mnt/runs/kept"},
-        },
-    }
+    job = a_raw_job() | {"metadata": {"name": "kept"}}
     helm.server.apply(job, namespace=helm.namespace)
 
     helm("uninstall", RELEASE)
@@ -136,9 +125,7 @@ MUST_NOT = [
 
 
 @pytest.mark.parametrize("scoped", [False, True], ids=["cluster", "namespaces"])
-def test_the_service_account_may_what_the_operator_does_and_no_more(
-    helm: Helm, scoped: bool
-) -> None:
+def test_the_service_account_may_do_what_is_needed_and_no_more(helm: Helm, scoped: bool) -> None:
     helm.install(*(["--set", f"watchNamespaces={{{helm.namespace}}}"] if scoped else []))
     who = f"system:serviceaccount:{helm.namespace}:{RELEASE}"
 

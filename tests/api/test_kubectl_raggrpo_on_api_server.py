@@ -75,7 +75,6 @@ A_STATUS: dict[str, Any] = {
 def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job("small"), a_cluster_job("n" * 44), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
-
     shown = kubectl_raggrpo("status", "-n", namespace, kubeconfig=api_server.kubeconfig)
 
     assert shown.returncode == 0, shown.stderr
@@ -87,9 +86,7 @@ def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, names
     assert max(map(len, shown.stdout.splitlines())) <= 100
 
 
-def test_one_job_is_shown_with_causes_conditions_and_sizing(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
 
@@ -159,7 +156,6 @@ def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(
     nobody = a_user(api_server, namespace, "planner")
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(a_cluster_job()))
-
     shown = kubectl_raggrpo("plan", "-f", file, "-n", namespace, kubeconfig=nobody)
 
     assert shown.returncode == 0, shown.stderr
@@ -172,19 +168,14 @@ def test_a_job_that_is_not_there_is_answered_with_where_to_look(
 ) -> None:
     for verb in ("status", "logs", "plan"):
         ended = kubectl_raggrpo(verb, "gone", "-n", namespace, kubeconfig=api_server.kubeconfig)
-
         assert ended.returncode == 2, ended.stderr
         assert f"there is no job gone in namespace {namespace}" in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_job_that_has_not_begun_has_no_log_and_says_why(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_a_job_not_yet_begun_has_no_log_and_says_why(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job(), namespace=namespace)
-
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
-
     assert ended.returncode == 1
     assert "attempt 1 of job small has not begun, the job is Pending" in ended.stderr
 
@@ -194,7 +185,6 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
 ) -> None:
     api_server.apply(a_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
-
     ended = kubectl_raggrpo(
         "logs", "small", "--attempt", 3, "-n", namespace, kubeconfig=api_server.kubeconfig
     )
@@ -203,13 +193,9 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
     assert "job small has attempts 1 to 2" in ended.stderr
 
 
-def test_a_user_without_rights_is_told_which_are_missing(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, namespace: str) -> None:
     nobody = a_user(api_server, namespace, "nobody")
-
     ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
-
     assert ended.returncode == 1
     assert 'cannot list resource "raggrpojobs"' in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -222,7 +208,6 @@ def test_a_reader_pod_that_cannot_start_is_deleted_and_says_why(
     api_server.apply(a_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     api_server.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
-
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
 
     assert ended.returncode == 1
@@ -258,7 +243,6 @@ def test_a_server_that_does_not_answer_and_a_wrong_token_are_told_apart(
     authority = api_server.authority
     silent.write_text(yaml.safe_dump(kubeconfig_with("https://127.0.0.1:9", authority, "t")))
     stranger.write_text(yaml.safe_dump(kubeconfig_with(api_server.url, authority, "wrong")))
-
     unanswered = kubectl_raggrpo("status", kubeconfig=silent)
     refused = kubectl_raggrpo("status", kubeconfig=stranger)
 

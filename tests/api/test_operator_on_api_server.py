@@ -56,23 +56,19 @@ class World:
         await self.api.create(path_of(JOBS, "raggrpojobs", self.namespace), raw)
 
     async def change(self, changes: Mapping[str, Any]) -> None:
-        """Change the job by merge patch."""
         await self.api.patch(self.job_path, changes)
 
     @property
     def job_path(self) -> str:
-        """Address of the job."""
         return path_of(JOBS, "raggrpojobs", self.namespace, "small")
 
     async def status(self) -> Manifest:
-        """Return the job's status."""
         job = await self.api.get(self.job_path)
         assert job is not None
         status: Manifest = job.get("status", {})
         return status
 
     async def until(self, is_so: Callable[[Manifest], bool]) -> Manifest:
-        """Wait until the status is so and return it."""
         deadline, status = time.monotonic() + SECONDS, {}
         while time.monotonic() < deadline:
             status = await self.status()
@@ -90,14 +86,12 @@ class World:
         assert process.poll() is None, self.operator.log_file.read_text()[-3000:]
 
     async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until something is so."""
         deadline = time.monotonic() + SECONDS
         while not await is_so():
             assert time.monotonic() < deadline, self.operator.log_file.read_text()[-3000:]
             await asyncio.sleep(0.05)
 
     async def all_of(self, version: str, plural: str) -> list[Manifest]:
-        """Return all objects of a kind."""
         return await self.api.items(path_of(version, plural, self.namespace))
 
 
@@ -148,7 +142,6 @@ def an_operator(
 
 
 def is_phase(phase: str) -> Callable[[Manifest], bool]:
-    """Return the question whether the job is in a phase."""
     return lambda status: status.get("phase") == phase
 
 
@@ -174,7 +167,6 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
 async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(fails_at=12, exit_code=12)
     await world.apply()
-
     status = await world.until(is_phase("Succeeded"))
 
     second, first = status["attempts"]
@@ -188,7 +180,6 @@ async def test_what_an_attempt_was_compared_with_is_forgotten_with_it(world: Wor
     world.ray.scripts["small-a1"] = Script(waits_at=15, fails_at=17)
     await world.apply()
     await world.until(lambda status: bool(baseline(status).get("secondsByStage")))
-
     world.ray.go_on = True
     status = await world.until(is_phase("Succeeded"))
 
@@ -223,7 +214,6 @@ async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None
     world.ray.scripts["small-a1"] = Script(waits_at=12)
     await world.apply()
     await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
-
     await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1"))
     world.ray.lose("small-c1")
 
@@ -314,13 +304,10 @@ async def test_a_deleted_job_takes_everything_with_it(world: World) -> None:
     await world.until_true(nothing_is_left)
 
 
-async def test_a_pod_that_cannot_start_is_told_in_its_own_words_and_ends_the_job(
-    world: World,
-) -> None:
+async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(world: World) -> None:
     words = "secret 'wandb' not found"
     world.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
     await world.apply()
-
     status = await world.until(is_phase("Failed"))
 
     failed = condition(status, "Failed")
@@ -353,9 +340,7 @@ async def test_a_finished_job_is_removed_after_its_time(world: World) -> None:
     assert world.ray.submitted == ["small-a1"]
 
 
-async def test_a_worker_that_ran_out_of_memory_is_the_cause_though_its_pod_is_gone(
-    world: World,
-) -> None:
+async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=12)
     await world.apply()
     await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
@@ -395,8 +380,7 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
         status = await fake.until(lambda s: condition(s, "Reconciling")["status"] == "True")
         assert "install KubeRay" in condition(status, "Reconciling")["message"]
     finally:
-        metadata = {"name": kept["metadata"]["name"]}
-        fresh = {**kept, "metadata": metadata, "status": {}}
+        fresh = {**kept, "metadata": {"name": kept["metadata"]["name"]}, "status": {}}
         await fake.api.create(crd.rpartition("/")[0], fresh)
 
     status = await fake.until(is_phase("Succeeded"))
@@ -509,7 +493,6 @@ def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list
 
 
 async def is_gone(api: Api, path: str) -> bool:
-    """Tell whether nothing is there."""
     return await api.get(path) is None
 
 

@@ -20,6 +20,7 @@ from support.builders.wrong_jobs import ACTOR, AN_ENDPOINT, WRONG, prompt_mode, 
 from tools.kind.api_server import ADMIN_TOKEN, ApiServer
 
 CPU = {"device": "CPU"}
+LONG = {"spec.data.maxPromptLength": 2048, "spec.data.maxResponseLength": 512}
 APART = {"gpusPerNode": 8, "placement": "Disaggregated"}
 RAG = {
     **rewards({"name": "RagScore"}),
@@ -28,6 +29,15 @@ RAG = {
         "endpoints": [ACTOR, ACTOR | {"name": "reference", "role": "Reference"}],
     },
 }
+
+
+def in_search(*endpoints: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"mode": "Search", "endpoints": list(endpoints), **more}
+
+
+def a_volume(name: str, path: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "claimName": name, "mountPath": path, **more}
+
 
 SAID: Mapping[str, Sequence[str]] = {
     "unknown field": ["unknown field", "spec.data.trainBatchsize"],
@@ -70,218 +80,112 @@ NEEDS_DEFAULTS = {"too long for the engine", "too long for a micro-batch"}
 """Rows that compare with a value the user did not give: only the operator can refuse them."""
 
 MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
-    "bare n": (
-        {"spec.rollout": {"false": 4}},
-        ["spec.rollout", 'write "n": 3', "algorithm.groupSize"],
-    ),
+    "bare n": ({"spec.rollout": {"false": 4}},
+        ["spec.rollout", 'write "n": 3', "algorithm.groupSize"]),
     "dots in the name": ({"metadata.name": "a.b"}, ["metadata.name", "lower-case letters"]),
     "both targets": ({"spec.training.epochs": 2}, ["spec.training.epochs", "not both"]),
     "group size one": ({"spec.algorithm.groupSize": 1}, ["spec.algorithm.groupSize", "2 or more"]),
-    "clip range upside down": (
-        {"spec.algorithm": {"clipRatioLow": 0.4, "clipRatioHigh": 0.2}},
-        ["spec.algorithm.clipRatioHigh", "must not be below clipRatioLow"],
-    ),
-    "clip range without width": (
-        {"spec.algorithm": {"clipRatioLow": 0, "clipRatioHigh": 0}},
-        ["spec.algorithm.clipRatioHigh", "above 0"],
-    ),
-    "batch beyond the samples": (
-        {"spec.data.trainBatchSize": 64, "spec.data.maxSamples": 32},
-        ["spec.data.trainBatchSize", "data.maxSamples"],
-    ),
+    "clip range upside down": ({"spec.algorithm": {"clipRatioLow": 0.4, "clipRatioHigh": 0.2}},
+        ["spec.algorithm.clipRatioHigh", "must not be below clipRatioLow"]),
+    "clip range without width": ({"spec.algorithm": {"clipRatioLow": 0, "clipRatioHigh": 0}},
+        ["spec.algorithm.clipRatioHigh", "above 0"]),
+    "batch beyond the samples": ({"spec.data.trainBatchSize": 64, "spec.data.maxSamples": 32},
+        ["spec.data.trainBatchSize", "data.maxSamples"]),
     "fewer prompts than ranks": (
         {"spec.data.trainBatchSize": 8, "spec.resources": {"gpusPerNode": 8, "nodes": 2}},
-        ["spec.data.trainBatchSize", "fewer prompts per update than ranks"],
-    ),
-    "too long for the engine, all given": (
-        {
-            "spec.rollout.maxNumBatchedTokens": 1024,
-            "spec.data.maxPromptLength": 2048,
-            "spec.data.maxResponseLength": 512,
-        },
-        ["spec.rollout.maxNumBatchedTokens", "maxPromptLength + maxResponseLength"],
-    ),
-    "too long for a micro-batch, all given": (
-        {
-            "spec.training.tokensPerMicroBatch": 100,
-            "spec.data.maxPromptLength": 2048,
-            "spec.data.maxResponseLength": 512,
-        },
-        ["spec.training.tokensPerMicroBatch", "maxPromptLength + maxResponseLength"],
-    ),
+        ["spec.data.trainBatchSize", "fewer prompts per update than ranks"]),
+    "too long for the engine, all given": (LONG | {"spec.rollout.maxNumBatchedTokens": 1024},
+        ["spec.rollout.maxNumBatchedTokens", "maxPromptLength + maxResponseLength"]),
+    "too long for a micro-batch, all given": (LONG | {"spec.training.tokensPerMicroBatch": 100},
+        ["spec.training.tokensPerMicroBatch", "maxPromptLength + maxResponseLength"]),
     "searches leave no room": (
-        {
-            "spec.retrieval": {
-                "mode": "Search",
-                "maxTurns": 4,
-                "maxPassageTokens": 256,
-                "endpoints": [AN_ENDPOINT | {"topK": 5}],
-            },
-            "spec.data.maxResponseLength": 512,
-        },
-        ["spec.data.maxResponseLength", "leave no room to the answer"],
-    ),
-    "no utilization": (
-        {"spec.rollout.gpuMemoryUtilization": 0},
-        ["spec.rollout.gpuMemoryUtilization", "at least 0.05"],
-    ),
-    "utilization when colocated": (
-        {"spec.rollout.gpuMemoryUtilization": 0.85},
-        ["spec.rollout.gpuMemoryUtilization", "0.7 or less when Colocated"],
-    ),
+        {"spec.retrieval": in_search(AN_ENDPOINT | {"topK": 5}, maxTurns=4, maxPassageTokens=256),
+         "spec.data.maxResponseLength": 512},
+        ["spec.data.maxResponseLength", "leave no room to the answer"]),
+    "no utilization": ({"spec.rollout.gpuMemoryUtilization": 0},
+        ["spec.rollout.gpuMemoryUtilization", "at least 0.05"]),
+    "utilization when colocated": ({"spec.rollout.gpuMemoryUtilization": 0.85},
+        ["spec.rollout.gpuMemoryUtilization", "0.7 or less when Colocated"]),
     "tensor parallel and GPUs": (
         {"spec.rollout.tensorParallelSize": 3, "spec.resources.gpusPerNode": 8},
-        ["spec.rollout.tensorParallelSize", "must divide resources.gpusPerNode"],
-    ),
+        ["spec.rollout.tensorParallelSize", "must divide resources.gpusPerNode"]),
     "tensor parallel and rollout GPUs": (
         {"spec.rollout.tensorParallelSize": 4, "spec.resources": APART | {"rolloutGpus": 2}},
-        ["spec.rollout.tensorParallelSize", "must divide resources.rolloutGpus"],
-    ),
-    "tensor parallel on CPU": (
-        {"spec.rollout.tensorParallelSize": 2, "spec.resources": CPU},
-        ["spec.rollout.tensorParallelSize", "must be 1"],
-    ),
-    "rollout GPUs when colocated": (
-        {"spec.resources.rolloutGpus": 2},
-        ["spec.resources.rolloutGpus", "needs placement Disaggregated"],
-    ),
-    "disaggregated without rollout GPUs": (
-        {"spec.resources": APART},
-        ["spec.resources.rolloutGpus", "1 or more"],
-    ),
-    "shm above memory": (
-        {"spec.resources.shmSize": "64Gi", "spec.resources.memory": "32Gi"},
-        ["spec.resources.shmSize", "must be below resources.memory"],
-    ),
+        ["spec.rollout.tensorParallelSize", "must divide resources.rolloutGpus"]),
+    "tensor parallel on CPU": ({"spec.rollout.tensorParallelSize": 2, "spec.resources": CPU},
+        ["spec.rollout.tensorParallelSize", "must be 1"]),
+    "rollout GPUs when colocated": ({"spec.resources.rolloutGpus": 2},
+        ["spec.resources.rolloutGpus", "needs placement Disaggregated"]),
+    "disaggregated without rollout GPUs": ({"spec.resources": APART},
+        ["spec.resources.rolloutGpus", "1 or more"]),
+    "shm above memory": ({"spec.resources.shmSize": "64Gi", "spec.resources.memory": "32Gi"},
+        ["spec.resources.shmSize", "must be below resources.memory"]),
     "no quantity": ({"spec.resources.memory": "64 GB"}, ["spec.resources.memory", "should match"]),
-    "FlashAttention on CPU": (
-        {
-            "spec.model.attention": "Flash",
-            "spec.resources": CPU,
-            "spec.training.rowLayout": "Padded",
-        },
-        ["spec.model.attention", "needs resources.device GPU"],
-    ),
-    "FlashAttention with shared prefixes": (
-        {"spec.model.attention": "Flash"},
-        ["spec.model.attention", "rowLayout Padded"],
-    ),
+    "FlashAttention on CPU": ({"spec.model.attention": "Flash", "spec.resources": CPU,
+            "spec.training.rowLayout": "Padded"},
+        ["spec.model.attention", "needs resources.device GPU"]),
+    "FlashAttention with shared prefixes": ({"spec.model.attention": "Flash"},
+        ["spec.model.attention", "rowLayout Padded"]),
     "checkpoint on a read-only volume": (
-        {
-            "spec.volumes": [
-                {"name": "w", "claimName": "w", "mountPath": "/mnt/runs", "readOnly": True}
-            ]
-        },
-        ["spec.checkpoint.path", "read-only volume"],
-    ),
+        {"spec.volumes": [a_volume("w", "/mnt/runs", readOnly=True)]},
+        ["spec.checkpoint.path", "read-only volume"]),
     "one mountPath twice": (
-        {
-            "spec.volumes": [
-                {"name": "a", "claimName": "a", "mountPath": "/mnt/runs"},
-                {"name": "b", "claimName": "b", "mountPath": "/mnt/runs"},
-            ]
-        },
-        ["spec.volumes", "mountPath is given twice"],
-    ),
+        {"spec.volumes": [a_volume("a", "/mnt/runs"), a_volume("b", "/mnt/runs")]},
+        ["spec.volumes", "mountPath is given twice"]),
     "volume on a folder of the pod": (
-        {"spec.volumes": [{"name": "a", "claimName": "a", "mountPath": "/dev/shm/"}]},
-        ["spec.volumes[0].mountPath", "mount it elsewhere"],
-    ),
+        {"spec.volumes": [a_volume("a", "/dev/shm/")]},
+        ["spec.volumes[0].mountPath", "mount it elsewhere"]),
     "digit first": ({"metadata.name": "7b"}, ["metadata.name", "beginning with a letter"]),
     "one volume name twice": (
-        {
-            "spec.volumes": [
-                {"name": "a", "claimName": "a", "mountPath": "/mnt/runs"},
-                {"name": "a", "claimName": "b", "mountPath": "/mnt/data"},
-            ]
-        },
-        ["spec.volumes[1]", "Duplicate value"],
-    ),
-    "one variable twice": (
-        {"spec.env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
-        ["spec.env[1]", "Duplicate value"],
-    ),
-    "reserved variable": (
-        {"spec.env": [{"name": "RAY_ADDRESS", "value": "x"}]},
-        ["spec.env[0].name", "set by the operator, remove it"],
-    ),
+        {"spec.volumes": [a_volume("a", "/mnt/runs"), a_volume("a", "/mnt/data", claimName="b")]},
+        ["spec.volumes[1]", "Duplicate value"]),
+    "one variable twice": ({"spec.env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
+        ["spec.env[1]", "Duplicate value"]),
+    "reserved variable": ({"spec.env": [{"name": "RAY_ADDRESS", "value": "x"}]},
+        ["spec.env[0].name", "set by the operator, remove it"]),
     "value and reference": (
         {"spec.env": [{"name": "A", "value": "1", "secretKeyRef": {"name": "s", "key": "k"}}]},
-        ["spec.env[0]", "not both"],
-    ),
-    "url and managed": (
-        prompt_mode(managed={"corpus": "/mnt/runs/corpus.jsonl"}),
-        ["endpoints[0]", "exactly one of url and managed"],
-    ),
+        ["spec.env[0]", "not both"]),
+    "url and managed": (prompt_mode(managed={"corpus": "/mnt/runs/corpus.jsonl"}),
+        ["endpoints[0]", "exactly one of url and managed"]),
     "dense without vectors": (
-        {
-            "spec.retrieval": {
-                "mode": "Prompt",
-                "endpoints": [
-                    {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl", "index": "Dense"}}
-                ],
-            }
-        },
-        ["endpoints[0].managed", "needs vectors"],
-    ),
-    "protocol of another role": (
-        prompt_mode(protocol="RagChat"),
-        ["endpoints[0].protocol", "role Retriever speaks SearchR1"],
-    ),
+        {"spec.retrieval": {"mode": "Prompt", "endpoints": [
+            {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl", "index": "Dense"}}]}},
+        ["endpoints[0].managed", "needs vectors"]),
+    "protocol of another role": (prompt_mode(protocol="RagChat"),
+        ["endpoints[0].protocol", "role Retriever speaks SearchR1"]),
     "two retrievers": (
-        {
-            "spec.retrieval": {
-                "mode": "Search",
-                "endpoints": [AN_ENDPOINT, AN_ENDPOINT | {"name": "other"}],
-            }
-        },
-        ["spec.retrieval.endpoints", "exactly one endpoint with role Retriever"],
-    ),
-    "secret in the query": (
-        prompt_mode(url="http://kb:8000/retrieve?lang=en&api_key=abc"),
-        ["endpoints[0].url", "query holds what looks like a secret"],
-    ),
-    "secret in the body": (
-        prompt_mode(extraBody={"auth_token": "abc"}),
-        ["endpoints[0].extraBody", "looks like a secret"],
-    ),
+        {"spec.retrieval": in_search(AN_ENDPOINT, AN_ENDPOINT | {"name": "other"})},
+        ["spec.retrieval.endpoints", "exactly one endpoint with role Retriever"]),
+    "secret in the query": (prompt_mode(url="http://kb:8000/retrieve?lang=en&api_key=abc"),
+        ["endpoints[0].url", "query holds what looks like a secret"]),
+    "secret in the body": (prompt_mode(extraBody={"auth_token": "abc"}),
+        ["endpoints[0].extraBody", "looks like a secret"]),
     "secret in the judge's query": (
         rewards({"name": "Http", "url": "http://judge/score?token=abc"}),
-        ["functions[0].url", "looks like a secret"],
-    ),
+        ["functions[0].url", "looks like a secret"]),
     "passage template without text": (
         {**prompt_mode(), "spec.retrieval.passageTemplate": "[{index}]"},
-        ["spec.retrieval.passageTemplate", "write {text}"],
-    ),
-    "one field twice": (
-        {"spec.retrieval.actorOutput": {"fields": ["a", "a"]}},
-        ["spec.retrieval.actorOutput.fields", "given twice"],
-    ),
-    "RagScore in another mode": (
-        {**RAG, "spec.retrieval.mode": "Prompt"},
-        ["spec.retrieval", "set retrieval.mode Reward"],
-    ),
-    "RagScore without context": (
-        {**RAG, "spec.data.columns": {"context": ""}},
-        ["spec.data.columns.context", "RagScore"],
-    ),
+        ["spec.retrieval.passageTemplate", "write {text}"]),
+    "one field twice": ({"spec.retrieval.actorOutput": {"fields": ["a", "a"]}},
+        ["spec.retrieval.actorOutput.fields", "given twice"]),
+    "RagScore in another mode": ({**RAG, "spec.retrieval.mode": "Prompt"},
+        ["spec.retrieval", "set retrieval.mode Reward"]),
+    "RagScore without context": ({**RAG, "spec.data.columns": {"context": ""}},
+        ["spec.data.columns.context", "RagScore"]),
     "no answers": ({"spec.data.columns": {"answer": ""}}, ["spec.data.columns.answer", "name the"]),
     "no prompts": ({"spec.data.columns": {"prompt": ""}}, ["spec.data.columns.prompt", "name the"]),
     "rewards without weight": (
         rewards({"name": "F1", "weight": 0}, {"name": "Format", "weight": 0}),
-        ["spec.reward.functions", "at least one function a weight"],
-    ),
-    "backoff upside down": (
-        {"spec.recovery": {"backoffSeconds": 60, "maxBackoffSeconds": 30}},
-        ["spec.recovery.maxBackoffSeconds", "must not be below backoffSeconds"],
-    ),
+        ["spec.reward.functions", "at least one function a weight"]),
+    "backoff upside down": ({"spec.recovery": {"backoffSeconds": 60, "maxBackoffSeconds": 30}},
+        ["spec.recovery.maxBackoffSeconds", "must not be below backoffSeconds"]),
     "too many endpoints": (
         {"spec.retrieval.endpoints": [AN_ENDPOINT | {"name": f"e{i}"} for i in range(9)]},
-        ["spec.retrieval.endpoints", "must have at most 8 items"],
-    ),
+        ["spec.retrieval.endpoints", "must have at most 8 items"]),
     "no files": ({"spec.data.trainFiles": []}, ["spec.data.trainFiles", "at least 1 items"]),
     "no spec": ({"spec": REMOVED}, ["spec", "Required value"]),
-}
+}  # fmt: skip
 """What only a cluster sees, and what the command's table leaves to the rules' own tests."""
 
 ROWS = {name: (WRONG[name][0], SAID[name]) for name in SAID} | MORE
@@ -303,7 +207,6 @@ def test_every_row_of_the_command_has_its_answer_here() -> None:
 def test_a_wrong_job_is_refused_with_field_and_remedy(row: str, api_server: ApiServer) -> None:
     changes, words = ROWS[row]
     raw = a_raw_job(changes)
-
     ended = api_server.kubectl(
         "apply", "--dry-run=server", "-f", "-", stdin=json.dumps(raw), check=False
     )
@@ -316,7 +219,6 @@ def test_a_wrong_job_is_refused_with_field_and_remedy(row: str, api_server: ApiS
 def test_a_bare_n_in_yaml_is_explained(api_server: ApiServer) -> None:
     text = yaml.safe_dump(a_raw_job({"spec.rollout": {"n": 4}}))
     assert "\n    n: 4\n" in text
-
     refused = api_server.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
     quoted = text.replace(" n: 4", ' "n": 4')
     taken = api_server.kubectl("apply", "--dry-run=server", "-f", "-", stdin=quoted, check=False)
@@ -327,7 +229,6 @@ def test_a_bare_n_in_yaml_is_explained(api_server: ApiServer) -> None:
 
 def test_all_problems_are_told_at_once(api_server: ApiServer) -> None:
     raw = a_raw_job({"spec.rollout.temperature": 0, "spec.checkpoint.keepLast": 1})
-
     ended = api_server.kubectl(
         "apply", "--dry-run=server", "-f", "-", stdin=json.dumps(raw), check=False
     )
@@ -466,9 +367,7 @@ def test_what_the_server_refuses_the_operator_refuses_too(
     changes: dict[str, Any], admission: httpx.Client
 ) -> None:
     raw = a_raw_job(changes)
-
     refused = refusal(admission, raw)
-
     assert not refused or operator_objects(raw), refused
 
 
@@ -491,13 +390,9 @@ FULL = yaml.safe_load(next(p for p in SAMPLES if p.stem == "full").read_text())
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(places(FULL["spec"], "spec")), value=st.sampled_from(ODD))
 @example(place="spec.rollout.gpuMemoryUtilization", value=0)
-def test_what_has_the_wrong_form_both_refuse(
-    place: str, value: Any, admission: httpx.Client
-) -> None:
+def test_wrong_forms_are_refused_by_both(place: str, value: Any, admission: httpx.Client) -> None:
     raw = a_raw_job({place: value} if place != "spec" else {"spec": value})
     is_wrong = not isinstance(parse_job(raw), RagGrpoJob)
-
     refused = refusal(admission, raw)
-
     assert bool(refused) or not is_wrong, parse_job(raw)
     assert not refused or operator_objects(raw), refused

@@ -27,7 +27,6 @@ def delay(text: str, median: float) -> float:
 
 
 def main() -> None:
-    """Serve."""
     median = float(sys.argv[1])
 
     async def judge(request: web.Request) -> web.Response:

@@ -50,7 +50,6 @@ def tree_rss(pid: int) -> int:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process, by force if it must be."""
     if process.poll() is not None:
         return
     process.terminate()

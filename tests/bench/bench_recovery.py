@@ -66,12 +66,10 @@ def parsed(text: str) -> list[Record]:
 
 
 def steps_of(records: Iterable[Record]) -> list[Record]:
-    """Return the finished steps in the order of time."""
     return sorted((each for each in records if "event" not in each), key=moment)
 
 
 def last_step(steps: Iterable[Record]) -> int:
-    """Return the highest step among these, 0 for none."""
     return max((each["step"] for each in steps), default=0)
 
 
@@ -124,7 +122,6 @@ def kept_share(records: Sequence[Record]) -> float:
 
 
 def summary(turns: Sequence[Turn], ettr: Mapping[str, float | None]) -> dict[str, Any]:
-    """Return all that was measured as one JSON value."""
     cases: dict[str, list[dict[str, Any] | None]] = {}
     ratios: dict[str, list[float]] = {DRIVER_KILLED: [], HEAD_DELETED: []}
     for turn in turns:
@@ -159,13 +156,11 @@ def table(result: Mapping[str, Any], limit_seconds: float) -> Iterator[str]:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Return the least, the median and the largest."""
     three = (min(values), statistics.median(values), max(values))
     return " – ".join(f"{value:.{digits}f}" for value in three)
 
 
 def moment(record: Record) -> float:
-    """Return when a record was made."""
     return datetime.fromisoformat(record["time"]).timestamp()
 
 

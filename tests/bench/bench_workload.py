@@ -36,12 +36,10 @@ class Workload:
 
     @property
     def samples(self) -> int:
-        """Completions of one step."""
         return self.prompts * self.n
 
     @property
     def total_steps(self) -> int:
-        """Steps of one run."""
         return self.warmup + self.steps
 
 

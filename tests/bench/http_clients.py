@@ -139,7 +139,6 @@ def compare(
 
 
 def main() -> None:
-    """Measure all of it."""
     if sys.argv[1:] == ["serve"]:
         return serve()
     calls = int(sys.argv[1]) if sys.argv[1:] else CALLS

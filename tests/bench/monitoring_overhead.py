@@ -62,7 +62,6 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Measure, print the table."""
     parser = argparse.ArgumentParser(description="overhead of monitoring")
     parser.add_argument("--steps", type=int, default=150, help="counted steps of each mode")
     parser.add_argument("--quick", action="store_true", help="tiny model, four steps of each mode")
@@ -203,7 +202,6 @@ def interval(values: Sequence[float]) -> list[float]:
 
 
 def table(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the report (pure)."""
     work = result["workload"]
     yield (
         f"{work['parameters'] / 1e6:.2f}M parameters, {work['prompts']} prompts × n {work['n']}, "

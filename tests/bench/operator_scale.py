@@ -65,7 +65,6 @@ class Operator:
     peak_rss: int = 0
 
     async def metrics(self) -> Series:
-        """Return what it measures."""
         async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             text = (await http.get(f"http://127.0.0.1:{self.port}/metrics")).text
         found: Series = defaultdict(float)
@@ -75,12 +74,10 @@ class Operator:
         return found
 
     def cpu_seconds(self) -> float:
-        """Return the processor time it has used."""
         times = self._process().cpu_times()
         return float(times.user + times.system)
 
     async def sample_memory(self) -> None:
-        """Keep the peak of the resident memory."""
         while True:
             self.peak_rss = max(self.peak_rss, self._process().memory_info().rss)
             await asyncio.sleep(0.5)
@@ -105,13 +102,11 @@ class Bench:
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     async def watch_jobs(self) -> None:
-        """Keep the phase of every job."""
         path = path_of("raggrpo.io/v1alpha1", "raggrpojobs", NAMESPACE)
         async for _, job in self.api.watch(path):
             self.phases[job["metadata"]["name"]] = job.get("status", {}).get("phase", "")
 
     async def apply(self) -> None:
-        """Create all jobs."""
         path, free = (
             path_of("raggrpo.io/v1alpha1", "raggrpojobs", NAMESPACE),
             asyncio.Semaphore(AT_ONCE),
@@ -124,7 +119,6 @@ class Bench:
         await asyncio.gather(*(one(f"job-{number:04}") for number in range(self.num_jobs)))
 
     async def until(self, what: str, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while not is_so():
             if time.monotonic() > deadline:
@@ -134,7 +128,6 @@ class Bench:
             await asyncio.sleep(0.1)
 
     def all_are(self, phase: str) -> bool:
-        """Tell whether every job is in this phase."""
         return Counter(self.phases.values())[phase] == self.num_jobs
 
     @asynccontextmanager
@@ -172,7 +165,6 @@ class Bench:
 
 
 def main() -> None:
-    """Measure, print the table."""
     parser = argparse.ArgumentParser(description="one operator and many jobs")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--watch-seconds", type=float, default=60, help="how long jobs just run")
@@ -191,7 +183,6 @@ def main() -> None:
 
 
 async def measure(server: ApiServer, num_jobs: int, watch_seconds: float) -> dict[str, Any]:
-    """Run all stages; returns what was measured."""
     server.kubectl("create", "namespace", NAMESPACE)
     api = Api(server.kubeconfig)
     async with fake_ray() as ray, asyncio.TaskGroup() as group:
@@ -278,7 +269,6 @@ async def running_operator(bench: Bench) -> AsyncIterator[Operator]:
 
 
 def answers(port: int) -> bool:
-    """Tell whether the operator serves its probes."""
     try:
         return httpx.get(f"http://127.0.0.1:{port}/healthz", trust_env=False).is_success
     except httpx.TransportError:
@@ -286,7 +276,6 @@ def answers(port: int) -> bool:
 
 
 def job_of(name: str) -> Manifest:
-    """Return a job of one rank on CPU."""
     raw = a_raw_job(
         {
             "spec.training.totalSteps": STEPS,
@@ -302,7 +291,6 @@ def job_of(name: str) -> Manifest:
 
 
 def resource_of(reference: Mapping[str, Any]) -> str:
-    """Return resource and subresource of an audited request."""
     return "/".join(reference[k] for k in ("resource", "subresource") if k in reference)
 
 
@@ -325,7 +313,6 @@ def quantile(at_most: Mapping[float, float], share: float) -> float | None:
 
 
 def table(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the report (pure)."""
     yield f"{result['jobs']} jobs, operator at most {result['peak_rss_mib']} MiB"
     yield f"{'':<12}{'s':>8}{'wait p50':>10}{'wait p99':>10}{'rounds':>8}{'writes':>8}{'CPU s':>8}"
     for name, stage in result["stages"].items():

@@ -84,11 +84,9 @@ class Run:
     name: str
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl in the benchmark's namespace and return what it printed."""
         return self.cluster.kubectl("-n", self.namespace, *arguments).stdout
 
     def records(self) -> list[Record]:
-        """Return the histories of all attempts so far."""
         files = f"cat {MOUNT}/{self.name}/logs/metrics.e*.jsonl 2>/dev/null || true"
         return parsed(self.kubectl("exec", READER, "--", "bash", "-c", files))
 
@@ -145,7 +143,6 @@ class Run:
                 watch.terminate()
 
     def end(self) -> None:
-        """Delete the job and wait until its pods are gone."""
         self.kubectl("delete", self.kind.lower(), self.name, "--timeout=100s")
         deadline = time.monotonic() + END_SECONDS
         while left := self.kubectl("get", "pods", "-l", "ray.io/is-ray-node=yes", "-o=name"):
@@ -251,7 +248,6 @@ def has_trained(records: list[Record]) -> bool:
 
 
 def reaches(goal: int) -> Callable[[list[Record]], bool]:
-    """Return whether a history has got to this step."""
     return lambda records: last_step(steps_of(records)) >= goal
 
 
@@ -273,7 +269,6 @@ def prepared(limit: float) -> Iterator[Bench]:
 
 
 def main() -> None:
-    """Measure, print the table."""
     parser = argparse.ArgumentParser(description="recovery of a RagGrpoJob and of a RayJob")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit", type=float, default=600, help="seconds a recovery may take")

@@ -56,12 +56,10 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Return the median step."""
         return statistics.median(self.step_seconds)
 
 
 def main() -> None:
-    """Measure, print the table."""
     options = arguments()
     work = workload(options)
     runs: dict[str, list[Measured]] = {name: [] for name in options.systems}
@@ -82,7 +80,6 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line."""
     parser = argparse.ArgumentParser(description="training throughput against TRL")
     parser.add_argument("--prompt", type=int, choices=(256, 384, 512), default=384)
     parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted, ≥ 1")
@@ -101,7 +98,6 @@ def arguments() -> argparse.Namespace:
 
 
 def workload(options: argparse.Namespace) -> Workload:
-    """Return the workload that the options describe."""
     size: dict[str, Any] = TINY if options.quick else {"prompt_tokens": options.prompt}
     return Workload(warmup=options.warmup, steps=options.steps, **size)
 
@@ -119,7 +115,6 @@ def judge() -> Iterator[str]:
 
 
 def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
-    """Run one system once in a fresh process."""
     folder.mkdir()
     if name == OURS:
         return measure_ours(work, inputs, url, folder)
@@ -172,7 +167,6 @@ def environment() -> dict[str, str]:
 def summary(
     work: Workload, parameters: int, runs: Mapping[str, Sequence[Measured]]
 ) -> dict[str, Any]:
-    """Return all that was measured as one JSON value (pure)."""
     ours = [run.seconds for run in runs.get(OURS, ())]
     return {
         "bench": "train_throughput",
@@ -194,7 +188,6 @@ def summary(
 
 
 def table(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the report (pure)."""
     work = result["workload"]
     yield (
         f"{work['parameters'] / 1e6:.1f}M parameters, {work['prompts']} prompts × n {work['n']}, "

@@ -79,7 +79,6 @@ def main() -> None:
 
 
 def read_excuses(path: Path) -> list[Excuse]:
-    """Return the rows of the file."""
     rows = yaml.safe_load(path.read_text())
     return [Excuse(row["check"], tuple(row["objects"]), row["reason"]) for row in rows]
 
@@ -126,7 +125,6 @@ def run(checkov: Path, folder: Path) -> dict[str, Any]:
 
 
 def findings(report: Mapping[str, Any], kind: str) -> list[Finding]:
-    """Return the checks that ended in this way."""
     return [
         Finding(
             each["check_id"],

@@ -91,9 +91,7 @@ def test_pods_of_the_chart_are_restricted(chart: Chart, values: dict[str, Any]) 
         ({"installationKey": {"value": "secret"}}, "installationKey"),
     ],
 )
-def test_wrong_values_are_refused_by_their_place(
-    chart: Chart, values: dict[str, Any], place: str
-) -> None:
+def test_wrong_values_are_told_by_place(chart: Chart, values: dict[str, Any], place: str) -> None:
     with pytest.raises(HelmRefused, match=place):
         chart.render(values)
 
@@ -105,14 +103,12 @@ def test_an_older_kubernetes_is_refused(chart: Chart) -> None:
 
 def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
     crd = one(chart.render(), "CustomResourceDefinition")
-
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert crd == crd_manifest(KEEP)
     assert len(yaml.safe_dump(crd)) < 512 * 1024  # the release's Secret holds at most 1 MiB
 
 
 def rules_of(manifests: list[Manifest], *kinds: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (group, resource, verb)."""
     for kind in kinds:
         for role in of_kind(manifests, kind):
             if "-view" in role["metadata"]["name"] or "-edit" in role["metadata"]["name"]:
@@ -128,9 +124,7 @@ def group_of(api_version: str) -> str:
 
 
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a"]}], ids=["cluster", "namespaces"])
-def test_the_operator_may_do_what_it_does_and_nothing_else(
-    chart: Chart, values: dict[str, Any]
-) -> None:
+def test_the_operator_may_do_what_it_does_and_no_more(chart: Chart, values: dict[str, Any]) -> None:
     rules = set(rules_of(chart.render(values | {"replicas": 2}), "ClusterRole", "Role"))
 
     watched = {(group, plural) for group, _, plural in CHILDREN}
@@ -239,7 +233,6 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
 
 def test_policies_of_jobs_select_the_operators_pods(chart: Chart) -> None:
     pod = one(chart.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
-
     settings = ClusterSettings(trainer_image="t", operator_namespace="n", token_key_id="k")
     assert settings.operator_labels.items() <= pod.items()
 

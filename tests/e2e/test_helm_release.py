@@ -12,7 +12,5 @@ from tools.kind.tools import tool_folder
 @pytest.mark.usefixtures("operator")
 def test_helm_finds_the_operator_ready_beside_kuberay(cluster: Kubernetes) -> None:
     helm = [str(tool_folder("helm") / "helm"), "--kubeconfig", str(cluster.kubeconfig)]
-
     told = run([*helm, "test", RELEASE, "--namespace", SYSTEM, "--logs", "--timeout", "60s"])
-
     assert "Succeeded" in told

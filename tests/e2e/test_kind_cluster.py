@@ -10,7 +10,6 @@ MIB = 1024**2
 
 
 def a_probe(script: str, **container: Any) -> dict[str, Any]:
-    """Return a pod that runs a script."""
     return a_pod("probe", kind_cluster.BASE_IMAGE, ["bash", "-ec", script], **container)
 
 
@@ -26,7 +25,6 @@ def output_of(cluster: Kubernetes, namespace: str, pod: dict[str, Any]) -> str:
 
 def test_kuberay_runs(cluster: Kubernetes) -> None:
     deployment = cluster.read("deployment", "kuberay-operator")
-
     assert deployment["status"]["readyReplicas"] == 1
     assert "rayclusters.ray.io" in cluster.kubectl("get", "crd").stdout
 
@@ -35,9 +33,7 @@ def test_a_user_without_rights_writes_to_a_claim_that_many_may_mount(
     cluster: Kubernetes, namespace: str
 ) -> None:
     pod = mounting(a_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
-
     cluster.apply(a_claim("data"), namespace=namespace)
-
     assert output_of(cluster, namespace, pod) == "kept\n"
 
 
@@ -56,13 +52,10 @@ def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, name
 
 def test_a_pod_finds_services_and_the_api_server(cluster: Kubernetes, namespace: str) -> None:
     name = "kubernetes.default.svc.cluster.local"
-
     assert name in output_of(cluster, namespace, a_probe(f"getent hosts {name}"))
 
 
-def test_a_pod_gets_gpus_that_the_node_pretends_to_have(
-    cluster: Kubernetes, namespace: str
-) -> None:
+def test_a_pod_gets_gpus_the_node_pretends_to_have(cluster: Kubernetes, namespace: str) -> None:
     kind_cluster.pretend_gpus(cluster, 4)
     fits = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
     too_many = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})

@@ -67,7 +67,6 @@ def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
 
 
 def until_admitted(job: TrainingJob, rival: str) -> None:
-    """Wait until the rival has its quota."""
     goes = "--for=jsonpath={.spec.suspend}=false"
     minutes = f"--timeout={MINUTES}m"
     job.kubectl("wait", f"job/{rival}", goes, minutes, deadline=60 * MINUTES + 30)

@@ -77,7 +77,6 @@ def test_pods_request_what_the_status_says(role: str, pods: Pods, sizing: dict[s
 def test_the_gpus_are_the_jobs_own(pods: Pods, sizing: dict[str, Any]) -> None:
     assert sizing["trainer"]["gpus"] == GPUS
     [trainer] = pods["trainer"]
-
     assert trainer["spec"]["containers"][0]["resources"]["limits"][GPU] == str(GPUS)
     assert trainer["status"]["containerStatuses"][0]["state"].get("running")
 
@@ -87,7 +86,6 @@ def test_shared_memory_is_as_large_as_it_was_sized(
     role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]
 ) -> None:
     metadata = pods[role][0]["metadata"]
-
     shown = cluster.kubectl(
         "exec", metadata["name"], "-n", metadata["namespace"], "--",
         "df", "--output=size", "-B1", "/dev/shm",

@@ -43,14 +43,10 @@ CASES = {
     "image": Case(EARLY, ("ImagePull", "raggrpo/absent:1"), {"spec.image": "raggrpo/absent:1"}),
     "claim": Case(EARLY, ('persistentvolumeclaim "absent" not found',), {"spec.volumes": [_CLAIM]}),
     "secret": Case(
-        EARLY,
-        ("CreateContainerConfigError", 'secret "absent" not found'),
-        {"spec.env": [_SECRET]},
+        EARLY, ("CreateContainerConfigError", 'secret "absent" not found'), {"spec.env": [_SECRET]}
     ),
     "gpu": Case(
-        LATE,
-        ("Unschedulable", "Insufficient example.com/gpu"),
-        {"spec.resources": _GPUS | _SMALL},
+        LATE, ("Unschedulable", "Insufficient example.com/gpu"), {"spec.resources": _GPUS | _SMALL}
     ),
     "memory": Case(
         LATE,
@@ -96,5 +92,4 @@ def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
 
 
 def time_of(event: Mapping[str, Any]) -> datetime:
-    """Return when an Event happened."""
     return datetime.fromisoformat(event["eventTime"])

@@ -140,9 +140,7 @@ def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
     return bool(status.get("checkpoint")) or has_ended(status)
 
 
-def test_nothing_is_created_before_the_retriever_is_ready(
-    cluster: Kubernetes, running: Running
-) -> None:
+def test_nothing_is_created_until_retriever_is_ready(cluster: Kubernetes, running: Running) -> None:
     times: dict[tuple[str, str], str] = {}
     for event in events_about(cluster, running.namespace, "searching"):
         what = event["note"].partition(":")[0]
@@ -156,7 +154,6 @@ def test_whoever_has_no_token_reaches_nothing_of_ray(
     cluster: Kubernetes, operator: Images, running: Running, namespace: str
 ) -> None:
     answers = ask(cluster, namespace, operator.operator, running.questions)
-
     assert [status for status, _ in answers if status not in REFUSED] == [], answers
 
 
@@ -198,9 +195,7 @@ def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, runnin
         assert encoded not in text
 
 
-def test_the_operator_may_create_secrets_and_never_see_one(
-    cluster: Kubernetes, running: Running
-) -> None:
+def test_the_operator_may_create_secrets_not_see_one(cluster: Kubernetes, running: Running) -> None:
     who = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
 
     def may(verb: str) -> bool:
@@ -216,7 +211,6 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
 ) -> None:
     of_operator = {"url": f"http://{RELEASE}.{SYSTEM}.svc:8080/metrics"}
     of_trainer = {"url": f"http://{running.head}:8090/metrics"}
-
     answers = ask(cluster, monitoring, operator.operator, [of_operator, of_trainer])
 
     (first, told), (second, trained) = answers
@@ -226,13 +220,10 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     assert "raggrpo_" in trained
 
 
-def test_stacks_are_dumped_in_the_pods_where_the_processes_are(
-    cluster: Kubernetes, running: Running
-) -> None:
+def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running: Running) -> None:
     of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
     [head] = cluster.read("pods", *of_head)["items"]
     inside = ("exec", head["metadata"]["name"], "-n", running.namespace, "-c", "ray-head", "--")
-
     told = cluster.kubectl(*inside, "python", "-c", DUMP, f"{MOUNT}/searching/logs/attempts/1")
 
     stacks: dict[str, str] = json.loads(told.stdout)

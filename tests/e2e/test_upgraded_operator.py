@@ -74,8 +74,7 @@ def test_a_running_job_outlives_an_upgrade_and_the_leader(
         assert status["pinned"]["image"].endswith(replaceable_operator.trainer)
 
         install(cluster, later, next_sources)
-        done = job.status()["attempts"][0]["toStep"]
-        job.until_done(done + 2, attempt=1)
+        job.until_done(job.status()["attempts"][0]["toStep"] + 2, attempt=1)
         job.kill_driver()
         status = job.until_done(5, attempt=2)
         assert status["attempts"][0]["tier"] == "WarmCluster"

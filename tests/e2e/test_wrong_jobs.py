@@ -28,7 +28,7 @@ WRONG: dict[str, dict[str, Any]] = {
         },
     },
     "fit": {
-        "spec.resources": {"device": "GPU", "gpusPerNode": 1, "gpuMemoryGib": 2, "cpu": "100m"},
+        "spec.resources": {"device": "GPU", "gpusPerNode": 1, "gpuMemoryGib": 2, "cpu": "100m"}
     },
     # What is wrong shows only beside the preset's values, which the API server does not know.
     "spec": {
@@ -50,15 +50,12 @@ def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, di
 
 
 def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return state and evidence by check."""
     found = status["preflight"]["checks"]
     return {each["id"]: (each["state"], each["evidence"]) for each in found}
 
 
 def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]]) -> None:
-    status = statuses["inputs"]
-
-    found = checks(status)
+    found = checks(statuses["inputs"])
     failed = {name for name, (state, _) in found.items() if state == "Failed"}
     assert set(found) == {str(each) for each in CheckId}
     assert failed == {
@@ -71,19 +68,14 @@ def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]])
 
 
 @pytest.mark.parametrize(("name", "cause"), [("inputs", "DataError"), ("fit", "PreflightFailed")])
-def test_the_job_ends_with_its_preflight(
-    name: str, cause: str, statuses: dict[str, dict[str, Any]]
-) -> None:
+def test_preflight_ends_the_job(name: str, cause: str, statuses: dict[str, dict[str, Any]]) -> None:
     status = statuses[name]
-
     passed, failed = condition(status, "PreflightPassed"), condition(status, "Failed")
     assert (status["phase"], passed["status"]) == ("Failed", "False")
     assert (failed["reason"], failed["message"]) == (cause, passed["message"])
 
 
-def test_memory_is_judged_and_sized_by_the_facts_that_were_read(
-    statuses: dict[str, dict[str, Any]],
-) -> None:
+def test_memory_is_judged_and_sized_by_the_facts_read(statuses: dict[str, dict[str, Any]]) -> None:
     status = statuses["fit"]
 
     state, evidence = checks(status)["RulesOnFacts"]
@@ -96,9 +88,7 @@ def test_memory_is_judged_and_sized_by_the_facts_that_were_read(
     assert terms["gpu", "trainingState"]["bytes"] == 16 * facts["parameters"]
 
 
-def test_a_spec_that_contradicts_itself_is_told_all_its_problems(
-    statuses: dict[str, dict[str, Any]],
-) -> None:
+def test_a_contradictory_spec_is_told_all_its_problems(statuses: dict[str, dict[str, Any]]) -> None:
     status = statuses["spec"]
 
     accepted = condition(status, "Accepted")

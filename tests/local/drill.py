@@ -27,6 +27,7 @@ import yaml
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
+from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 
@@ -42,11 +43,7 @@ REFUSALS = {
 DEADLINE_SECONDS = 400
 VICTIMS = ("driver", "rank", "engine", "head", "run", "ctrl-c")
 MOMENTS = ("step", "checkpoint", "between")
-HELD = {
-    "step": "",
-    "checkpoint": "pause@save=6:complete:4",
-    "between": "slow-step@step=8:4",
-}
+HELD = {"step": "", "checkpoint": "pause@save=6:complete:4", "between": "slow-step@step=8:4"}
 """Faults that hold the run still, so that the kill meets exactly that moment."""
 
 
@@ -82,18 +79,11 @@ def make_input(folder: Path) -> Path:
     write_rows(folder / "train.jsonl", rows)
     corpus = [{"id": str(i), "contents": f"w{i} c{i}"} for i in range(60)]
     write_rows(folder / "corpus.jsonl", corpus)
-    job = {
-        "apiVersion": "raggrpo.io/v1alpha1",
-        "kind": "RagGrpoJob",
-        "metadata": {"name": "drill"},
-        "spec": {
+    job = a_manifest(
+        "drill",
+        {
             "model": {"path": str(model)},
-            "data": {
-                "trainFiles": [str(folder / "train.jsonl")],
-                "trainBatchSize": 8,
-                "maxPromptLength": 48,
-                "maxResponseLength": 8,
-            },
+            "data": data_of(folder / "train.jsonl", batch=8, prompt=48, response=8),
             "rollout": {"n": 4, "temperature": 1.0},
             "training": {"totalSteps": STEPS, "learningRate": 1e-3, "precision": "FP32"},
             "retrieval": {
@@ -109,7 +99,7 @@ def make_input(folder: Path) -> Path:
             "resources": {"device": "CPU"},
             "recovery": {"backoffSeconds": 0},
         },
-    }
+    )
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job))
     return path
@@ -125,7 +115,6 @@ class Run:
         self._marks: set[str] = set()
 
     def marks(self) -> set[str]:
-        """Return the marks of all runs on this folder so far."""
         self.status()
         return self._marks
 
@@ -141,7 +130,6 @@ class Run:
         )
 
     def finish(self, process: "subprocess.Popen[str]") -> Outcome:
-        """Wait for the end."""
         code = process.wait(DEADLINE_SECONDS)
         if code != 0:
             raise AssertionError(f"raggrpo run ended with {code}:\n{self.log()[-3000:]}")
@@ -169,7 +157,6 @@ class Run:
         return [*command, "--dir", str(job_folder)]
 
     def log(self) -> str:
-        """Return what the runs printed."""
         return (self._folder / "run.log").read_text()
 
     def status(self) -> dict[str, Any]:
@@ -183,7 +170,6 @@ class Run:
         return status
 
     def wait_for(self, condition: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Wait until the status fulfils the condition."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition(self.status()):
             if time.monotonic() > deadline:
@@ -250,7 +236,6 @@ def _is_held_in_save(status: dict[str, Any]) -> bool:
 
 
 def table(rows: list[tuple[str, str, Outcome]], undisturbed: Outcome) -> str:
-    """Return the drills as a Markdown table."""
     lines = [
         "| killed | moment | causes named | attempts | lost steps | parameters | left over |",
         "|---|---|---|---|---|---|---|",

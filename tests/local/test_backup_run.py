@@ -25,8 +25,7 @@ def test_a_job_outlives_the_loss_of_its_volume_and_then_of_its_backup_server(
         run.finish(run.start("", *backup, "training.totalSteps=6"))
         assert "drill/step_00000006.e1/COMPLETE" in server.objects()
 
-        checkpoints = tmp_path / "job" / "checkpoints"
-        shutil.rmtree(checkpoints)
+        shutil.rmtree(tmp_path / "job" / "checkpoints")
         process = run.start("slow-step@step=7:3", *backup, "training.totalSteps=9")
         run.wait_for(lambda s: s["attempts"][0].get("fromStep") == 6, "the resume at step 6")
         server.stop()

@@ -130,9 +130,7 @@ async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_
     assert "line 1" in found.problem
 
 
-async def test_head_that_is_silent_for_long_counts_as_lost(
-    tmp_path: Path, processes: Processes
-) -> None:
+async def test_head_silent_for_long_counts_as_lost(tmp_path: Path, processes: Processes) -> None:
     clock = Clock()
     runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
     runtime._head = a_silent_head(tmp_path, processes)
@@ -151,13 +149,10 @@ async def test_head_that_is_silent_for_long_counts_as_lost(
     assert seen[-1].message == "the head's Jobs API has not answered for 120 s"
 
 
-async def test_time_in_which_nobody_looked_is_no_silence(
-    tmp_path: Path, processes: Processes
-) -> None:
+async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: Processes) -> None:
     clock = Clock()
     runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
     runtime._head = a_silent_head(tmp_path, processes)
-
     await runtime.observe(job)
     clock.now += 10 * SILENT_SECONDS
     cluster = (await runtime.observe(job)).cluster
@@ -172,7 +167,6 @@ async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Proc
     head = runtime._head = a_silent_head(tmp_path, processes)
     warden.sweep(head.child.mark)
     head.child.process.wait()
-
     observed = await runtime.observe(job)
     await runtime.close()
 
@@ -187,7 +181,6 @@ async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
 ) -> None:
     status = JobStatus(attempt=3, attempts=[AttemptRecord(number=3, cluster=2)])
     runtime, job = a_runtime(tmp_path, processes, status), a_job()
-
     before = (await runtime.observe(job)).cluster
     await runtime.perform(job, DeleteCluster(2))
 
@@ -196,19 +189,15 @@ async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
     assert (await runtime.observe(job)).cluster is None
 
 
-async def test_cluster_of_an_ended_attempt_is_not_looked_for(
-    tmp_path: Path, processes: Processes
-) -> None:
+async def test_ended_attempts_cluster_is_not_sought(tmp_path: Path, processes: Processes) -> None:
     ended = AttemptRecord(number=3, cluster=2, cause=Cause.SUSPENDED)
     runtime = a_runtime(tmp_path, processes, JobStatus(attempt=3, attempts=[ended]))
-
     assert (await runtime.observe(a_job())).cluster is None
 
 
 async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: Processes) -> None:
     runtime, job = a_runtime(tmp_path, processes), a_job()
     config = trainer_config(job, resolve(job), number=1)
-
     with pytest.raises(OperatorError, match="there is no Ray head"):
         await runtime.perform(job, SubmitAttempt(config, 1))
 
@@ -219,16 +208,13 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
     files = [f"/mnt/runs/{'x' * 1000}{n}.jsonl" for n in range(64)]
     runtime, job = a_runtime(tmp_path, processes), a_job({"data.trainFiles": files})
     runtime._head = a_silent_head(tmp_path, processes)
-
     with pytest.raises(OperatorError, match="shorten templates or file lists") as caught:
         await runtime.perform(job, SubmitAttempt(trainer_config(job, resolve(job), number=1), 1))
 
     assert not caught.value.retryable
 
 
-async def test_creating_a_cluster_twice_starts_one_head(
-    tmp_path: Path, processes: Processes
-) -> None:
+async def test_creating_it_twice_starts_one_head(tmp_path: Path, processes: Processes) -> None:
     runtime, job = a_runtime(tmp_path, processes), a_job({"resources.device": "CPU"})
 
     create = CreateCluster(a_plan(job), 1, ray_version="", grace_seconds=30)
@@ -251,7 +237,5 @@ def test_next_run_ends_what_a_killed_one_left(tmp_path: Path, processes: Process
     processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
     folder = JobFolder(tmp_path)
     folder.save(State(uid="u", mark=processes.mark))
-
     prepare(folder, a_job())
-
     assert warden.carriers(processes.mark) == []

@@ -43,11 +43,7 @@ def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> No
     assert refused.returncode in (2, 3, 4)
     assert "--mount work=" in refused.stdout + refused.stderr
 
-    settings = (
-        "training.totalSteps=2",
-        "monitoring.mode=Full",
-        "monitoring.wandb.project=demo",
-    )
+    settings = ("training.totalSteps=2", "monitoring.mode=Full", "monitoring.wandb.project=demo")
     sets = [word for setting in settings for word in ("--set", setting)]
     done = run(tmp_path, "--mount", f"work={claim}", *sets)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -61,14 +61,10 @@ def test_mark_variable_is_the_contracts() -> None:
     assert warden.MARK_VARIABLE == names.ENV_RUN_MARK
 
 
-def test_child_gets_the_mark_and_its_exit_code_is_known(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_child_gets_the_mark_and_tells_its_exit_code(processes: Processes, tmp_path: Path) -> None:
     command = ["sh", "-c", f"echo ${names.ENV_RUN_MARK}; exit 3"]
-
     child = processes.start("probe", command, os.environ, tmp_path / "probe.log")
     wait_for(lambda: child.exit_code() is not None)
-
     assert child.exit_code() == 3
     assert child.last_words() == f"{processes.mark}.probe"
 
@@ -76,23 +72,18 @@ def test_child_gets_the_mark_and_its_exit_code_is_known(
 def test_exit_code_tells_the_signal(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sh", "-c", "kill -9 $$"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
-
     assert signal_name(child.exit_code() or 0) == "signal 9 (SIGKILL)"
 
 
-def test_command_that_does_not_exist_is_named_in_its_log(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_command_that_is_unknown_is_named_in_its_log(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["/no/such/program"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
-
     assert child.exit_code() == 127
     assert "/no/such/program" in child.last_words()
 
 
 def test_log_folder_that_cannot_be_made_is_trouble(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-
     with pytest.raises(OperatorError, match="starting probe"):
         processes.start("probe", ["true"], os.environ, tmp_path / "file" / "log")
 
@@ -100,33 +91,23 @@ def test_log_folder_that_cannot_be_made_is_trouble(processes: Processes, tmp_pat
 def test_ending_one_child_spares_the_others(processes: Processes, tmp_path: Path) -> None:
     first = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "a")
     second = processes.start("c10", ["sleep", "1000"], os.environ, tmp_path / "b")
-
     processes.end(first)
-
     assert warden.carriers(first.mark) == []
     assert second.exit_code() is None
 
 
-def test_command_that_ends_takes_its_descendants_along(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_command_that_ends_takes_descendants_along(processes: Processes, tmp_path: Path) -> None:
     command = ["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & exit 5"]
-
     child = processes.start("family", command, os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
-
     assert child.exit_code() == 5
     assert warden.carriers(child.mark) == []
 
 
-def test_a_child_ignoring_signals_and_stopped_is_ended(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_a_stopped_child_ignoring_signals_is_ended(processes: Processes, tmp_path: Path) -> None:
     stubborn = "trap '' TERM INT HUP; kill -STOP $$"
     child = processes.start("stubborn", ["sh", "-c", stubborn], os.environ, tmp_path / "log")
-
     processes.end(child)
-
     assert warden.carriers(child.mark) == []
 
 
@@ -143,7 +124,6 @@ def test_lost_warden_is_replaced(processes: Processes) -> None:
     first = warden_of(processes)
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: warden.carriers(f"{processes.mark}.warden") == [])
-
     processes.guard()
 
     assert warden_of(processes) != first
@@ -158,7 +138,6 @@ def test_a_sweep_looks_again_before_it_says_that_nothing_is_left(
         warden, "carriers", lambda mark: [] if blind and blind.pop() else look(mark)
     )
     wait_for(lambda: look(child.mark) != [])
-
     assert warden.sweep(child.mark) == []
 
     assert look(child.mark) == []
@@ -167,27 +146,22 @@ def test_a_sweep_looks_again_before_it_says_that_nothing_is_left(
 @pytest.mark.parametrize("victims", ["run", "run warden", "run keeper", "warden run", "keeper run"])
 def test_nothing_survives_the_kill_of(victims: str, owner: Owner) -> None:
     pids = {"run": owner.process.pid, "warden": owner.warden, "keeper": owner.keeper}
-
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)
-
     wait_for(owner.is_gone)
 
 
 @pytest.mark.parametrize("victims", ["run", "run warden", "warden run"])
 def test_keeper_also_ends_descendants_without_the_mark(victims: str, owner: Owner) -> None:
     pids = {"run": owner.process.pid, "warden": owner.warden}
-
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)
-
     wait_for(owner.is_gone_with_the_nameless)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_nothing_survives_a_run_that_a_signal_ends(number: signal.Signals, owner: Owner) -> None:
     owner.process.send_signal(number)
-
     wait_for(owner.is_gone)
 
 
@@ -201,9 +175,7 @@ def signals(pid: int, *masks: str) -> int:
 def test_children_live_in_sessions_of_their_own(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sleep", "1000"], os.environ, tmp_path / "log")
     guard = warden_of(processes)
-
     sessions = {os.getsid(pid) for pid in (child.process.pid, guard, os.getpid())}
-
     assert len(sessions) == 3
 
 
@@ -224,9 +196,7 @@ def test_terminal_signals_do_not_reach_children_or_warden(owner: Owner) -> None:
 
 def test_nothing_survives_an_exception(tmp_path: Path) -> None:
     owner = Owner(tmp_path, "raise")
-
     wait_for(owner.is_gone)
-
     owner.close()
 
 

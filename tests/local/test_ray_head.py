@@ -23,9 +23,9 @@ DEADLINE_SECONDS = 120
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    process = subprocess.Popen(
-        [sys.executable, ray_tree.__file__, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, ray_tree.__file__, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         said = json.loads(process.stdout.readline())
@@ -49,7 +49,6 @@ def listening(mark: str) -> set[str]:
 def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
     everything = warden.carriers(tree["mark"])
     addresses = listening(tree["mark"])
-
     os.kill(tree["warden"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
     wait_for(lambda: not warden.carriers(tree["mark"]))
@@ -61,7 +60,6 @@ def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
 def test_warden_alone_suffices_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
     os.kill(tree["keeper"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
-
     wait_for(lambda: not warden.carriers(tree["mark"]))
 
 
@@ -100,7 +98,6 @@ def test_head_accounts_for_all_ranks_and_engines(world: World, cpus: int) -> Non
 
 def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
     env = head_env({"RAY_ADDRESS": "ray://prod", "RAY_AUTH_MODE": "token", "HOME": "/root"})
-
     assert "RAY_ADDRESS" not in env
     assert env["RAY_AUTH_MODE"] == "disabled"
     assert env["HOME"] == "/root"
@@ -108,8 +105,6 @@ def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
 
 def test_temp_dir_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/var/tmp/" + "x" * 60)
-
     folder = make_temp_dir()
     folder.rmdir()
-
     assert len(str(folder)) <= 40

@@ -8,9 +8,7 @@ from local.drill import Outcome, Run
 
 
 @pytest.mark.timeout(900)
-def test_an_undisturbed_run_learns_saves_exports_and_leaves_no_process(
-    undisturbed: Outcome,
-) -> None:
+def test_undisturbed_run_learns_saves_exports_and_leaves_no_process(undisturbed: Outcome) -> None:
     summary = undisturbed.summary
     assert summary["phase"] == "Succeeded"
     assert summary["step"] == summary["totalSteps"] == 12

@@ -18,6 +18,7 @@ from local.drill import Outcome, Run
 from raggrpo_api.history import read_history
 from raggrpo_api.names import ENV_PROGRESS_PORT
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
+from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 from support.servers.faulty_server import FaultyServer, Received, serving
@@ -74,18 +75,11 @@ def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
         "headers": [{"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}],
         "extraBody": {"tenant_id": "acme"},
     }
-    job = {
-        "apiVersion": "raggrpo.io/v1alpha1",
-        "kind": "RagGrpoJob",
-        "metadata": {"name": "sales-flow"},
-        "spec": {
+    job = a_manifest(
+        "sales-flow",
+        {
             "model": {"path": str(folder / "sales-model")},
-            "data": {
-                "trainFiles": [str(folder / "sales.jsonl")],
-                "trainBatchSize": PROMPTS,
-                "maxPromptLength": 16,
-                "maxResponseLength": 8,
-            },
+            "data": data_of(folder / "sales.jsonl", batch=PROMPTS, prompt=16, response=8),
             "rollout": {"n": N, "temperature": 1.0},
             "training": {"totalSteps": STEPS, "learningRate": 1e-4, "precision": "FP32"},
             "retrieval": {
@@ -102,7 +96,7 @@ def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
             "monitoring": {"debug": {"modelOutput": True, "scoring": True}},
             "resources": {"device": "CPU"},
         },
-    }
+    )
     path = folder / "sales-flow.yaml"
     path.write_text(yaml.safe_dump(job))
     return path
@@ -191,7 +185,6 @@ def test_the_run_reaches_its_target_and_leaves_no_process(sales: SalesRun) -> No
 @pytest.mark.timeout(600)
 def test_every_kind_of_output_was_written(sales: SalesRun) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]
-
     assert set(written) == {None, *QUERIES}
     assert len(written) >= STEPS * PROMPTS * N  # and a few of the self-check
 
@@ -265,6 +258,5 @@ def test_required_fields_extra_body_and_headers_arrive(sales: SalesRun) -> None:
 @pytest.mark.timeout(600)
 def test_the_secret_is_written_nowhere(sales: SalesRun) -> None:
     files = [path for path in sales.folder.rglob("*") if path.is_file()]
-
     assert any(path.name == "driver.log" for path in files)
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []

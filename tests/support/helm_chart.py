@@ -92,7 +92,6 @@ class Chart:
 
 
 def of_kind(manifests: Sequence[Manifest], kind: str) -> list[Manifest]:
-    """Return the objects of one kind."""
     return [each for each in manifests if each["kind"] == kind]
 
 

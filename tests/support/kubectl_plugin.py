@@ -24,6 +24,5 @@ def kubectl_raggrpo(
 
 
 def command(*arguments: object, kubeconfig: Path | None = None) -> list[str]:
-    """Return what starts it."""
     where = ["--kubeconfig", str(kubeconfig)] if kubeconfig is not None else []
     return [sys.executable, "-c", START, *map(str, arguments), *where]

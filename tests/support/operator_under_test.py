@@ -17,7 +17,6 @@ def address(namespace: str, cluster: str) -> HeadAddress:
 
 
 def main() -> None:
-    """Run it until SIGTERM."""
     settings = read_settings()
     configure_logs(settings.log_level)
     asyncio.run(run_operator(settings, address))

@@ -22,21 +22,20 @@ def main() -> None:
     child = processes.start("family", ["sh", "-c", FAMILY], os.environ, logs / "family.log")
     while not child.last_words():
         time.sleep(0.02)
-    warden = processes._warden
-    assert warden is not None
-    print(
-        json.dumps(
-            {
-                "mark": processes.mark,
-                "keeper": child.process.pid,
-                "warden": warden.pid,
-                "nameless": int(child.last_words()),
-            }
-        ),
-        flush=True,
-    )
+    announce(processes, keeper=child.process.pid, nameless=int(child.last_words()))
     if sys.argv[2:] == ["raise"]:
         raise RuntimeError("on purpose")
+    guard_until_killed(processes)
+
+
+def announce(processes: Processes, **more: object) -> None:
+    """Print one JSON line for the test."""
+    assert processes._warden is not None
+    found = {"mark": processes.mark, "warden": processes._warden.pid, **more}
+    print(json.dumps(found), flush=True)
+
+
+def guard_until_killed(processes: Processes) -> None:
     test = os.getppid()
     while os.getppid() == test:  # an orphan of a killed test must not stay
         processes.guard()

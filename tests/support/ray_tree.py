@@ -4,11 +4,9 @@
 """
 
 import asyncio
-import json
 import os
 import shlex
 import sys
-import time
 from pathlib import Path
 
 from raggrpo_api.trainer_config import World
@@ -20,6 +18,7 @@ from raggrpo_operator.local_runtime.ray_head import (
     make_temp_dir,
     start_ray_head,
 )
+from support.process_tree import announce, guard_until_killed
 
 DRIVER = """
 import os, ray, time
@@ -66,23 +65,8 @@ def main() -> None:
     """Start, announce, guard until killed."""
     processes = Processes()
     head = asyncio.run(start_tree(processes, Path(sys.argv[1])))
-    warden = processes._warden
-    assert warden is not None
-    print(
-        json.dumps(
-            {
-                "mark": processes.mark,
-                "keeper": head.child.process.pid,
-                "warden": warden.pid,
-                "temp_dir": str(head.temp_dir),
-            }
-        ),
-        flush=True,
-    )
-    test = os.getppid()
-    while os.getppid() == test:  # an orphan of a killed test must not stay
-        processes.guard()
-        time.sleep(0.1)
+    announce(processes, keeper=head.child.process.pid, temp_dir=str(head.temp_dir))
+    guard_until_killed(processes)
 
 
 if __name__ == "__main__":

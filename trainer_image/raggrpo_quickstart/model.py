@@ -162,10 +162,7 @@ def _look_back(attention: Any, rows: slice, distance: int) -> None:
 
 
 def _example(
-    question: Question,
-    codes: Sequence[str],
-    rng: random.Random,
-    tokenizer: PreTrainedTokenizerFast,
+    question: Question, codes: Sequence[str], rng: random.Random, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[int], list[int]]:
     """Return prompt and answer tokens, with a random code in every passage."""
     found = rng.sample(question.found, len(question.found))

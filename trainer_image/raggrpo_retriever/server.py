@@ -93,11 +93,8 @@ def build_app(shelf: Shelf) -> Starlette:
 
 def retrieve_answer(index: Index, body: RetrieveRequest) -> dict[str, object]:
     """Return a list per query: of documents, or of {"document", "score"} with `return_scores`."""
-    return {
-        "result": [
-            [_found(hit, body.return_scores) for hit in hits] for hits in _search(index, body)
-        ]
-    }
+    found = _search(index, body)
+    return {"result": [[_found(hit, body.return_scores) for hit in hits] for hits in found]}
 
 
 def chat_answer(index: Index, body: ChatRequest) -> dict[str, object]:
@@ -111,13 +108,8 @@ def chat_answer(index: Index, body: ChatRequest) -> dict[str, object]:
     fields = (body.rewritten_query, body.user_profile, body.history_summary, body.context)
     [hits] = index.search([" ".join(field for field in fields if field)], body.top_k)
     shares = [(hit.passage, hit.score / hits[0].score) for hit in hits]
-    return {
-        "results": [
-            {"id": passage.id, "text": passage.contents, "score": share}
-            for passage, share in shares
-            if share >= body.score_threshold
-        ]
-    }
+    kept = [(passage, share) for passage, share in shares if share >= body.score_threshold]
+    return {"results": [{"id": p.id, "text": p.contents, "score": share} for p, share in kept]}
 
 
 async def _serve(

@@ -94,8 +94,7 @@ _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
             "reward Python needs python: package.module:function",
         ),
         CelRule(
-            "self.name != 'Http' || (has(self.url) && size(self.url) > 0)",
-            "reward Http needs url",
+            "self.name != 'Http' || (has(self.url) && size(self.url) > 0)", "reward Http needs url"
         ),
         _NO_SECRET_IN_QUERY,
     ),

@@ -47,7 +47,7 @@ class StartProblem:
     uid: str
     message: str
     is_final: bool
-    """Waiting will not help: somebody has to change something."""
+    """Waiting will not help: something has to be fixed by hand."""
 
 
 CANNOT_START = frozenset(

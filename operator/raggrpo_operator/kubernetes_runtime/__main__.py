@@ -15,7 +15,7 @@ log = logging.getLogger("raggrpo_operator")
 
 
 def main() -> int:
-    """Run the operator; returns the process's exit code."""
+    """Run the operator and return its exit code."""
     configure_logs("INFO")
     try:
         settings = read_settings()

@@ -1,4 +1,4 @@
-"""The operator's process: puts the parts together, runs them, ends with all of them."""
+"""The operator's process: assembles its parts and runs them; if one ends, all end."""
 
 import asyncio
 import contextlib
@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipLost(Exception):
-    """Another replica may lead now: this process has to end at once."""
+    """Another replica may lead now, so this process must end at once."""
 
 
 async def run_operator(settings: Settings, head_address: HeadResolver | None = None) -> None:
-    """Run until SIGTERM or SIGINT, or until a part cannot go on; then raise why.
+    """Run until SIGTERM or SIGINT, or until a part fails; then raise its error.
 
-    `head_address` says where Ray heads listen; by default by the cluster's DNS.
+    `head_address` resolves the addresses of Ray heads; by default through the cluster's DNS.
     """
     keys = read_keys(settings.key_folder)
     metrics = Metrics()
@@ -93,7 +93,7 @@ class _Operator:
 
     async def run(self) -> None:
         settings = self._settings
-        stop = asyncio.Event()  # while this replica waits: kopf has signal handlers of its own
+        stop = asyncio.Event()  # used while this replica waits; later kopf handles signals
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
@@ -103,19 +103,14 @@ class _Operator:
             await _until_one_ends([stopped], parts)
 
     async def _lead(self) -> None:
-        """Work, when leader election is on only while the Lease is ours."""
+        """Work; with leader election, only while this replica holds the Lease."""
         settings = self._settings
         if not settings.leader_election:
             self._metrics.leads.set(1)
             await self._work([])
             return
-        lease = Lease(
-            self._client,
-            settings.own_namespace,
-            settings.lease_name,
-            settings.identity,
-            clock=time.monotonic,
-        )
+        place = (settings.own_namespace, settings.lease_name)
+        lease = Lease(self._client, *place, settings.identity, clock=time.monotonic)
         await lease.acquire()
         self._waits = False
         self._metrics.leads.set(1)
@@ -123,22 +118,16 @@ class _Operator:
             await self._work([_until_lost(lease)])
         finally:
             self._metrics.leads.set(0)
-            with contextlib.suppress(OperatorError):  # it ends by itself in a few seconds
+            with contextlib.suppress(OperatorError):  # it expires in a few seconds anyway
                 await lease.release()
 
     async def _work(self, more: list[Coroutine[Any, Any, None]]) -> None:
         settings = self._settings
-        resync = Resync(
-            self._client,
-            self._objects,
-            self._queue.add,
-            self._health,
-            self._metrics,
-            settings.namespaces,
-        )
+        watched = (self._client, self._objects, self._queue.add)
+        resync = Resync(*watched, self._health, self._metrics, settings.namespaces)
         parts = [*more, self._queue.run(), resync.run(settings.resync_seconds)]
         tasks = [asyncio.create_task(part) for part in parts]
-        await asyncio.sleep(0)  # kopf ends all tasks that began after it, and only those
+        await asyncio.sleep(0)  # kopf cancels only the tasks that started after it
         informer = kopf.operator(
             registry=registry(self._objects, self._evidence, self._queue.add, _now),
             settings=kopf_settings(settings),
@@ -150,7 +139,7 @@ class _Operator:
 
 
 def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSettings:
-    """Return what manifests have to know of this installation."""
+    """Return what manifests need to know about this installation."""
     return ClusterSettings(
         trainer_image=settings.trainer_image,
         operator_namespace=settings.own_namespace,
@@ -163,7 +152,7 @@ def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSetti
 async def _until_one_ends(
     running: list["asyncio.Task[Any]"], parts: list[Coroutine[Any, Any, Any]]
 ) -> None:
-    """Run all until the first ends, end the others, and raise what it raised."""
+    """Run all until the first ends, cancel the others, and raise what it raised."""
     tasks = [*running, *(asyncio.create_task(part) for part in parts)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -34,10 +34,7 @@ class ProgressDisplay:
     """Context manager; `show` is called with every new status."""
 
     def __init__(
-        self,
-        name: str,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, name: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._name, self._clock = name, clock
         self._console = console or Console(highlight=False)

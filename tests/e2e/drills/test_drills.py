@@ -33,22 +33,18 @@ def nothing(_: TrainingJob) -> None:
 
 
 def kill_driver(job: TrainingJob) -> None:
-    """End the driver by SIGKILL."""
     job.kill_driver()
 
 
 def delete_worker(job: TrainingJob) -> None:
-    """Delete the pod of the rank."""
     job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
 
 
 def delete_head(job: TrainingJob) -> None:
-    """Delete the pod of driver and head."""
     job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
 
 
 def kill_driver_and_operator(job: TrainingJob) -> None:
-    """End both by SIGKILL at one moment."""
     job.kill_driver()
     kill(job.cluster)
 
@@ -75,7 +71,6 @@ def delete_config_map(job: TrainingJob) -> None:
 
 
 def suspend_and_resume(job: TrainingJob) -> None:
-    """Suspend, see every pod go, and resume."""
     job.patch(suspend=True)
     job.until_freed(60)
     job.patch(suspend=False)
@@ -114,36 +109,27 @@ DRILLS = {
     "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM)),
     "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_NEW), lost=0),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
-    "rank beyond its memory limit": Drill(
-        faults="use-memory@step=7:16", ends=(("HostOutOfMemory", FIRST), DONE_NEW)
-    ),
+    "rank beyond its memory limit": Drill(faults="use-memory@step=7:16",
+        ends=(("HostOutOfMemory", FIRST), DONE_NEW)),
     "rank hangs": Drill(faults="hang-rank@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
     "engine hangs": Drill(faults="hang-engine@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
-    "device out of memory": Drill(
-        faults="oom@step=7", ends=(("CudaOutOfMemory", FIRST), DONE_WARM)
-    ),
+    "device out of memory": Drill(faults="oom@step=7",
+        ends=(("CudaOutOfMemory", FIRST), DONE_WARM)),
     "loss is no number": Drill(faults="nan@step=7", ends=(("NonFinite", FIRST), DONE_WARM)),
     "newest checkpoint corrupted": Drill(
         faults="corrupt-checkpoint@save=8:retention;kill-driver@step=10",
-        ends=(("ProgramError", FIRST), DONE_WARM),
-        lost=2 * EVERY - 1,
-        skips=1,
-    ),
-    "driver and operator killed": Drill(
-        act=kill_driver_and_operator, ends=(("ProgramError", FIRST), DONE_WARM)
-    ),
-    "driver killed while no operator runs": Drill(
-        act=kill_driver_while_no_operator_runs, ends=(("ProgramError", FIRST), DONE_WARM)
-    ),
-    "RayCluster deleted": Drill(
-        act=delete_ray_cluster, ends=(("HeadLost", FIRST), DONE_NEW), lost=0
-    ),
+        ends=(("ProgramError", FIRST), DONE_WARM), lost=2 * EVERY - 1, skips=1),
+    "driver and operator killed": Drill(act=kill_driver_and_operator,
+        ends=(("ProgramError", FIRST), DONE_WARM)),
+    "driver killed while no operator runs": Drill(act=kill_driver_while_no_operator_runs,
+        ends=(("ProgramError", FIRST), DONE_WARM)),
+    "RayCluster deleted": Drill(act=delete_ray_cluster, ends=(("HeadLost", FIRST), DONE_NEW),
+        lost=0),
     "ConfigMap deleted": Drill(act=delete_config_map, ends=(DONE_FIRST,), lost=0),
-    "suspended and resumed": Drill(
-        act=suspend_and_resume, ends=(("Suspended", FIRST), DONE_NEW), lost=0
-    ),
+    "suspended and resumed": Drill(act=suspend_and_resume, ends=(("Suspended", FIRST), DONE_NEW),
+        lost=0),
     "node drained": Drill(act=drain_the_node, ends=(("Preempted", FIRST), DONE_NEW), lost=0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.timeout(1200)
@@ -183,7 +169,6 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
 
 
 def begin(record: dict[str, Any]) -> datetime:
-    """Return when an attempt began."""
     return datetime.fromisoformat(record["started"])
 
 

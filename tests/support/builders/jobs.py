@@ -18,29 +18,13 @@ REMOVED = object()
 """A value that takes a field out."""
 
 KNOWN_7B = Facts(
-    parameters=7_600_000_000,
-    layers=28,
-    hidden_size=3584,
-    heads=28,
-    kv_heads=4,
-    head_size=128,
-    vocabulary=152_064,
-    context_length=32_768,
-    rows=10_000,
-    ray_version="2.60.0",
-)
+    parameters=7_600_000_000, layers=28, hidden_size=3584, heads=28, kv_heads=4, head_size=128,
+    vocabulary=152_064, context_length=32_768, rows=10_000, ray_version="2.60.0",
+)  # fmt: skip
 KNOWN_TINY = Facts(
-    parameters=560_000,
-    layers=3,
-    hidden_size=128,
-    heads=4,
-    kv_heads=4,
-    head_size=32,
-    vocabulary=260,
-    context_length=2048,
-    rows=8000,
-    ray_version="2.60.0",
-)
+    parameters=560_000, layers=3, hidden_size=128, heads=4, kv_heads=4, head_size=32,
+    vocabulary=260, context_length=2048, rows=8000, ray_version="2.60.0",
+)  # fmt: skip
 
 _SMALL: dict[str, Any] = {
     "apiVersion": "raggrpo.io/v1alpha1",
@@ -55,6 +39,16 @@ _SMALL: dict[str, Any] = {
         "volumes": [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}],
     },
 }
+
+
+def a_manifest(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    kind = {"apiVersion": "raggrpo.io/v1alpha1", "kind": "RagGrpoJob"}
+    return {**kind, "metadata": {"name": name}, "spec": dict(spec)}
+
+
+def data_of(file: Path | str, *, batch: int, prompt: int, response: int) -> dict[str, Any]:
+    lengths = {"maxPromptLength": prompt, "maxResponseLength": response}
+    return {"trainFiles": [str(file)], "trainBatchSize": batch, **lengths}
 
 
 def a_raw_job(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -91,7 +85,6 @@ def a_trainer_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
 
 
 def a_sample(path: Path) -> RagGrpoJob:
-    """Return one of the shipped samples."""
     job = parse_job(read_yaml(path.read_text()))
     assert isinstance(job, RagGrpoJob), "\n".join(map(str, job))
     return job

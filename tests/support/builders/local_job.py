@@ -14,6 +14,7 @@ import yaml
 
 from raggrpo_api.names import ENV_RUN_MARK
 from raggrpo_operator.local_runtime import warden
+from support.builders.jobs import a_manifest, data_of
 
 FAKE_TRAINER = Path(__file__).parents[1] / "fakes" / "trainer"
 DEADLINE_SECONDS = 240
@@ -30,30 +31,21 @@ class LocalJob:
         self.write(spec)
 
     def write(self, spec: Mapping[str, Any] | None = None) -> None:
-        """Write the job file."""
-        job = {
-            "apiVersion": "raggrpo.io/v1alpha1",
-            "kind": "RagGrpoJob",
-            "metadata": {"name": "stand-in"},
-            "spec": {
+        job = a_manifest(
+            "stand-in",
+            {
                 "model": {"path": str(self.folder / "model")},
-                "data": {
-                    "trainFiles": [str(self.folder / "train.jsonl")],
-                    "trainBatchSize": 8,
-                    "maxPromptLength": 64,
-                    "maxResponseLength": 16,
-                },
+                "data": data_of(self.folder / "train.jsonl", batch=8, prompt=64, response=16),
                 "training": {"totalSteps": 20},
                 "checkpoint": {"path": str(self.checkpoints), "everySteps": 5},
                 "resources": {"device": "CPU"},
                 "recovery": {"backoffSeconds": 0},
                 **(spec or {}),
             },
-        }
+        )
         self.file.write_text(yaml.safe_dump(job))
 
     def start(self, *options: str, **orders: Any) -> "subprocess.Popen[str]":
-        """Start `raggrpo run` with orders for the stand-in."""
         return subprocess.Popen(
             raggrpo("run", str(self.file), "--dir", str(self.dir), *options),
             stdout=subprocess.PIPE,
@@ -64,7 +56,6 @@ class LocalJob:
         )
 
     def run(self, *options: str, **orders: Any) -> tuple[int, str]:
-        """Run to the end; return exit code and output."""
         return self.end_of(self.start(*options, **orders))
 
     def end_of(self, process: "subprocess.Popen[str]") -> tuple[int, str]:
@@ -74,7 +65,6 @@ class LocalJob:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Return state.json."""
         try:
             found: dict[str, Any] = json.loads((self.dir / "state.json").read_text())
         except FileNotFoundError:
@@ -83,7 +73,6 @@ class LocalJob:
 
     @property
     def step(self) -> int:
-        """Return the step that the status knows."""
         return int(self.state["status"].get("progress", {}).get("step", 0))
 
     def wait_for(self, condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
@@ -103,13 +92,11 @@ class LocalJob:
             time.sleep(0.1)
 
     def attempts(self) -> list[tuple[str | None, str]]:
-        """Return (cause, tier) of the attempts, oldest first."""
         found = reversed(self.state["status"]["attempts"])
         return [(attempt["cause"], attempt["tier"]) for attempt in found]
 
 
 def raggrpo(*arguments: str) -> Sequence[str]:
-    """Return the command line of `raggrpo`."""
     return [sys.executable, "-m", "raggrpo_cli.main", *arguments]
 
 

@@ -40,12 +40,10 @@ def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
 
 
 def ended(reason: str = "Error", code: int = 1, at: str = "2026-11-21T12:01:00Z") -> Manifest:
-    """Return the state of a container that ended."""
     return {"terminated": {"reason": reason, "exitCode": code, "finishedAt": at}}
 
 
 def container(state: Manifest | None = None, last: Manifest | None = None) -> Manifest:
-    """Return a pod's status with one container in this state."""
     status: Manifest = {"name": "ray", "state": state or {"running": {}}}
     if last is not None:
         status["lastState"] = last
@@ -53,7 +51,6 @@ def container(state: Manifest | None = None, last: Manifest | None = None) -> Ma
 
 
 def a_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: Any) -> Manifest:
-    """Return a RayCluster that asks for two workers."""
     head = {"type": "HeadPodReady", "status": "True" if head_ready else "False"}
     metadata = {
         "name": "small-c1",

@@ -33,8 +33,7 @@ def a_model_folder(folder: Path, **config: Any) -> Path:
     shards = {"a.safetensors": ("embed", (32, 8)), "b.safetensors": ("layer", (64,))}
     for name, (tensor, size) in shards.items():
         save_file({tensor: np.zeros(size, np.float32)}, folder / name)
-    weight_map = {tensor: name for name, (tensor, _) in shards.items()}
-    index = {"weight_map": weight_map}
+    index = {"weight_map": {tensor: name for name, (tensor, _) in shards.items()}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))

@@ -7,6 +7,5 @@ from typing import Any
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write a JSONL file and return its path."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

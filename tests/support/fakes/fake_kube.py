@@ -69,7 +69,6 @@ class FakeKube:
         raise NotFound(path)
 
     def named(self, plural: str) -> list[str]:
-        """Return the names of all objects of a kind."""
         return [name for kind, _, name in self.objects if kind == plural]
 
     def _apply(self, verb: str, manifest: Manifest, change: Manifest) -> Manifest:

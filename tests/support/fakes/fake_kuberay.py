@@ -36,11 +36,9 @@ class Api:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
     async def get(self, path: str) -> Manifest | None:
-        """Return an object, None when there is none."""
         answer = await self._http.get(path)
         return None if answer.status_code == 404 else _read(answer)
 
@@ -64,16 +62,13 @@ class Api:
                             yield event["type"], event["object"]
 
     async def create(self, path: str, manifest: Mapping[str, Any]) -> Manifest:
-        """Create an object."""
         return _read(await self._http.post(path, json=dict(manifest)))
 
     async def patch(self, path: str, changes: Mapping[str, Any]) -> Manifest:
-        """Change an object by merge patch."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return _read(await self._http.patch(path, json=dict(changes), headers=headers))
 
     async def delete(self, path: str) -> None:
-        """Delete an object."""
         _read(await self._http.delete(path))
 
 
@@ -98,7 +93,6 @@ class FakeKubeRay:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Do what is to be done now."""
         clusters = await self._api.items(self._path("ray.io/v1", "rayclusters"))
         self.most_at_once = max(self.most_at_once, len(clusters))
         for cluster in clusters:
@@ -147,7 +141,6 @@ class FakeKubeRay:
         await self._api.patch(f"{path}/status", {"status": status})
 
     async def make_ready(self, name: str) -> None:
-        """Let all pods of a RayCluster be ready."""
         cluster = await self._api.get(self._path("ray.io/v1", "rayclusters", name))
         assert cluster is not None
         workers = sum(each["replicas"] for each in cluster["spec"]["workerGroupSpecs"])
@@ -196,7 +189,6 @@ class FakeKubeRay:
         await self.set_state(name, pod, state)
 
     async def set_state(self, name: str, pod: Manifest, state: Manifest) -> None:
-        """Write the state of a pod's container."""
         container = pod["spec"]["containers"][0]
         status = {
             "name": container["name"],
@@ -225,7 +217,6 @@ def _condition(kind: str, value: str, reason: str) -> Manifest:
 
 
 def path_of(version: str, plural: str, namespace: str, name: str = "") -> str:
-    """Return the address of an object or a collection."""
     prefix = "apis" if "/" in version else "api"
     return f"/{prefix}/{version}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
 

@@ -79,7 +79,6 @@ class FakeKueue:
         await self._api.patch(path, {"spec": {**spec, "suspend": False}})
 
     async def preempt(self, name: str) -> None:
-        """Take the cluster's pods away."""
         path = path_of("ray.io/v1", "rayclusters", self._namespace, name)
         await self._api.patch(path, {"spec": {"suspend": True}})
 

@@ -61,13 +61,11 @@ class Driver:
 
     @property
     def saved(self) -> int:
-        """Step of the newest checkpoint."""
         every = self.config.checkpoint.every_steps
         is_done = self.status in ("SUCCEEDED", "STOPPED") or self.exit_code == ExitCode.PREEMPTED
         return max(self.first_step, self.step if is_done else self.step // every * every)
 
     def progress(self) -> Progress:
-        """Return what GET /progress answers."""
         code = self.exit_code
         return Progress(
             attempt=self.config.attempt.number,
@@ -115,7 +113,6 @@ class FakeRay:
                 driver.status, driver.exit_code = "FAILED", exit_code
 
     def finish_all(self) -> None:
-        """Let every running driver have done its last step."""
         for known in self._drivers.values():
             for driver in known.values():
                 driver.began -= driver.config.training.total_steps * driver.script.step_seconds

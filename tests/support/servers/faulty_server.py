@@ -57,8 +57,7 @@ async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
             faulty.in_flight -= 1
 
     app = Starlette(routes=[Route("/", endpoint, methods=["POST"])])
-    config = uvicorn.Config(app, log_level="critical", lifespan="off")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield faulty
@@ -72,8 +71,6 @@ async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
 
 
 def always(answer: Any, status: int = 200) -> Respond:
-    """Answer every request alike."""
-
     async def respond(_: Received) -> Response:
         return JSONResponse(answer, status)
 
@@ -81,7 +78,6 @@ def always(answer: Any, status: int = 200) -> Respond:
 
 
 async def silent(_: Received) -> Response:
-    """Never answer."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 

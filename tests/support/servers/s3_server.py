@@ -66,7 +66,6 @@ class S3Server:
         self._process.wait()
 
     def objects(self) -> list[str]:
-        """Return the names of all objects."""
         found = self.client().list_objects_v2(Bucket=self.bucket)
         return [each["Key"] for each in found.get("Contents", [])]
 

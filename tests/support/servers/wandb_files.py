@@ -21,7 +21,6 @@ class OfflineRun:
 
 
 def offline_run(log_dir: Path) -> OfflineRun:
-    """Return the newest offline run below a log folder."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     found = OfflineRun()

@@ -59,7 +59,6 @@ def demo() -> bool:
 
 
 def _status(cluster: Kubernetes, job: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the job's status, None when there is no such job."""
     found = cluster.kubectl(
         "get", "rgj", job["metadata"]["name"], "-n", NAMESPACE, "-o", "yaml", "--ignore-not-found"
     ).stdout
@@ -87,8 +86,7 @@ def _prepare(cluster: Kubernetes, job: Mapping[str, Any], image: str) -> None:
 
 
 def _phase(cluster: Kubernetes) -> str:
-    status = cluster.read("pod", PREPARE, "-n", NAMESPACE)["status"]
-    return str(status["phase"])
+    return str(cluster.read("pod", PREPARE, "-n", NAMESPACE)["status"]["phase"])
 
 
 def _follow(cluster: Kubernetes, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,6 @@ def _when(read: Callable[[], T], is_so: Callable[[T], bool], what: str, seconds:
 
 
 def has_ended(status: Mapping[str, Any]) -> bool:
-    """Tell whether a job is over, however it went."""
     return status.get("phase") in ("Succeeded", "Failed", "Invalid")
 
 

@@ -88,21 +88,18 @@ def down() -> None:
 
 
 def load(*images: str) -> None:
-    """Put images of this machine's Docker into the cluster's nodes."""
     with timed(f"load {', '.join(images)}"):
         registry.deliver(run, images, nodes())
 
 
 def nodes() -> list[str]:
-    """Return the names of the cluster's nodes."""
     return kind("get", "nodes", "--name", NAME).split()
 
 
 def pretend_gpus(cluster: Kubernetes, number: int, resource: str = "nvidia.com/gpu") -> None:
     """Have the first node offer GPUs that it lacks; pods that ask for them get scheduled."""
     amounts = {resource: str(number)}
-    status = {"capacity": amounts, "allocatable": amounts}
-    cluster.write_status("node", FIRST_NODE, status)
+    cluster.write_status("node", FIRST_NODE, {"capacity": amounts, "allocatable": amounts})
 
 
 def kubeconfig() -> Path:
@@ -266,7 +263,6 @@ def _is_there() -> bool:
 
 
 def has_image(name: str) -> bool:
-    """Return whether this machine's Docker has an image of that name."""
     return bool(run(["docker", "images", "-q", name]).strip())
 
 
@@ -296,7 +292,6 @@ def require_space(gib: float, what: str) -> None:
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Say afterwards how long it took."""
     began = time.monotonic()
     yield
     log.info("%s: %.0f s", what, time.monotonic() - began)

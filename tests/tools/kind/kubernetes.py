@@ -56,7 +56,6 @@ class Kubernetes:
         return ended
 
     def read(self, *arguments: str) -> dict[str, Any]:
-        """Return what `kubectl get` finds, as a dict."""
         found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json").stdout)
         return found
 
@@ -112,7 +111,6 @@ class Kubernetes:
 
 
 def kubeconfig_with(url: str, ca: Path, token: str, namespace: str = "default") -> dict[str, Any]:
-    """Return the content of a kubeconfig file."""
     authority = base64.b64encode(ca.read_bytes()).decode()
     return {
         "apiVersion": "v1",
@@ -123,9 +121,6 @@ def kubeconfig_with(url: str, ca: Path, token: str, namespace: str = "default") 
         ],
         "users": [{"name": "test", "user": {"token": token}}],
         "contexts": [
-            {
-                "name": "test",
-                "context": {"cluster": "test", "user": "test", "namespace": namespace},
-            }
+            {"name": "test", "context": {"cluster": "test", "user": "test", "namespace": namespace}}
         ],
     }

@@ -108,10 +108,7 @@ def _groups(hook: Manifest) -> set[str]:
 
 
 def _queue() -> list[Manifest]:
-    quotas = [
-        {"name": "cpu", "nominalQuota": CPU},
-        {"name": "memory", "nominalQuota": MEMORY},
-    ]
+    quotas = [{"name": "cpu", "nominalQuota": CPU}, {"name": "memory", "nominalQuota": MEMORY}]
     covered = [each["name"] for each in quotas]
     flavour = {"name": QUEUE, "resources": quotas}
     spec = {

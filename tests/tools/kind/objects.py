@@ -81,7 +81,6 @@ def a_pod(name: str, image: str, command: list[str], **container: Any) -> dict[s
 
 
 def mounting(pod: dict[str, Any], claim: str, path: str) -> dict[str, Any]:
-    """Return the pod with a claim mounted."""
     pod["spec"]["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
     pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "claim", "mountPath": path}]
     return pod

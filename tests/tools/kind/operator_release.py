@@ -40,7 +40,6 @@ def install(
 
 
 def scale(cluster: Kubernetes, replicas: int) -> None:
-    """Set the number of operators and wait until it is so."""
     deployment = f"deployment/{RELEASE}"
     cluster.kubectl("scale", deployment, f"--replicas={replicas}", "-n", SYSTEM)
     cluster.kubectl("rollout", "status", deployment, "-n", SYSTEM)

@@ -33,7 +33,6 @@ class Program:
             )
 
     def stop(self) -> None:
-        """Ask it to end, and end it when it does not."""
         if self.process is None:
             return
         self.process.terminate()

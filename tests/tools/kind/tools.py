@@ -289,7 +289,6 @@ TOOLS: Mapping[str, Tool] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Build the named tools and print their folders, one a line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="+", choices=sorted(TOOLS))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

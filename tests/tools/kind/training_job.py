@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api import names
+from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 from tools.kind.kind_cluster import BASE_IMAGE
@@ -39,19 +40,12 @@ Status = Mapping[str, Any]
 def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
     """Return a job on the volume that `seeded` fills; every step takes at least a second."""
     pace = ";".join(f"slow-step@step={step}:1@attempt=0" for step in range(1, steps + 1))
-    return {
-        "apiVersion": "raggrpo.io/v1alpha1",
-        "kind": "RagGrpoJob",
-        "metadata": {"name": name},
-        "spec": {
+    return a_manifest(
+        name,
+        {
             "image": image,
             "model": {"path": f"{MOUNT}/model"},
-            "data": {
-                "trainFiles": [f"{MOUNT}/train.jsonl"],
-                "trainBatchSize": 4,
-                "maxPromptLength": 16,
-                "maxResponseLength": 8,
-            },
+            "data": data_of(f"{MOUNT}/train.jsonl", batch=4, prompt=16, response=8),
             "rollout": {"n": 4, "temperature": 1.0},
             "training": {"totalSteps": steps, "learningRate": 1e-3, "precision": "FP32"},
             "checkpoint": {"path": f"{MOUNT}/checkpoints", "everySteps": 4},
@@ -60,7 +54,7 @@ def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
             "env": [{"name": "RAGGRPO_FAULT", "value": pace}],
             **spec,
         },
-    }
+    )
 
 
 @dataclass(frozen=True)
@@ -76,16 +70,13 @@ class TrainingJob:
         return f"{names.LABEL_JOB}={self.name}"
 
     def kubectl(self, *arguments: str, **more: Any) -> str:
-        """Run kubectl in the job's namespace and return what it printed."""
         return self.cluster.kubectl("-n", self.namespace, *arguments, **more).stdout
 
     def patch(self, **spec: Any) -> None:
-        """Change the job's spec."""
         patch = json.dumps({"spec": spec})
         self.kubectl("patch", "rgj", self.name, "--type=merge", "-p", patch)
 
     def status(self) -> Status:
-        """Return the job's status."""
         job = self.cluster.read("rgj", self.name, "-n", self.namespace)
         found: Status = job.get("status", {})
         return found
@@ -119,16 +110,13 @@ class TrainingJob:
         return self.status()
 
     def pod(self, role: str) -> str:
-        """Return the name of the first pod with this role."""
         labels = f"{self._mine},{names.LABEL_ROLE}={role}"
         return self.kubectl("get", "pods", "-l", labels, "-o=name").split()[0].split("/")[1]
 
     def node_of(self, role: str) -> str:
-        """Return the node of the first pod with this role."""
         return self.kubectl("get", "pod", self.pod(role), "-o=jsonpath={.spec.nodeName}")
 
     def in_head(self, *command: str) -> str:
-        """Run a command in the head's container."""
         return self.kubectl("exec", self.pod("head"), "-c", "ray-head", "--", *command)
 
     def kill_driver(self) -> None:
@@ -141,14 +129,12 @@ class TrainingJob:
         return {each["submission_id"]: each["status"] for each in found}
 
     def until_freed(self, seconds: float) -> None:
-        """Wait until no pod and no RayCluster of the job is left."""
         deadline = time.monotonic() + seconds
         while left := self.kubectl("get", "rayclusters,pods", "-l", self._mine, "-o=name"):
             assert time.monotonic() < deadline, f"still there after {seconds:.0f} s: {left}"
             time.sleep(0.5)
 
     def ray_cluster(self) -> dict[str, Any]:
-        """Return the job's only RayCluster."""
         [found] = self.cluster.read("rayclusters", "-n", self.namespace)["items"]
         cluster: dict[str, Any] = found
         return cluster

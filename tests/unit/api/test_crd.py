@@ -54,7 +54,6 @@ def test_check_fails_on_a_file_that_was_edited(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_pass_the_models_and_the_generated_schema(path: Path) -> None:
     job = a_sample(path)
-
     VALIDATOR.validate(yaml.safe_load(path.read_text()))
     VALIDATOR.validate(job.manifest())
 
@@ -62,7 +61,6 @@ def test_samples_pass_the_models_and_the_generated_schema(path: Path) -> None:
 def test_a_written_status_passes_the_generated_schema() -> None:
     status = JobStatus(attempts=[AttemptRecord(number=1)])
     document = a_sample(SAMPLES[0]).manifest()
-
     VALIDATOR.validate(document | {"status": status_to_json(status, with_nulls=False)})
 
 
@@ -92,7 +90,6 @@ def test_a_written_status_passes_the_generated_schema() -> None:
 )
 def test_models_and_schema_refuse_the_same(place: str, value: Any) -> None:
     raw = a_raw_job({place: value})
-
     assert not isinstance(parse_job(raw), RagGrpoJob)
     assert not VALIDATOR.is_valid(raw)
 
@@ -204,7 +201,6 @@ def test_columns_and_selectable_fields_read_fields_that_exist() -> None:
 
 def test_names_of_the_resource() -> None:
     manifest = crd_manifest()
-
     assert manifest["metadata"]["name"] == "raggrpojobs.raggrpo.io"
     assert manifest["spec"]["names"]["shortNames"] == ["rgj"]
     assert manifest["spec"]["names"]["categories"] == ["all", "ml"]
@@ -239,5 +235,4 @@ def test_the_generator_runs_as_a_module() -> None:
         [sys.executable, "-m", "raggrpo_api.crd", "--check"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-
     assert done.returncode == 0, done.stderr

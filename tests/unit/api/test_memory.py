@@ -31,7 +31,6 @@ def test_the_operator_plans_the_cpu_cache_that_the_engine_asks_for(
     job = a_job({"model.path": str(model)} | given | changes)
     resolved = resolve(job)
     options = engine_options(trainer_config(job, resolved, number=1), precision)
-
     planned = gpu_memory.cpu_kv_cache(resolved.spec, check_model(model).facts)
 
     assert planned == options.arguments()["kv_cache_memory_bytes"] == expected

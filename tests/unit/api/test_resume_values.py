@@ -38,7 +38,5 @@ def test_exactly_what_a_result_depends_on_is_listed_by_its_path_in_the_job() -> 
 
 def test_the_trainer_sees_the_same_values_as_the_operator() -> None:
     job = a_job(JOB)
-
     config = trainer_config(job, resolve(job), number=1)
-
     assert resume_values(config) == resume_values(a_spec())

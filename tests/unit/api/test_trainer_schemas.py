@@ -38,7 +38,6 @@ def test_this_releases_schema_is_known_and_keeps_every_field() -> None:
 
 def test_a_release_is_written_beside_the_earlier_ones() -> None:
     text = with_release(FILE.read_text(), "9.0.0", "d", {"properties": {"a": {"type": "string"}}})
-
     assert json.loads(text) == json.loads(FILE.read_text()) | {
         "9.0.0": {"digest": "d", "fields": {"a": None}}
     }

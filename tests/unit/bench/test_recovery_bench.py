@@ -76,9 +76,7 @@ def interrupted(folder: Path) -> list[Record]:
     return first + history(folder, 2, {5: 135.0, 6: 140.0, 7: 145.0, 8: 150.0}, START)
 
 
-def test_a_recovery_is_split_by_what_was_seen_and_counts_what_is_done_again(
-    tmp_path: Path,
-) -> None:
+def test_a_recovery_is_split_by_what_was_seen_and_counts_what_is_done_again(tmp_path: Path) -> None:
     assert recovery(interrupted(tmp_path), KILLED) == RECOVERY
 
 
@@ -92,13 +90,10 @@ def test_an_operator_that_had_no_part_in_it_has_noticed_nothing(
     assert sum(found.phases.values()) == found.seconds
 
 
-def test_drivers_that_finish_no_step_are_counted_and_not_taken_for_the_recovery(
-    tmp_path: Path,
-) -> None:
+def test_drivers_that_finish_no_step_are_counted_and_are_not_the_recovery(tmp_path: Path) -> None:
     first = history(tmp_path, 1, {1: 90.0, 2: 95.0})
     failed = history(tmp_path, 2, {}, [(101.0, "start")])
-    last = history(tmp_path, 3, {3: 135.0}, START)
-    found = recovery(first + failed + last, KILLED)
+    found = recovery(first + failed + history(tmp_path, 3, {3: 135.0}, START), KILLED)
     assert (found.drivers, found.repeated) == (2, 0)
     assert found.phases["driver"] == 6.0
     assert found.new_step_seconds == found.seconds == 35.0
@@ -119,8 +114,7 @@ def test_a_line_that_is_being_written_counts_as_none() -> None:
 
 
 def test_steps_without_a_break_are_all_kept(tmp_path: Path) -> None:
-    steps = {step: 4.0 * step for step in range(1, 6)}
-    assert kept_share(history(tmp_path, 1, steps)) == 1.0
+    assert kept_share(history(tmp_path, 1, {step: 4.0 * step for step in range(1, 6)})) == 1.0
 
 
 def test_only_the_last_time_that_a_step_was_done_is_kept(tmp_path: Path) -> None:

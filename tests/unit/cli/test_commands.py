@@ -65,21 +65,18 @@ def a_recorded_job(folder: Path, status: JobStatus | None = None) -> Path:
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_are_valid(path: Path) -> None:
     result = raggrpo("validate", path)
-
     assert result.exit_code == 0, result.output
     assert "is valid" in result.output
 
 
 def test_setting_can_make_a_job_invalid(tmp_path: Path) -> None:
     result = raggrpo("validate", a_job_file(tmp_path), "--set", "rollout.n=1")
-
     assert result.exit_code == 2
     assert "spec.rollout.n: " in result.output
 
 
 def test_plan_shows_where_values_come_from(tmp_path: Path) -> None:
     result = raggrpo("plan", a_job_file(tmp_path), "--set", "rollout.n=4")
-
     assert result.exit_code == 0
     lines = [line.split() for line in result.output.splitlines()]
     assert ["rollout.n", "user", "4"] in lines
@@ -88,7 +85,6 @@ def test_plan_shows_where_values_come_from(tmp_path: Path) -> None:
 
 def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
     found = json.loads(raggrpo("plan", a_job_file(tmp_path), "--json").output)
-
     assert found["config"]["rollout"]["n"] == 3
     assert found["origins"]["rollout.n"] == "preset"
     assert found["problems"] == []
@@ -107,20 +103,17 @@ def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
 
 def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Path) -> None:
     result = raggrpo("plan", a_job_file(tmp_path), "--manifests", "--set", "rollout.n=1")
-
     assert result.exit_code == 2
     assert "spec.rollout.n: " in result.output
     assert "kind: RayCluster" not in result.output
 
 
 def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -> None:
-    status = JobStatus(phase=Phase.RUNNING, attempt=2)
-    folder = a_recorded_job(tmp_path, status)
+    folder = a_recorded_job(tmp_path, JobStatus(phase=Phase.RUNNING, attempt=2))
     for number, size in ((1, 4096), (2, 2048)):
         config = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "config.json"
         config.parent.mkdir(parents=True)
         config.write_text(json.dumps({"training": {"tokens": size}, "attempt": number}))
-
     result = raggrpo("diff", folder)
     same = raggrpo("diff", f"{folder}@1", f"{folder}@1")
 
@@ -131,7 +124,6 @@ def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -
 
 def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
     folder = a_recorded_job(tmp_path, JobStatus(attempt=2))
-
     nowhere, never, lost = (
         raggrpo("diff", name) for name in (tmp_path, f"{folder}@3", f"{folder}@2")
     )
@@ -155,25 +147,20 @@ def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:
 
 def test_status_as_json_is_the_whole_status(tmp_path: Path) -> None:
     found = json.loads(raggrpo("status", "--dir", a_recorded_job(tmp_path), "--json").output)
-
     assert found["restarts"]["total"] == 1
 
 
-def test_status_finds_the_folder_by_the_job_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     a_recorded_job(tmp_path).rename(tmp_path / "small")
     (tmp_path / "raggrpo-jobs").mkdir()
     (tmp_path / "small").rename(tmp_path / "raggrpo-jobs" / "small")
-
     assert "phase     Restarting" in raggrpo("status", a_job_file(tmp_path)).output
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "report"])
 def test_folder_without_a_job_is_named(verb: str, tmp_path: Path) -> None:
     result = raggrpo(verb, "--dir", tmp_path)
-
     assert result.exit_code == 2
     assert f"{tmp_path} is no job folder: it is made by `raggrpo run" in result.output
 
@@ -185,7 +172,6 @@ def test_neither_file_nor_folder_is_answered_with_both() -> None:
 def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
     folder = a_recorded_job(tmp_path)
     (folder / "state.json").write_text('{"status": ')
-
     result = raggrpo("status", "--dir", folder)
 
     assert result.exit_code == 2
@@ -220,22 +206,18 @@ def test_log_of_the_running_attempt_is_rays_own(tmp_path: Path) -> None:
 
 def test_job_without_logs_says_where_else_to_look(tmp_path: Path) -> None:
     folder = a_recorded_job(tmp_path)
-
     result = raggrpo("logs", "--dir", folder)
-
     assert result.exit_code == 2
     assert str(folder / "logs") in result.output
 
 
 def test_crd_is_printed_whole() -> None:
     found = yaml.safe_load(raggrpo("crd").output)
-
     assert found["metadata"]["name"] == "raggrpojobs.raggrpo.io"
 
 
 def test_run_names_missing_mount_before_anything_else(tmp_path: Path) -> None:
     result = raggrpo("run", a_job_file(tmp_path), "--dir", tmp_path / "job")
-
     assert result.exit_code == 2
     assert "--mount work=/path/to/folder" in result.output
     assert not (tmp_path / "job").exists()
@@ -244,9 +226,7 @@ def test_run_names_missing_mount_before_anything_else(tmp_path: Path) -> None:
 def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> None:
     env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
     job = a_job_file(tmp_path, **{"spec.env": env, "spec.resources": {"device": "CPU"}})
-
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "job")
-
     assert result.exit_code == 2
     assert "export RAGGRPO_SECRET_WANDB_API_KEY=..." in result.output
 
@@ -254,7 +234,6 @@ def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> N
 def test_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     job = a_job_file(tmp_path, **{"spec.resources": {"device": "CPU"}})
-
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "file" / "job")
 
     assert result.exit_code == 2
@@ -303,7 +282,5 @@ def test_help_lists_every_verb() -> None:
 def test_command_line_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'vllm', 'ray', 'transformers', 'numpy', 'kopf', 'kubernetes'}"
     code = f"import sys, raggrpo_cli.main; print(sorted({heavy} & set(sys.modules)))"
-
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
     assert found.stdout == "[]\n"

@@ -15,7 +15,6 @@ def plugin(*arguments: object) -> Result:
 
 def test_under_the_plugins_name_the_command_is_about_a_cluster() -> None:
     shown = kubectl_raggrpo("--help")
-
     assert shown.returncode == 0, shown.stderr
     assert "Usage: kubectl raggrpo" in shown.stdout
     assert all(f" {verb} " in shown.stdout for verb in ("status", "logs", "plan", "diff"))
@@ -27,9 +26,7 @@ def test_without_a_kubeconfig_the_places_to_name_one_are_told(
     verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
-
     result = plugin(*verb)
-
     assert result.exit_code == 2
     assert f"no kubeconfig at {tmp_path / 'nowhere'}: name one with --kubeconfig" in result.output
 
@@ -57,7 +54,6 @@ def test_without_a_kubeconfig_the_places_to_name_one_are_told(
 def test_a_kubeconfig_that_cannot_be_used_is_named(content: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(content)
-
     result = plugin("status", "--kubeconfig", file)
 
     assert result.exit_code == 2, repr(result.exception)
@@ -88,7 +84,6 @@ def test_an_unknown_context_is_named_with_where_to_find_the_others(tmp_path: Pat
 def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(a_raw_job()))
-
     for arguments in ((), ("small", "-f", file)):
         result = plugin("plan", *arguments)
 
@@ -99,8 +94,6 @@ def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
 def test_a_file_with_a_mistake_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(a_raw_job({"spec.rollout": {"n": "eight"}})))
-
     result = plugin("plan", "-f", file, "--kubeconfig", tmp_path / "nowhere")
-
     assert result.exit_code == 2
     assert "spec.rollout.n" in result.output

@@ -31,7 +31,7 @@ def a_clusters_job() -> RagGrpoJob:
             "checkpoint.path": "/mnt/checkpoints/small",
             "reward.codeFrom": {"path": "/mnt/data"},
             "retrieval.endpoints": [
-                {"name": "kb", "managed": {"corpus": "/mnt/data/corpus.jsonl"}},
+                {"name": "kb", "managed": {"corpus": "/mnt/data/corpus.jsonl"}}
             ],
             "volumes": VOLUMES,
         }
@@ -56,20 +56,17 @@ def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
 
 def test_moving_changes_no_origin() -> None:
     job = a_clusters_job()
-
     assert resolve(mounted(job, MOUNTS, nowhere)).origins == resolve(job).origins
 
 
 def test_volume_that_exists_here_needs_no_mount() -> None:
     job = a_clusters_job()
-
     assert mounted(job, {}, lambda _: True) == job
 
 
 def test_inner_volume_stays_while_the_outer_is_moved() -> None:
     exists = {"/home/d", "/home/c", "/mnt/data/special"}.__contains__
     mounts = {"datasets": "/home/d", "checkpoints": "/home/c"}
-
     assert mounted(a_clusters_job(), mounts, exists).spec.model.path == "/mnt/data/special/model"
 
 
@@ -87,7 +84,6 @@ def test_missing_mounts_come_with_the_exact_flags() -> None:
 def test_volume_that_no_path_uses_needs_no_mount() -> None:
     unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
     job = a_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
-
     assert mounted(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
 
 
@@ -130,9 +126,7 @@ def test_claim_given_twice_is_refused() -> None:
 def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
     job = a_sample(path)
     mounts = {volume.claim_name: f"/home/{volume.name}" for volume in job.spec.volumes}
-
     here = mounted(job, mounts, nowhere)
-
     assert errors(violations(here, resolve(here))) == ()
     assert not any(place.startswith("/mnt") for _, place in path_fields(here.spec))
 
@@ -150,8 +144,5 @@ def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
 def test_what_the_machine_lacks_comes_with_the_flag(
     changes: dict[str, object], num_gpus: int, flags: list[str]
 ) -> None:
-    spec = resolve(a_job(changes)).spec
-
-    found = unfit_for_one_machine(spec, num_gpus)
-
+    found = unfit_for_one_machine(resolve(a_job(changes)).spec, num_gpus)
     assert [problem[problem.index("--set") :] for problem in found] == flags

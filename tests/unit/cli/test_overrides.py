@@ -41,15 +41,12 @@ def test_name_of_the_job_can_be_set() -> None:
 
 def test_the_given_job_stays_as_it_was() -> None:
     raw = a_raw_job()
-
     changed(raw, ["resources.device=CPU"], [])
-
     assert raw == a_raw_job()
 
 
 def test_unknown_path_names_the_nearest_field() -> None:
     found = parse_job(changed(a_raw_job(), ["resources.devise=CPU"], []))
-
     assert isinstance(found, tuple)
     assert [violation.line() for violation in found if isinstance(violation, Violation)] == [
         "spec.resources.devise: unknown field → did you mean device?"
@@ -71,7 +68,6 @@ def test_unknown_path_names_the_nearest_field() -> None:
 def test_wrong_settings_are_named(text: str, says: str) -> None:
     with pytest.raises(BadOptions) as caught:
         changed(a_raw_job(), [text], [])
-
     [problem] = caught.value.problems
     assert problem.startswith(f"--set {text}: ")
     assert says in problem
@@ -79,7 +75,6 @@ def test_wrong_settings_are_named(text: str, says: str) -> None:
 
 def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
     raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
-
     result = changed(raw, [], ["kb=http://127.0.0.1:8000/retrieve"])
 
     assert result["spec"]["retrieval"]["endpoints"][1] == {
@@ -98,10 +93,8 @@ def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
 )
 def test_wrong_endpoint_is_named(option: str, says: str) -> None:
     raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
-
     with pytest.raises(BadOptions) as caught:
         changed(raw, [], [option])
-
     assert says in caught.value.problems[0]
 
 
@@ -113,14 +106,11 @@ def test_endpoint_of_a_job_without_any_is_named() -> None:
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(BadOptions) as caught:
         changed(a_raw_job(), ["x", "y"], ["z"])
-
     assert len(caught.value.problems) == 3
 
 
 @pytest.mark.parametrize("raw", [None, "text", [1], {"spec": "text"}, {"spec": None}, {}])
 def test_what_is_no_job_is_left_to_the_parser(raw: object) -> None:
     sets = [] if raw == {"spec": "text"} else ["preset=Fast"]
-
     result = changed(raw, sets, [])
-
     assert isinstance(parse_job(result), tuple)

@@ -74,11 +74,7 @@ ANY = json.dumps(a_raw_job())
         pytest.param(f"{ANY}\n---\n{ANY}\n", ["one file holds one job"], id="two documents"),
         pytest.param("- a\n- b\n", ["(file)", "begin with apiVersion"], id="a list"),
         pytest.param("just words", ["(file)", "begin with apiVersion"], id="a string"),
-        pytest.param(
-            "a: &a [*a]\n",
-            ["contains itself"],
-            id="an alias of itself",
-        ),
+        pytest.param("a: &a [*a]\n", ["contains itself"], id="an alias of itself"),
         pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),
     ],
 )
@@ -88,7 +84,6 @@ def test_a_file_that_holds_no_job_is_refused(text: str, words: list[str], tmp_pa
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "jib.yaml"
-
     assert_refused(raggrpo("validate", missing), [f"{missing}: no such file", "crds/samples"])
     assert_refused(raggrpo("validate", tmp_path), [f"{tmp_path} is a folder", "job.yaml"])
 
@@ -96,13 +91,11 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes(b"\xff\xfe\x00spec")
-
     assert_refused(raggrpo("validate", path), [f"{path} cannot be read", "utf-8"])
 
 
 def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> None:
     path = a_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
-
     ended = subprocess.run(
         [sys.executable, "-m", "raggrpo_cli.main", "validate", str(path)],
         capture_output=True,
@@ -121,9 +114,7 @@ def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> No
 @pytest.mark.parametrize("row", WRONG)
 def test_a_wrong_job_is_refused_with_its_place_and_a_remedy(row: str, tmp_path: Path) -> None:
     changes, words = WRONG[row]
-
     ended = raggrpo("validate", a_job_file(tmp_path, changes))
-
     assert_refused(ended, words)
     assert "abc" not in ended.output  # no secret is repeated
     assert "me:word" not in ended.output
@@ -160,58 +151,36 @@ ON_CPU = ("--set", "resources.device=CPU")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(
-            ("--mount", "wrok=/tmp"),
-            ["--mount wrok=/tmp", "claims: work", "--mount work=/tmp"],
-            id="unknown claim",
-        ),
+        pytest.param(("--mount", "wrok=/tmp"),
+            ["--mount wrok=/tmp", "claims: work", "--mount work=/tmp"], id="unknown claim"),
         pytest.param((), ["--mount work=/path/to/folder", "/mnt/runs"], id="missing mount"),
-        pytest.param(
-            ("--mount", "work=/nowhere/at/all"),
-            ["no such folder", "mkdir -p /nowhere/at/all"],
-            id="mount of a missing folder",
-        ),
-        pytest.param(
-            ("--mount", "work"), ["--mount work", "write --mount CLAIM=DIR"], id="bad mount"
-        ),
-        pytest.param(
-            ("--set", "rollout.temprature=1"),
-            ["spec.rollout.temprature", "did you mean temperature?"],
-            id="set of an unknown path",
-        ),
-        pytest.param(
-            ("--set", "data.trainFiles[3]=/a"),
-            ["--set data.trainFiles[3]=/a", "has 1 items, counted from 0"],
-            id="set beyond a list",
-        ),
+        pytest.param(("--mount", "work=/nowhere/at/all"),
+            ["no such folder", "mkdir -p /nowhere/at/all"], id="mount of a missing folder"),
+        pytest.param(("--mount", "work"), ["--mount work", "write --mount CLAIM=DIR"],
+            id="bad mount"),
+        pytest.param(("--set", "rollout.temprature=1"),
+            ["spec.rollout.temprature", "did you mean temperature?"], id="set of an unknown path"),
+        pytest.param(("--set", "data.trainFiles[3]=/a"),
+            ["--set data.trainFiles[3]=/a", "has 1 items, counted from 0"], id="set beyond a list"),
         pytest.param(("--set", "n"), ["--set n", "write --set spec.path=value"], id="bad set"),
-        pytest.param(
-            ("--endpoint", "kbs=http://127.0.0.1:9/"),
-            ["--endpoint kbs=", "did you mean kb?"],
-            id="unknown endpoint",
-        ),
-        pytest.param(
-            ("--mount", "work=/tmp", "--set", "resources.nodes=2"),
+        pytest.param(("--endpoint", "kbs=http://127.0.0.1:9/"),
+            ["--endpoint kbs=", "did you mean kb?"], id="unknown endpoint"),
+        pytest.param(("--mount", "work=/tmp", "--set", "resources.nodes=2"),
             ["spec.resources.nodes is 2", "--set resources.nodes=1"],
-            id="two nodes on one machine",
-        ),
+            id="two nodes on one machine"),
         pytest.param(
             ("--mount", "work=/tmp", "--set", "env=[{name: A, secretKeyRef: {name: s, key: k}}]"),
             ["spec.env A refers to key k of Secret s", "export RAGGRPO_SECRET_S_K="],
-            id="secret that nothing stands in for",
-        ),
+            id="secret that nothing stands in for"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_wrong_options_are_answered_with_the_right_ones(
     command: str, options: tuple[str, ...], words: list[str], tmp_path: Path
 ) -> None:
     path = a_job_file(tmp_path, prompt_mode())
     folder = ("--dir", tmp_path / "job") if command == "run" else ()
-
-    ended = raggrpo(command, path, *ON_CPU, *options, *folder)
-
-    assert_refused(ended, words)
+    assert_refused(raggrpo(command, path, *ON_CPU, *options, *folder), words)
     assert not (tmp_path / "job").exists()
 
 
@@ -266,42 +235,24 @@ def a_job_with_long_rows(folder: Path) -> Path:
 
 
 MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = {
-    "nothing there": (
-        a_job_with_nothing_there,
-        DATA,
-        {
-            "missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
+    "nothing there": (a_job_with_nothing_there, DATA,
+        {"missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
             "unknown kind of file": ["table.csv: unknown kind", "name it .parquet or .jsonl"],
             "missing data file": ["/nowhere/train.jsonl", "mount it, or mend the path"],
             "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
             "endpoint down": ["endpoint kb", "ConnectionRefused", "check that the service runs"],
-            "reward": ["no_such_module", "check reward.functions[].python"],
-        },
-    ),
-    "bad data": (
-        a_job_with_bad_data,
-        DATA,
-        {
-            "unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],
+            "reward": ["no_such_module", "check reward.functions[].python"]}),
+    "bad data": (a_job_with_bad_data, DATA,
+        {"unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],
             "torn line": ["torn.jsonl, line 2: not JSON", "write one object per line"],
             "empty data": ["empty.jsonl: there is no row", "add one line for each prompt"],
-            "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"],
-        },
-    ),
-    "beyond the model": (
-        a_job_beyond_its_model,
-        CONFIG,
-        {
-            "longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "lower the"],
-            "more prompts than rows": ["spec.data.trainBatchSize", "8 rows", "8 or less"],
-        },
-    ),
-    "long rows": (
-        a_job_with_long_rows,
-        DATA,
-        {"rows longer than allowed": ["maxPromptLength 8", "raise data.maxPromptLength"]},
-    ),
-}
+            "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"]}),
+    "beyond the model": (a_job_beyond_its_model, CONFIG,
+        {"longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "lower the"],
+            "more prompts than rows": ["spec.data.trainBatchSize", "8 rows", "8 or less"]}),
+    "long rows": (a_job_with_long_rows, DATA,
+        {"rows longer than allowed": ["maxPromptLength 8", "raise data.maxPromptLength"]}),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -325,9 +276,7 @@ def test_what_only_the_machine_can_see_is_checked(
     machine: str, row: str, checks: Callable[[str], Ended]
 ) -> None:
     _, code, rows = MACHINES[machine]
-
     ended = checks(machine)
-
     assert_refused(ended, rows[row], code)
     assert "FAILED" in ended.output
 
@@ -337,11 +286,9 @@ def test_an_endpoint_that_is_down_is_a_failed_preflight_by_itself(tmp_path: Path
         tmp_path,
         {**prompt_mode(url="http://127.0.0.1:9/retrieve"), "spec.data.maxPromptLength": 1024},
     )
-
     assert_refused(raggrpo("check", path), ["FAILED", "endpoint kb", "its URL"], PREFLIGHT)
 
 
 def test_the_job_that_all_machines_change_passes(tmp_path: Path) -> None:
     ended = raggrpo("check", a_fit_job(tmp_path, {}))
-
     assert (ended.code, "FAILED" in ended.output) == (ExitCode.DONE, False), ended.output

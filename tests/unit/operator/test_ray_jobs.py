@@ -92,17 +92,14 @@ async def test_submission_carries_environment_and_metadata(session: ClientSessio
 
 async def test_submitting_twice_submits_once(session: ClientSession) -> None:
     async with a_head(knows("RUNNING")) as head:
-        jobs = RayJobs(HttpApi(session, head.url))
-        await jobs.submit("j-a1", "exec true", {}, {})
-
+        await RayJobs(HttpApi(session, head.url)).submit("j-a1", "exec true", {}, {})
     assert [method for method, _ in head.calls] == ["GET"]
 
 
 async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> None:
     message = "failed, last available logs:\n\x1b[36m(Rank pid=7)\x1b[0m boom\n\n"
     async with a_head(knows("FAILED", driver_exit_code=17, message=message)) as head:
-        jobs = RayJobs(HttpApi(session, head.url))
-        found = await jobs.status("j-a1", 1)
+        found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
 
     assert found is not None
     assert (found.status, found.exit_code) == (SubmissionStatus.FAILED, 17)
@@ -111,17 +108,13 @@ async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> No
 
 async def test_unknown_submission_is_none(session: ClientSession) -> None:
     async with a_head(unknown) as head:
-        jobs = RayJobs(HttpApi(session, head.url))
-        found = await jobs.status("j-a1", 1)
-
+        found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
     assert found is None
 
 
 async def test_stopping_what_is_not_there_is_done(session: ClientSession) -> None:
     async with a_head(lambda method, path: (404, "")) as head:
-        jobs = RayJobs(HttpApi(session, head.url))
-        await jobs.stop("j-a1")
-
+        await RayJobs(HttpApi(session, head.url)).stop("j-a1")
     assert head.calls == [("POST", "/api/jobs/j-a1/stop")]
 
 
@@ -136,9 +129,7 @@ async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: Cli
 
 
 @pytest.mark.parametrize("verb", ["submit", "status", "stop"])
-async def test_error_of_the_head_is_trouble_with_its_words(
-    verb: str, session: ClientSession
-) -> None:
+async def test_error_of_the_head_is_told_in_its_words(verb: str, session: ClientSession) -> None:
     async with a_head(lambda method, path: (500, "no available agent")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         calls: dict[str, Callable[[], Awaitable[object]]] = {
@@ -161,7 +152,6 @@ async def test_head_that_is_not_there_is_trouble(session: ClientSession) -> None
     async with a_head(unknown) as head:
         pass
     jobs = RayJobs(HttpApi(session, head.url))
-
     with pytest.raises(OperatorError):
         await jobs.status("j-a1", 1)
 
@@ -172,21 +162,16 @@ def test_message_is_cut_to_its_last_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)],
+    "answer", [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)]
 )
 async def test_progress_that_cannot_be_read_is_none(answer: Answer, session: ClientSession) -> None:
     async with a_head(lambda method, path: answer) as head:
-        client = ProgressClient(HttpApi(session, head.url))
-        found = await client.read()
-
+        found = await ProgressClient(HttpApi(session, head.url)).read()
     assert found is None
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_a_refused_token_of_progress_is_no_unreadable_progress(
-    code: int, session: ClientSession
-) -> None:
+async def test_a_refused_token_is_no_unreadable_progress(code: int, session: ClientSession) -> None:
     async with a_head(lambda method, path: (code, {})) as head:
         client = ProgressClient(HttpApi(session, head.url, "old"))
         with pytest.raises(AccessRefused, match=f"/progress: HTTP {code}"):
@@ -196,8 +181,7 @@ async def test_a_refused_token_of_progress_is_no_unreadable_progress(
 async def test_progress_is_read_whatever_newer_fields_it_has(session: ClientSession) -> None:
     body = {"attempt": 2, "stage": "Training", "step": 7, "fromTheFuture": 1}
     async with a_head(lambda method, path: (200, body)) as head:
-        client = ProgressClient(HttpApi(session, head.url, "t"))
-        found = await client.read()
+        found = await ProgressClient(HttpApi(session, head.url, "t")).read()
 
     assert found is not None
     assert (found.attempt, found.step) == (2, 7)
@@ -207,6 +191,4 @@ async def test_progress_is_read_whatever_newer_fields_it_has(session: ClientSess
 async def test_stack_dump_of_a_dead_server_is_best_effort(session: ClientSession) -> None:
     async with a_head(unknown) as head:
         pass
-    client = ProgressClient(HttpApi(session, head.url))
-
-    await client.dump_stacks()
+    await ProgressClient(HttpApi(session, head.url)).dump_stacks()

@@ -20,9 +20,7 @@ def questions(found: list[records.Record]) -> records.Questions:
     return records.ask(found, seed=0)
 
 
-def test_the_corpus_holds_the_iso_tables_and_each_question_one_answer(
-    found: list[records.Record],
-) -> None:
+def test_the_corpus_holds_iso_tables_each_question_one_answer(found: list[records.Record]) -> None:
     assert len(found) > 8000
     assert all(record.name and record.code for record in found)
     assert len({record.question for record in found}) == len(found)
@@ -37,9 +35,7 @@ def test_every_question_finds_its_passage_among_three_that_share_a_word_of_the_n
         assert all(question.record.words & other.words for other in question.found)
 
 
-def test_who_sees_the_passages_but_not_the_question_answers_a_third(
-    questions: records.Questions,
-) -> None:
+def test_who_sees_passages_but_no_question_answers_a_third(questions: records.Questions) -> None:
     """The best guess from training, by the passage alone, is not better than chance."""
     shown = Counter(record for q in questions.train for record in q.found)
     right = Counter(q.record for q in questions.train)

@@ -24,7 +24,6 @@ def test_jsonl_and_parquet_of_the_same_records_give_the_same_passages(tmp_path: 
 def test_text_with_a_title_and_integer_ids_are_understood(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": 7, "title": "Tea", "text": "Leaves."}\n{"id": 8, "text": "Beans."}\n')
-
     assert load_corpus(path) == [Passage("7", "Tea\nLeaves."), Passage("8", "Beans.")]
 
 
@@ -53,7 +52,6 @@ def test_a_bad_corpus_is_refused_with_place_and_remedy_in_one_line(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-
     with pytest.raises(CorpusError) as refusal:
         load_corpus(path)
 
@@ -70,7 +68,6 @@ def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
 def test_a_parquet_file_without_the_columns_names_row_and_field(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"id": ["1"], "body": ["x"]}), path)
-
     with pytest.raises(CorpusError, match='row 1: "contents" is missing'):
         load_corpus(path)
 
@@ -78,9 +75,7 @@ def test_a_parquet_file_without_the_columns_names_row_and_field(tmp_path: Path) 
 def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     np.save(path, np.array([[1.0, 2.0], [3.0, 4.0]]))
-
     vectors = load_vectors(path, count=2)
-
     assert vectors.dtype == np.float32
     assert vectors.tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
@@ -94,12 +89,9 @@ def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
         (np.array([[0.0, 1.0], [0.0, np.nan]]), "row 2 is not finite"),
     ],
 )
-def test_vectors_that_do_not_fit_are_refused(
-    tmp_path: Path, array: np.ndarray, expected: str
-) -> None:
+def test_vectors_that_misfit_are_refused(tmp_path: Path, array: np.ndarray, expected: str) -> None:
     path = tmp_path / "vectors.npy"
     np.save(path, array)
-
     with pytest.raises(CorpusError, match=expected):
         load_vectors(path, count=2)
 
@@ -107,6 +99,5 @@ def test_vectors_that_do_not_fit_are_refused(
 def test_a_file_that_is_no_npy_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     path.write_text("1 2 3")
-
     with pytest.raises(CorpusError, match=r"not readable as \.npy .*; write it with numpy\.save"):
         load_vectors(path, count=1)

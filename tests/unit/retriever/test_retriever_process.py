@@ -68,7 +68,6 @@ def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Pa
 def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
     corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
     os.mkfifo(corpus)  # can be read to its end only once somebody has written it
-
     with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)):
         port = the_port(port_file)
         early = httpx.get(f"http://127.0.0.1:{port}/healthz")
@@ -81,10 +80,8 @@ def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
 def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
     corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
     os.mkfifo(corpus)
-
     with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
-        port = the_port(port_file)
-        assert not is_healthy(port)
+        assert not is_healthy(the_port(port_file))
         process.send_signal(signal.SIGTERM)
         code = process.wait(DEADLINE_SECONDS)
 
@@ -94,7 +91,6 @@ def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
 def test_bad_corpus_ends_with_one_line_and_exit_code_3(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "fine"}\n{"id": "2"}\n')
-
     with a_retriever("--corpus", str(corpus)) as process:
         _, errors = process.communicate(timeout=DEADLINE_SECONDS)
 
@@ -125,6 +121,5 @@ def test_impossible_port_ends_with_exit_code_2(tmp_path: Path) -> None:
 def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ending:
         main(["--corpus", "corpus.jsonl", "--index", "FAISS"])
-
     assert ending.value.code == 2
     assert "invalid IndexKind value: 'FAISS'" in capsys.readouterr().err

@@ -36,7 +36,6 @@ async def test_nothing_is_served_until_the_index_is_there() -> None:
     async with a_client(None) as client:
         health = await client.get("/healthz")
         answer = await client.post("/retrieve", json={"queries": ["x"]})
-
     assert (health.status_code, health.json()) == (503, {"error": "loading corpus.jsonl"})
     assert answer.status_code == 503
 
@@ -48,9 +47,7 @@ async def test_health_is_ok_once_the_index_is_there(words: httpx.AsyncClient) ->
 async def test_search_r1_request_gets_search_r1_answer(words: httpx.AsyncClient) -> None:
     body = {"queries": ["capital of France", "tea"], "topk": 2, "return_scores": True}
 
-    answer = await words.post("/retrieve", json=body)
-
-    first, second = answer.json()["result"]
+    first, second = (await words.post("/retrieve", json=body)).json()["result"]
     assert [found["document"]["id"] for found in first] == ["c1", "c2"]
     assert first[0]["document"] == {"id": "c1", "contents": PASSAGES[0].contents}
     assert first[0]["score"] > first[1]["score"] > 0
@@ -59,15 +56,12 @@ async def test_search_r1_request_gets_search_r1_answer(words: httpx.AsyncClient)
 
 async def test_single_query_without_scores_gets_bare_documents(words: httpx.AsyncClient) -> None:
     answer = await words.post("/retrieve", json={"query": "tea", "topk": 1, "own": "field"})
-
     assert answer.json() == {"result": [[{"id": "c3", "contents": "Tea is a drink"}]]}
 
 
 async def test_dense_index_answers_vectors(dense: httpx.AsyncClient) -> None:
     body = {"vectors": [[0.5, 2]], "topk": 2, "return_scores": True}
-
     [found] = (await dense.post("/retrieve", json=body)).json()["result"]
-
     assert [(hit["document"]["id"], hit["score"]) for hit in found] == [("c2", 2.0), ("c1", 0.5)]
 
 
@@ -89,7 +83,6 @@ async def test_a_bad_retrieve_request_is_refused_naming_the_field(
     words: httpx.AsyncClient, body: bytes, field: str
 ) -> None:
     answer = await words.post("/retrieve", content=body)
-
     assert answer.status_code == 400
     assert answer.json()["field"] == field
     assert answer.json()["error"].startswith(f"{field}: ")
@@ -108,7 +101,6 @@ async def test_a_bad_dense_request_is_refused_naming_the_field(
     dense: httpx.AsyncClient, body: bytes, field: str, expected: str
 ) -> None:
     answer = await dense.post("/retrieve", content=body)
-
     assert answer.status_code == 400
     assert answer.json()["field"] == field
     assert expected in answer.json()["error"]
@@ -116,9 +108,7 @@ async def test_a_bad_dense_request_is_refused_naming_the_field(
 
 async def test_reference_chat_searches_for_the_context_alone(words: httpx.AsyncClient) -> None:
     body = {"context": "capital France", "score_threshold": 0.0, "top_k": 3, "tenant_id": "acme"}
-
     results = (await words.post("/chat", json=body)).json()["results"]
-
     assert [result["id"] for result in results] == ["c1", "c2"]
     assert results[0] == {"id": "c1", "text": PASSAGES[0].contents, "score": 1.0}
     assert 0 < results[1]["score"] < 1
@@ -126,9 +116,7 @@ async def test_reference_chat_searches_for_the_context_alone(words: httpx.AsyncC
 
 async def test_chat_threshold_is_a_share_of_the_best_score(words: httpx.AsyncClient) -> None:
     body = {"context": "capital France", "score_threshold": 0.95, "top_k": 3}
-
     results = (await words.post("/chat", json=body)).json()["results"]
-
     assert [result["id"] for result in results] == ["c1"]
 
 
@@ -141,7 +129,6 @@ async def test_actor_chat_searches_for_all_of_its_fields(words: httpx.AsyncClien
         "score_threshold": 0.0,
         "top_k": 3,
     }
-
     results = (await words.post("/chat", json=body)).json()["results"]
 
     assert {result["id"] for result in results} == {"c1", "c2", "c3"}
@@ -149,7 +136,6 @@ async def test_actor_chat_searches_for_all_of_its_fields(words: httpx.AsyncClien
 
 async def test_chat_without_a_match_answers_no_results(words: httpx.AsyncClient) -> None:
     answer = await words.post("/chat", json={"context": "zebra"})
-
     assert (answer.status_code, answer.json()) == (200, {"results": []})
 
 
@@ -165,12 +151,10 @@ async def test_a_bad_chat_request_is_refused_naming_the_field(
     words: httpx.AsyncClient, body: dict[str, object], field: str
 ) -> None:
     answer = await words.post("/chat", json=body)
-
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 
 async def test_chat_on_a_dense_index_is_refused(dense: httpx.AsyncClient) -> None:
     answer = await dense.post("/chat", json={"context": "tea"})
-
     assert answer.status_code == 422
     assert "finds vectors only" in answer.json()["error"]

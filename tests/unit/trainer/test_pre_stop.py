@@ -64,7 +64,6 @@ def test_it_waits_no_longer_than_told() -> None:
     with serving(lambda: True) as env:
         arguments = ["--head", "127.0.0.1", "--seconds", "3"]
         assert main(arguments, env, clock=lambda: sum(waits), sleep=waits.append) == 0
-
     assert sum(waits) == pytest.approx(3, abs=0.5)
 
 
@@ -74,7 +73,6 @@ def test_without_the_token_nothing_is_stopped_and_nothing_waits(token: str, tmp_
     with serving(lambda: bool(asked.append(True)), token="secret") as env:
         arguments = ["--head", "127.0.0.1", "--seconds", "30"]
         assert main(arguments, env | {"RAY_AUTH_TOKEN": token}, processes=tmp_path) == 0
-
     assert not asked
 
 
@@ -111,25 +109,25 @@ def test_ranks_without_a_driver_are_not_waited_for_as_long_as_a_save(tmp_path: P
     assert sum(waits) == pytest.approx(30, abs=0.5)
 
 
-def test_nobody_there_is_nothing_to_wait_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nobody_there_means_no_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(lambda: True) as env:
         pass
-
     assert main(["--head", "127.0.0.1", "--seconds", "30"], env, processes=tmp_path) == 0
     assert "refused" in capsys.readouterr().err
+
+
+def ask(driver: DriverProcess, process: "subprocess.Popen[bytes]") -> None:
+    driver.pid = process.pid
+    assert driver.stop()
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"asked\n"
 
 
 def test_a_driver_is_asked_once_and_seen_until_it_is_gone() -> None:
     driver = DriverProcess()
     assert not driver.stop()  # none has said that it runs
     with a_driver() as process:
-        driver.pid = process.pid
-        assert driver.stop()
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"asked\n"
-
+        ask(driver, process)
         assert driver.stop()
 
         assert process.poll() is None
@@ -142,18 +140,13 @@ def test_the_next_attempts_driver_is_asked_too() -> None:
     driver = DriverProcess()
     for _ in range(2):
         with a_driver() as process:
-            driver.pid = process.pid
-            assert driver.stop()
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"asked\n"
+            ask(driver, process)
 
 
 @pytest.mark.parametrize(
     ("program", "ends"), [("/venv/ray/raylet/raylet", True), ("/venv/ray/gcs_server", False)]
 )
-def test_of_the_pods_processes_only_the_raylet_is_killed(
-    program: str, ends: bool, tmp_path: Path
-) -> None:
+def test_only_the_raylet_in_the_pod_is_killed(program: str, ends: bool, tmp_path: Path) -> None:
     named = [program, "-c", "import time; print(flush=True); time.sleep(60)"]
     process = subprocess.Popen(named, executable=sys.executable, stdout=subprocess.PIPE)
     try:

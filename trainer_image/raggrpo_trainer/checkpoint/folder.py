@@ -113,10 +113,7 @@ class Checkpoint:
         """Return the reference that /progress reports."""
         marker = self.marker
         return CheckpointRef(
-            step=marker.step,
-            path=str(self.folder),
-            time=marker.time,
-            world_size=marker.world_size,
+            step=marker.step, path=str(self.folder), time=marker.time, world_size=marker.world_size
         )
 
 

@@ -33,10 +33,7 @@ class Prompt:
 
 
 def read_prompts(
-    files: Sequence[str],
-    data: DataSpec,
-    retrieval: RetrievalSpec,
-    reward: RewardSpec | None = None,
+    files: Sequence[str], data: DataSpec, retrieval: RetrievalSpec, reward: RewardSpec | None = None
 ) -> list[Prompt]:
     """Return the first `data.maxSamples` rows (0: all) of `.parquet` and `.jsonl` files, in order.
 

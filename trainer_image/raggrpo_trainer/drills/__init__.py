@@ -1,1 +1,1 @@
-"""Faults struck on purpose, for drills and tests. Training imports nothing of this."""
+"""Faults injected on purpose, for drills and tests. Training never imports this."""

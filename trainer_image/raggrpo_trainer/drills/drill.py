@@ -1,4 +1,4 @@
-"""Faults struck inside the real trainer, for drills and tests. Does nothing unless asked."""
+"""Injects faults into the real trainer, for drills and tests. Does nothing unless asked."""
 
 import asyncio
 import dataclasses
@@ -29,7 +29,7 @@ FOR_EVER = 86_400.0
 
 
 class Drill(Hooks):
-    """Strikes the faults that RAGGRPO_FAULT names when their moment comes."""
+    """Injects the faults named in RAGGRPO_FAULT when they are due."""
 
     def __init__(self, faults: Faults, checkpoints: Path) -> None:
         self._faults, self._checkpoints = faults, checkpoints
@@ -37,20 +37,17 @@ class Drill(Hooks):
         self._actors: dict[str, Any] = {}
 
     def resumes(self) -> bool:
-        """Start from step 0 in spite of a checkpoint, when that is due."""
+        """Return False if the attempt is to start from step 0 despite a checkpoint."""
         return not self._faults.due("wrong-resume")
 
     def started(self, ranks: Ranks, pool: EnginePool) -> None:
-        """Learn which processes there are to strike."""
-        self._victims = {
-            "driver": this_process(),
-            "rank": ranks.infos[-1].process,
-            "engine": pool.processes[0],
-        }
+        """Note the processes that faults can hit."""
+        rank, engine = ranks.infos[-1].process, pool.processes[0]
+        self._victims = {"driver": this_process(), "rank": rank, "engine": engine}
         self._actors = {"rank": ranks.actors[-1], "engine": pool.engines[0]}
 
     async def before_step(self, step: int) -> None:
-        """Strike what is due at the beginning of a step."""
+        """Inject what is due at the start of a step."""
         for victim, process in self._victims.items():
             if self._faults.due(f"kill-{victim}", step=step):
                 self._kill(process, victim, f"step {step}")
@@ -78,7 +75,7 @@ class Drill(Hooks):
             await asyncio.sleep(float(seconds))
 
     def trained_groups(self, step: int, groups: Sequence[Group]) -> list[Group]:
-        """Return the step's groups, with a NaN advantage when that is due."""
+        """Return the step's groups, with NaN advantages if that is due."""
         if not self._faults.due("nan", step=step):
             return list(groups)
         return [
@@ -87,7 +84,7 @@ class Drill(Hooks):
         ]
 
     def during_save(self, phase: SavePhase, step: int) -> None:
-        """Strike what is due at this phase of a save."""
+        """Inject what is due at this phase of a save."""
         for victim, process in self._victims.items():
             if self._faults.due(f"kill-{victim}", save=step, phase=str(phase)):
                 self._kill(process, victim, f"save {step}, {phase}")
@@ -112,5 +109,5 @@ def _hang(_: object) -> None:
 
 
 def _use_memory(holder: Any, gib: float) -> None:
-    """Touch every page: memory that was only asked for is not taken."""
+    """Write to every page: untouched memory is not charged."""
     holder.drill = [bytearray(b"\1") * 2**26 for _ in range(int(gib * 2**4))]

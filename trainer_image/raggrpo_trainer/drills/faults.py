@@ -17,7 +17,7 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
     slow-step@step=9:3            step 9 takes 3 s longer
     wrong-resume                  starts from step 0 despite a checkpoint
 
-`@attempt=2` selects the attempt (default 1; 0: all). Each fault strikes once per attempt.
+`@attempt=2` selects the attempt (default 1; 0: all). Each fault is injected once per attempt.
 """
 
 import re
@@ -45,7 +45,7 @@ WHEN = {
     "slow-step": {STEP},
     "wrong-resume": {START},
 }
-"""Every fault, and when it can strike."""
+"""Every fault, and when it can be injected."""
 PHASES = ("shards", "complete", "retention")
 
 _ENTRY = re.compile(
@@ -56,7 +56,7 @@ _ENTRY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """When a fault strikes: at a step, or at a phase of a save."""
+    """When a fault is due: at a step, or at a phase of a save."""
 
     name: str
     step: int | None
@@ -65,14 +65,14 @@ class _Moment:
 
 
 class Faults:
-    """The faults of one attempt that have not struck yet."""
+    """The faults of one attempt that are still to be injected."""
 
     def __init__(self, arguments: Mapping[_Moment, str]) -> None:
         self._arguments = dict(arguments)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], attempt: int) -> Self:
-        """Parse RAGGRPO_FAULT. Raises ValueError naming the bad entry and the expected form."""
+        """Parse RAGGRPO_FAULT. Raises ValueError with the bad entry and the expected form."""
         entries = re.split("[,;]", env.get(ENV_FAULT, ""))
         parsed = [_parse(entry.strip()) for entry in entries if entry.strip()]
         return cls({moment: text for moment, text, of in parsed if of in (0, attempt)})
@@ -80,7 +80,7 @@ class Faults:
     def due(
         self, name: str, *, step: int | None = None, save: int | None = None, phase: str = ""
     ) -> str:
-        """Return the fault's argument (or its name) the first time it is due, else ""."""
+        """Return the fault's argument (or its name) the first time it is due, otherwise ""."""
         argument = self._arguments.pop(_Moment(name, step, save, phase), None)
         return "" if argument is None else argument or name
 

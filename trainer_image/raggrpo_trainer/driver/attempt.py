@@ -1,7 +1,7 @@
 """The driver of one attempt: claims the checkpoint folder, builds the parts, runs the loop.
 
-Whatever happens ends in one exit code and one sentence in Progress.failure; restarts are decided
-by the operator.
+However it ends, it reports one exit code and one sentence in Progress.failure. The operator
+decides about restarts.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def main(
     env: Mapping[str, str] = os.environ,
     make_hooks: Callable[[TrainerConfig], Hooks] = lambda _: Hooks(),
 ) -> int:
-    """Run the attempt that RAGGRPO_CONFIG describes and return its exit code."""
+    """Run the attempt described by RAGGRPO_CONFIG and return its exit code."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -76,40 +76,31 @@ class _Attempt:
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
-        """Return the exit code; the reason is reported before."""
-        config = self._config
+        """Return the exit code, once the reason has been reported."""
+        config, attempt = self._config, self._config.attempt
         register(attempt_folder(config), "driver")
         try:
-            fence = await asyncio.to_thread(
-                Fence.claim,
-                Path(config.checkpoint.path),
-                config.attempt.job_uid,
-                config.attempt.job_name,
-                config.attempt.number,
-            )
+            owner = (attempt.job_uid, attempt.job_name, attempt.number)
+            fence = await asyncio.to_thread(Fence.claim, Path(config.checkpoint.path), *owner)
         except TrainerError as error:
             print(error, file=sys.stderr)
             return error.exit_code
-        # Not before the claim: another job may own the folder.
+        # Only after the claim: until then another job may own the folder.
         with kept_output(attempt_folder(config) / names.DRIVER_LOG):
             return await self._run(fence)
 
     async def _run(self, fence: Fence) -> int:
-        """Train as the holder of the checkpoint folder and say how it ended."""
+        """Train as the holder of the checkpoint folder and return the exit code."""
         config = self._config
-        ray.init(
-            address="auto",
-            namespace=names.ray_namespace(config.attempt.job_uid),
-            log_to_driver=True,
-            logging_level=logging.WARNING,
-        )
+        namespace = names.ray_namespace(config.attempt.job_uid)
+        ray.init("auto", namespace=namespace, log_to_driver=True, logging_level=logging.WARNING)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Only now: connecting puts Ray's own handler in place, which exits without saving.
+            # After ray.init, which installs a handler of its own that exits without saving.
             loop.add_signal_handler(number, self._stop.set)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
-        await server.watch([this_process()])  # a start can hang too, and be stopped
+        await server.watch([this_process()])  # a start can hang or be stopped, too
         reporter = Reporter(config, fence.epoch, publish=server.publish)
         failure = None
         try:
@@ -131,7 +122,7 @@ class _Attempt:
         return failure.exit_code if failure else ExitCode.DONE
 
     async def _train(self, fence: Fence, reporter: Reporter, server: ProgressActor) -> None:
-        """Build ranks and engines side by side, resume, and run the loop."""
+        """Build ranks and engines concurrently, resume, and run the loop."""
         config = self._config
         folder = attempt_folder(config)
         reporter.stage(Stage.LOADING_MODEL)
@@ -200,13 +191,9 @@ class _Attempt:
         return store
 
     async def _resume(
-        self,
-        store: CheckpointStore,
-        ranks: Ranks,
-        reporter: Reporter,
-        identity: Mapping[str, object],
+        self, store: CheckpointStore, ranks: Ranks, reporter: Reporter, identity: dict[str, object]
     ) -> TrainState:
-        """Load the newest checkpoint that can be read; one that cannot is marked and named."""
+        """Load the newest readable checkpoint; unreadable ones are marked rejected and reported."""
         if not self._hooks.resumes():
             reporter.resumed(0)
             return TrainState()
@@ -220,7 +207,7 @@ class _Attempt:
                     raise
                 await asyncio.to_thread(store.reject, checkpoint, f"cannot be loaded: {error}")
                 if store.newest is None:
-                    # The ranks may hold half of it: only a new attempt starts from a clean model.
+                    # The ranks may have loaded half of it; only a new attempt has a clean model.
                     raise
                 continue
             best, step = store.best, checkpoint.meta.step
@@ -233,7 +220,7 @@ class _Attempt:
 
 
 async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
-    """Return what to compute in; on a CPU that is tried out first, which takes seconds."""
+    """Return the precision to compute in; on a CPU it is measured first, which takes seconds."""
     wanted = config.training.precision
     if wanted is Precision.FP32:
         return wanted
@@ -243,15 +230,12 @@ async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
 
 
 def attempt_folder(config: TrainerConfig) -> Path:
-    """Return the folder of this attempt's records."""
+    """Return the folder that holds this attempt's records."""
     return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)
 
 
 def read_inputs(config: TrainerConfig) -> tuple[Tokenizer, list[Prompt], list[Prompt]]:
-    """Return tokenizer, training and held-out prompts.
-
-    The prompts are read from copies on the pod's own disk if that is asked for.
-    """
+    """Return tokenizer, training and held-out prompts, read from local copies if configured."""
     data = config.data
     tokenizer = load_tokenizer(config.model.path)
 
@@ -264,7 +248,7 @@ def read_inputs(config: TrainerConfig) -> tuple[Tokenizer, list[Prompt], list[Pr
 
 
 def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
-    """Return what a checkpoint depends on and no setting shows: model, tokenizer, data rows."""
+    """Return what a checkpoint depends on beyond its settings: model, tokenizer, data rows."""
     found: dict[str, object] = {"data rows": rows}
     for name in ("config.json", "tokenizer.json"):
         path = Path(config.model.path) / name
@@ -274,16 +258,13 @@ def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
 
 
 def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> RetrievalClient:
-    """Return the client of all endpoints, with secret headers taken from the environment."""
-    return RetrievalClient(
-        config.retrieval,
-        endpoint_headers(config.retrieval, env),
-        log_calls=config.monitoring.debug.rag_calls,
-    )
+    """Return the client for all endpoints, with secret headers taken from the environment."""
+    headers = endpoint_headers(config.retrieval, env)
+    return RetrievalClient(config.retrieval, headers, log_calls=config.monitoring.debug.rag_calls)
 
 
 async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
-    """Call every endpoint once before step 1; the first call of a service is slow."""
+    """Call every endpoint before step 1, because the first call to a service is slow."""
     endpoints, limit = config.retrieval.endpoints, config.retrieval.warm_up_timeout_seconds
     found = await asyncio.gather(*(retrieval.warm_up(e.name, limit) for e in endpoints))
     for endpoint, seconds in zip(endpoints, found, strict=True):

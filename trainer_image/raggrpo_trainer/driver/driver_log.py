@@ -1,7 +1,7 @@
 """Keeps the driver's output with the attempt's other records, where it outlives the pod.
 
-Ray writes the output to a file on the head. A separate thread copies that file as it grows, so
-that a volume that hangs or is full blocks nothing else.
+Ray writes the output to a file on the head. A separate thread copies it as it grows, so a hanging
+or full volume blocks nothing else.
 """
 
 import logging
@@ -15,7 +15,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 5.0
-"""How much of its log a killed driver may lose."""
+"""The most a killed driver loses of its log."""
 CLOSE_SECONDS = 10.0
 
 
@@ -43,12 +43,12 @@ class LogCopy(threading.Thread):
         self._closing = threading.Event()
 
     def close(self) -> None:
-        """Copy the rest; give up on a folder that hangs."""
+        """Copy the rest, giving up on a folder that hangs."""
         self._closing.set()
         self.join(CLOSE_SECONDS)
 
     def run(self) -> None:
-        """Copy until closed, overwriting any log of this attempt's number left by a deleted job."""
+        """Copy until closed, overwriting the log a deleted job left for the same attempt number."""
         try:
             self._target.parent.mkdir(parents=True, exist_ok=True)
             with self._source.open("rb") as source, self._target.open("wb") as target:

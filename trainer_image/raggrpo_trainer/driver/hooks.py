@@ -1,4 +1,4 @@
-"""`Hooks`: the moments of an attempt at which somebody else may step in; by default nobody does."""
+"""`Hooks`: the points of an attempt at which drills can intervene; no-ops by default."""
 
 from collections.abc import Sequence
 
@@ -9,21 +9,21 @@ from raggrpo_trainer.ranks.ranks import Ranks
 
 
 class Hooks:
-    """Does nothing; a drill overrides what it needs."""
+    """Does nothing; a drill overrides the hooks it needs."""
 
     def resumes(self) -> bool:
-        """Tell whether the attempt continues the newest checkpoint."""
+        """Return whether the attempt continues from the newest checkpoint."""
         return True
 
     def started(self, ranks: Ranks, pool: EnginePool) -> None:
-        """Take note of the processes that are up."""
+        """Intervene once all processes are up."""
 
     async def before_step(self, step: int) -> None:
-        """Step in before a step begins."""
+        """Intervene before a step."""
 
     def trained_groups(self, step: int, groups: Sequence[Group]) -> list[Group]:  # noqa: ARG002
         """Return the groups to train on."""
         return list(groups)
 
     def during_save(self, phase: SavePhase, step: int) -> None:
-        """Step in at a phase of a save."""
+        """Intervene at a phase of a save."""

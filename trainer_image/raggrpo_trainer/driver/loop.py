@@ -4,8 +4,8 @@
        ▲                                                                    │
        └── checkpoint when due ◀── report ◀── weights to the engines ◀──────┘
 
-Retrieval for the next step runs while this one trains; with `offPolicySteps: 1` its generation
-does too. The loop decides nothing about restarts: it ends, and the operator decides.
+Retrieval for the next step runs while this one trains; with `offPolicySteps: 1` so does its
+generation. The loop never restarts anything: it ends, and the operator decides.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5}
-"""Largest |trainer - engine log-probability|; stale weights or a wrong head give whole nats."""
+"""Largest |trainer - engine log-probability|; stale weights or a wrong head are off by nats."""
 PARITY_PROMPTS = 2
 LOOK_AT_STOP_SECONDS = 0.5
 
@@ -54,7 +54,7 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class TrainState:
-    """Where the run stands: all that a checkpoint holds besides model and optimiser."""
+    """Where the run stands: everything a checkpoint holds besides model and optimiser."""
 
     step: int = 0
     cursor: Cursor = field(default_factory=Cursor)
@@ -63,7 +63,7 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the loop works with; built by the driver."""
+    """What the loop works with, built by the driver."""
 
     config: TrainerConfig
     prompts: PromptSource
@@ -78,11 +78,11 @@ class Parts:
     hooks: Hooks
     stop: asyncio.Event
     identity: Mapping[str, object]
-    """Digests of what no setting shows; a checkpoint is continued only where they are equal."""
+    """See `identity_of`; a checkpoint is continued only if it matches."""
 
 
 async def train(parts: Parts, state: TrainState) -> None:
-    """Run from the state to the target step, then validate and export."""
+    """Train from `state` to the target step, then validate and export."""
     config, reporter = parts.config, parts.reporter
     await _publish_weights(parts, state.step)
     await _check_parity(parts, state)
@@ -109,12 +109,8 @@ async def train(parts: Parts, state: TrainState) -> None:
         syncing = time.monotonic()
         await _publish_weights(parts, step)
         ended = time.monotonic()
-        seconds = {
-            "retrieve": retrieved - began,
-            **rollouts.seconds,
-            "train": syncing - training,
-            "sync": ended - syncing,
-        }
+        seconds = {"retrieve": retrieved - began, **rollouts.seconds}
+        seconds |= {"train": syncing - training, "sync": ended - syncing}
         reporter.replaced(parts.pool.replacements)
         calls = parts.retrieval.summaries()
         reporter.step(step_record(step, rollouts, metrics, calls, seconds, ended - began))
@@ -125,7 +121,7 @@ async def train(parts: Parts, state: TrainState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """The next step's batch, and its rollouts when they were made ahead."""
+    """The next step's batch, and its rollouts if they were generated ahead."""
 
     batch: Batch
     cursor: Cursor
@@ -158,14 +154,14 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
 
 
 async def _publish_weights(parts: Parts, version: int) -> None:
-    """Give the ranks' weights to all engines."""
+    """Send the ranks' weights to all engines."""
     weights = await parts.ranks.send_weights(version)
     await parts.pool.wake()
     await parts.pool.load_weights(weights)
 
 
 async def _check_parity(parts: Parts, state: TrainState) -> None:
-    """Prove that engines and trainer hold the same policy after the first weight sync."""
+    """Check that engines and trainer hold the same policy after the first weight sync."""
     sampling = Sampling(n=1, temperature=parts.config.rollout.temperature, top_p=1.0)
     prompts, _ = await parts.prompts.next_batch(state.cursor, PARITY_PROMPTS)
     batch = await parts.collector.prepare(state.step, prompts, sampling)
@@ -199,7 +195,7 @@ async def _check_parity(parts: Parts, state: TrainState) -> None:
 
 
 async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) -> T:
-    """Await work that may be thrown away; on a stop signal save the last finished step at once."""
+    """Await discardable work; on a stop signal drop it and save the last finished step."""
     task = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(parts.stop.wait())
     await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -211,14 +207,14 @@ async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) ->
 
 
 async def _saved(parts: Parts, state: TrainState) -> Stopped:
-    """Save the last finished step, unless it is saved, and return the reason to end with."""
+    """Save the last finished step unless that is done, and return the reason to end with."""
     if state.step > state.saved_step:
         await _save(parts, state, None)
     return Stopped(f"stopped by a signal after step {state.step}, saved")
 
 
 async def _after_step(parts: Parts, state: TrainState, rollouts: Rollouts) -> None:
-    """Validate, save and stop, as far as it is due."""
+    """Validate, save and stop, whichever is due."""
     config = parts.config
     step, last = state.step, state.step == config.training.total_steps
     due = config.validation.every_steps
@@ -279,7 +275,7 @@ def step_record(
     seconds: Mapping[str, float],
     total: float,
 ) -> StepRecord:
-    """Return what is reported about a step (pure)."""
+    """Return the record of a step (pure)."""
     scored = rollouts.scored
     rewards = [s.reward for s in scored if s.reward is not None]
     names = sorted({name for s in scored for name in s.parts})

@@ -1,8 +1,7 @@
 """vLLM behind one interface: `InProcessEngine` (CPU) and `AsyncEngine` (GPU). Knows no Ray.
 
-Requests are keyed by the caller's seeds, so their results depend on nothing but prompt, seed and
-weights. `load_weights` may be called while requests run: tokens sampled before it keep the
-log-probabilities of the policy that sampled them.
+A result depends only on prompt, weights and the caller's seed. `load_weights` may be called while
+requests run: tokens already sampled keep the log-probabilities of the policy that sampled them.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ CPU_BLOCK_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What an engine is built with; equal options make a running engine reusable."""
+    """What an engine is built with; a running engine with equal options can be reused."""
 
     model_path: str
     device: str
@@ -40,7 +39,7 @@ class EngineOptions:
     enforce_eager: bool
     enable_sleep: bool
     kv_cache_tokens: int = 0
-    """What the KV cache holds on CPU; on GPU it follows from gpu_memory_utilization."""
+    """Size of the KV cache on CPU; on GPU it follows from gpu_memory_utilization."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of vLLM's engines."""
@@ -54,14 +53,14 @@ class EngineOptions:
             "tensor_parallel_size": self.tensor_parallel_size,
             "enable_prefix_caching": self.enable_prefix_caching,
             "worker_extension_cls": WORKER_EXTENSION,
-            # The default would report log-probabilities before the temperature is applied.
+            # By default vLLM reports log-probabilities before temperature is applied.
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
             "seed": 0,
         }
         if on_cpu:
-            # A prompt cut in two rewinds the request's generator, which torch's CPU generator
-            # cannot do: seeded requests and chunked prefill exclude each other there.
+            # Chunked prefill rewinds a seeded request's generator, which torch's CPU generator
+            # cannot do.
             return common | {
                 "enforce_eager": True,
                 "block_size": CPU_BLOCK_SIZE,
@@ -92,11 +91,11 @@ def environment(device: str, threads: int) -> dict[str, str]:
     if device != "cpu":
         return common
     return common | {
-        # In-process: one process instead of four, 0.7 GiB instead of 3.
+        # One process instead of four, 0.7 GiB instead of 3.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
-        # Even eager vLLM compiles one sampling function, which costs 4–16 s and needs g++.
+        # Even in eager mode vLLM compiles a sampling function, which takes 4–16 s and g++.
         "TORCHDYNAMO_DISABLE": "1",
     }
 
@@ -112,7 +111,7 @@ class GenerationRequest:
     top_p: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
-    """Texts that end the completion and are kept in it (search turns)."""
+    """Strings that end the completion and are kept in it (search turns)."""
     ignore_eos: bool = False
 
 
@@ -129,7 +128,7 @@ class Generation:
 
 
 class Engine(Protocol):
-    """What the rollout actor needs of an engine."""
+    """What the rollout actor needs from an engine."""
 
     def start(self, requests: Sequence[GenerationRequest]) -> list[Awaitable[Generation]]:
         """Queue requests together, in this order; each awaitable yields one completion."""
@@ -144,11 +143,11 @@ class Engine(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Give GPU memory back while the ranks train (colocated)."""
+        """Free GPU memory while the ranks train (colocated)."""
         ...
 
     async def wake(self) -> None:
-        """Take it again."""
+        """Reclaim it."""
         ...
 
 
@@ -173,7 +172,7 @@ def sampling_params(request: GenerationRequest) -> Any:
 
 
 def to_generation(output: Any, version: int) -> Generation:
-    """Return our value for one finished vLLM output."""
+    """Convert one finished vLLM output."""
     completion = output.outputs[0]
     ids = tuple(completion.token_ids)
     logprobs = tuple(
@@ -199,7 +198,7 @@ class InProcessEngine:
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     def start(self, requests: Sequence[GenerationRequest]) -> list[Awaitable[Generation]]:
-        """Queue requests that enter the same engine step, in this order."""
+        """Queue requests that all enter the same engine step, in this order."""
         futures: list[Future[Generation]] = [Future() for _ in requests]
 
         def add() -> None:
@@ -231,7 +230,7 @@ class InProcessEngine:
         await self._call(abort)
 
     async def sleep(self) -> None:
-        """Do nothing: there is no GPU memory to give back."""
+        """Do nothing: there is no GPU memory to free."""
 
     async def wake(self) -> None:
         """Do nothing."""
@@ -243,7 +242,7 @@ class InProcessEngine:
         try:
             prompt = {"prompt_token_ids": list(request.prompt_ids)}
             self._core.add_request(name, prompt, sampling_params(request))
-        except Exception as error:  # vLLM refuses a request: it concerns this one alone
+        except Exception as error:  # vLLM rejects only this request
             del self._waiting[name]
             future.set_exception(error)
 
@@ -281,7 +280,7 @@ class InProcessEngine:
             try:
                 outputs = self._core.step()
             except BaseException as error:
-                # An engine that failed once is not trusted again: the actor ends with it.
+                # An engine that failed once is not trusted again, so its actor ends too.
                 for future in self._waiting.values():
                     future.set_exception(error)
                 raise
@@ -292,7 +291,7 @@ class InProcessEngine:
 
 
 class AsyncEngine:
-    """vLLM's AsyncLLM: the engine of GPUs, tensor-parallel workers in processes of their own."""
+    """vLLM's AsyncLLM for GPUs, with tensor-parallel workers in separate processes."""
 
     def __init__(self, options: EngineOptions) -> None:
         with large_import():
@@ -322,14 +321,14 @@ class AsyncEngine:
         return to_generation(last, self._version)
 
     async def load_weights(self, path: str, version: int) -> None:
-        """Pause, load, forget cached prefixes, resume; resumes after a failure too."""
+        """Pause, load, forget cached prefixes, resume."""
         await self._engine.pause_generation(mode="keep", clear_cache=True)
         try:
             await self._engine.collective_rpc("load_weights_file", args=(path,))
             await self._engine.reset_prefix_cache(reset_running_requests=True)
             self._version = version
         finally:
-            # A paused engine whose update failed would hang for ever.
+            # Left paused after a failed load, the engine would hang forever.
             await self._engine.resume_generation()
 
     async def abort_all(self) -> None:
@@ -343,6 +342,6 @@ class AsyncEngine:
             await self._engine.sleep(level=2)
 
     async def wake(self) -> None:
-        """Take memory again; weights must be loaded before the next request."""
+        """Reclaim memory; weights must be loaded before the next request."""
         if self._can_sleep:
             await self._engine.wake_up()

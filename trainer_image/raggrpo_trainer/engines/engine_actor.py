@@ -1,8 +1,8 @@
 """One vLLM engine as a Ray actor that outlives the driver.
 
-An engine belongs to the Ray cluster: it is detached, named, and lives in a detached placement
-group, so that the next attempt finds it again instead of waiting for vLLM to start. Every call
-carries the fencing epoch of the attempt; an engine refuses epochs below the newest it has seen.
+An engine belongs to the Ray cluster: the actor is detached, named, and in a detached placement
+group, so the next attempt finds it instead of waiting for vLLM to start. Every call carries the
+attempt's fencing epoch; an engine rejects epochs older than the newest it has seen.
 """
 
 import asyncio
@@ -20,7 +20,14 @@ from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
 from raggrpo_trainer.weights.transfer import WeightReceiver
 
-from .engine import AsyncEngine, EngineOptions, Generation, GenerationRequest, InProcessEngine
+from .engine import (
+    AsyncEngine,
+    Engine,
+    EngineOptions,
+    Generation,
+    GenerationRequest,
+    InProcessEngine,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +38,10 @@ class StaleEpoch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine answers when an attempt takes it over."""
+    """What an engine reports to the attempt that adopts it."""
 
     digest: str
-    """Of its options: an engine with other ones is not reused."""
+    """Of its options; an engine with different ones is not reused."""
     process: PodProcess
 
 
@@ -43,13 +50,13 @@ class RolloutActor:
 
     def __init__(self, options: EngineOptions, asynchronous: bool) -> None:
         engine = AsyncEngine if asynchronous else InProcessEngine
-        self._engine = engine(options)
+        self._engine: Engine = engine(options)
         self._options = options
         self._weights: WeightReceiver = SharedMemoryReceiver()
         self._epoch = 0
 
     async def adopt(self, epoch: int, log_folder: str, name: str) -> EngineInfo:
-        """Obey this epoch from now on; abort what an earlier one left running."""
+        """Accept only this epoch from now on; abort what an earlier one left running."""
         self._check(epoch)
         register(Path(log_folder), name)
         if epoch > self._epoch:
@@ -60,7 +67,7 @@ class RolloutActor:
     async def generate(
         self, epoch: int, requests: Sequence[GenerationRequest]
     ) -> AsyncIterator[list[tuple[int, Generation]]]:
-        """Yield (index, completion) as they finish, those of one moment together."""
+        """Yield (index, completion) as they finish, in batches."""
         self._check(epoch)
         tasks = {
             asyncio.ensure_future(self._finish(i, awaitable))
@@ -71,23 +78,23 @@ class RolloutActor:
             yield [task.result() for task in done]
 
     async def load_weights(self, epoch: int, version: int, handle: str, data: Any = None) -> None:
-        """Load what a rank has sent; `data` holds it when the rank is on another node."""
+        """Load the weights a rank sent; `data` holds them if that rank is on another node."""
         self._check(epoch)
         async with self._weights.received(handle, data) as path:
             try:
                 await self._engine.load_weights(path, version)
             except Exception:
-                # Some layers may be half loaded: it is not trusted again, the pool replaces it.
+                # Some layers may be half loaded, so the actor exits and the pool replaces it.
                 log.exception("loading weights failed, this engine ends")
                 ray.actor.exit_actor()
 
     async def sleep(self, epoch: int) -> None:
-        """Give GPU memory to the ranks."""
+        """Free GPU memory for the ranks."""
         self._check(epoch)
         await self._engine.sleep()
 
     async def wake(self, epoch: int) -> None:
-        """Take GPU memory back."""
+        """Reclaim GPU memory."""
         self._check(epoch)
         await self._engine.wake()
 
@@ -101,5 +108,5 @@ class RolloutActor:
 
 
 def options_digest(options: EngineOptions) -> str:
-    """Return what makes a running engine reusable: its options."""
+    """Return the digest that decides whether a running engine can be reused."""
     return content_hash(asdict(options))

@@ -25,7 +25,7 @@ from .engine_actor import EngineInfo, RolloutActor, options_digest
 log = logging.getLogger(__name__)
 
 MAX_REPLACEMENTS = 3
-"""In-place replacements of engines per attempt; more of them point to something deeper."""
+"""In-place replacements per attempt; needing more points to a deeper problem."""
 
 
 def engine_options(config: TrainerConfig, precision: str) -> EngineOptions:
@@ -68,12 +68,12 @@ class EnginePool:
         self._weights: SentWeights | None = None
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
-        """What was replaced in place, in words."""
+        """One message per in-place replacement."""
         self.on_replaced: Callable[[], Awaitable[None]] | None = None
         """Called when `processes` has changed."""
 
     async def start(self) -> list[bool]:
-        """Attach to running engines or start new ones; tells per engine whether it was reused."""
+        """Attach to running engines or start new ones; return for each whether it was reused."""
         number = self._config.world.num_engines
         results = await asyncio.gather(*(self._obtain(i) for i in range(number)))
         self.engines = [actor for actor, _, _ in results]
@@ -81,7 +81,7 @@ class EnginePool:
         return [reused for _, _, reused in results]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
-        """Queue requests; those with one prompt go to one engine, where they share its prefix."""
+        """Queue requests; equal prompts go to one engine, where they share the cached prefix."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Generation]] = [loop.create_future() for _ in requests]
         shares: dict[int, list[int]] = {}
@@ -96,17 +96,17 @@ class EnginePool:
         return futures
 
     async def load_weights(self, weights: SentWeights) -> None:
-        """Have every engine load this version; one that is replaced later loads it first."""
+        """Have every engine load this version; a later replacement loads it before serving."""
         self._weights = weights
         await asyncio.gather(*(self._load(i) for i in range(len(self.engines))))
 
     async def sleep(self) -> None:
-        """Give GPU memory to the ranks, where they share devices."""
+        """Free GPU memory for ranks that share the devices."""
         if self._options.enable_sleep and self._options.device != "cpu":
             await asyncio.gather(*(e.sleep.remote(self._epoch) for e in self.engines))
 
     async def wake(self) -> None:
-        """Take GPU memory back."""
+        """Reclaim GPU memory."""
         if self._options.enable_sleep and self._options.device != "cpu":
             await asyncio.gather(*(e.wake.remote(self._epoch) for e in self.engines))
 
@@ -137,25 +137,21 @@ class EnginePool:
     def _start(self, name: str, index: int) -> Any:
         world = self._config.world
         device = self._options.device
-        asynchronous = device != "cpu"
-        return (
-            ray.remote(RolloutActor)
-            .options(
-                name=name,
-                lifetime="detached",
-                num_cpus=world.cpus_per_engine,
-                num_gpus=world.gpus_per_engine,
-                max_concurrency=1000,
-                scheduling_strategy=self._placement.for_engine(index),
-                runtime_env={"env_vars": environment(device, world.threads_per_engine)},
-            )
-            .remote(self._options, asynchronous)
+        actor_class = ray.remote(RolloutActor).options(
+            name=name,
+            lifetime="detached",
+            num_cpus=world.cpus_per_engine,
+            num_gpus=world.gpus_per_engine,
+            max_concurrency=1000,
+            scheduling_strategy=self._placement.for_engine(index),
+            runtime_env={"env_vars": environment(device, world.threads_per_engine)},
         )
+        return actor_class.remote(self._options, device != "cpu")
 
     async def _stream(
         self, index: int, work: list[tuple[GenerationRequest, "asyncio.Future[Generation]"]]
     ) -> None:
-        """Run requests on one engine; after its loss run the unfinished ones on its successor."""
+        """Run requests on one engine; if it is lost, run the unfinished ones on its replacement."""
         while work:
             engine = self.engines[index]
             try:
@@ -182,10 +178,10 @@ class EnginePool:
             await self._replace(index, engine, error)
 
     async def _replace(self, index: int, lost: Any, error: Exception) -> None:
-        """Start a new engine for a lost one and give it the current weights (in-place tier)."""
+        """Replace a lost engine and load the current weights into it (in-place tier)."""
         async with self._replacing:
             if self.engines[index] is not lost:
-                return  # another request has seen the loss first
+                return  # another request noticed the loss first
             if len(self.replacements) >= MAX_REPLACEMENTS:
                 raise TrainerError(
                     ExitCode.ROLLOUT_ENGINE_LOST,
@@ -209,7 +205,7 @@ class EnginePool:
 def _fail_rest(
     futures: Sequence["asyncio.Future[Generation]"],
 ) -> Callable[["asyncio.Task[None]"], None]:
-    """Return a callback that hands a failed stream's error to everybody who still waits for it."""
+    """Return a callback that passes a failed stream's error to every future still waiting."""
 
     def done(task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()

@@ -1,4 +1,4 @@
-"""What GRPO optimises and how much each token counts, without torch: the driver reads it too."""
+"""The GRPO objective and the weight of each token; without torch, as the driver imports it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Objective:
 
 
 def token_weights(lengths: Sequence[int], objective: Objective) -> list[float]:
-    """Return the weight of each token's loss, per completion, so that the weighted sum is the loss.
+    """Return each completion's weight per token, such that the weighted sum is the loss.
 
-    `lengths` counts the sampled tokens of *every* completion of the batch on all ranks, also of
-    those that are not computed because their advantage is zero: the weights hold the global
-    denominator, hence sums over micro-batches and ranks need no further division.
+    `lengths` counts the sampled tokens of *every* completion of the batch on all ranks, including
+    those skipped because their advantage is zero. The weights thus hold the global denominator,
+    and sums over micro-batches and ranks need no further division.
     """
     match objective.loss_aggregation:
         case LossAggregation.TOKEN_MEAN:

@@ -1,4 +1,4 @@
-"""What every rank builds its policy from, without torch: the driver decides it."""
+"""What every rank builds its policy from; without torch, as the driver decides it."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ class PolicyConfig:
 
     model: ModelSpec
     training: TrainingSpec
-    """With its precision decided: FP32 or BF16."""
+    """Its precision is resolved: FP32 or BF16."""
     objective: Objective
     temperature: float
-    """Of sampling; log-probabilities are those under it."""
+    """Sampling temperature; log-probabilities are computed under it."""
     device: str
-    """Torch's name of the kind of device: cpu or cuda."""
+    """Torch's device type: cpu or cuda."""
 
 
 def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
-    """Return what the job asks of its policy, computed in `precision`."""
+    """Return the job's policy configuration, with `precision` resolved."""
     algorithm = config.algorithm
     return PolicyConfig(
         model=config.model,

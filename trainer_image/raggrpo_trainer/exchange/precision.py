@@ -1,4 +1,4 @@
-"""Choice between fp32 and bf16 on a CPU, from what `precision_probe` measured."""
+"""The choice between fp32 and bf16 on a CPU, from what `precision_probe` measured."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from raggrpo_trainer.errors import TrainerError
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPrecision:
-    """What a processor does with the model's layer."""
+    """How one layer of the model runs on a CPU in either precision."""
 
     faster: Precision
     bf16_works: bool
-    """False where the first bf16 product kills the process."""
+    """False if the first bf16 product kills the process."""
 
 
 def chosen_precision(wanted: Precision, measured: MeasuredPrecision) -> Precision:
-    """Return what to compute in; raises TrainerError where BF16 would kill the ranks."""
+    """Return the precision to compute in. Raises TrainerError if BF16 would kill the ranks."""
     if wanted is Precision.AUTO:
         return measured.faster
     if wanted is Precision.BF16 and not measured.bf16_works:

@@ -1,7 +1,7 @@
-"""What one training step reports, and how it is put together; knows neither model nor torch.
+"""What one training step reports and how it is reduced; knows neither model nor torch.
 
-A number that the loss measures is declared here, with its reduction, and computed in policy.loss.
-History, TensorBoard, W&B, Progress and the metrics page then show it under its name.
+A metric of the loss is declared here, with its reduction, and computed in policy.loss. History,
+TensorBoard, W&B, Progress and the metrics page show it under its name.
 """
 
 import math
@@ -14,14 +14,14 @@ N = TypeVar("N")
 
 
 class Reduction(Enum):
-    """How the numbers of tokens become one number of the step."""
+    """How per-token numbers become one number per step."""
 
     TOKEN_MEAN = auto()
-    """The mean over the step's trained tokens."""
+    """Mean over the step's trained tokens."""
     UPDATE_MEAN = auto()
-    """The sum over an update's tokens, averaged over the step's updates."""
+    """Sum over an update's tokens, averaged over the step's updates."""
     MAX = auto()
-    """The largest; no number may be below 0."""
+    """Largest value; values must not be negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,16 @@ class LossMetrics(Generic[N]):
     """What the loss measures: N is Tensor for one micro-batch, float for an update or a step."""
 
     loss: Annotated[N, Reduction.UPDATE_MEAN]
-    """Of a micro-batch: its share of the loss, which carries the gradient."""
+    """For a micro-batch, its share of the loss, which carries the gradient."""
     mismatch_mean: Annotated[N, Reduction.TOKEN_MEAN]
     """Of |trainer - rollout log-probability|."""
     mismatch_max: Annotated[N, Reduction.MAX]
     importance_mean: Annotated[N, Reduction.TOKEN_MEAN]
     clip_fraction: Annotated[N, Reduction.TOKEN_MEAN]
-    """Tokens whose gradient the clip removed."""
+    """Share of tokens whose gradient was clipped away."""
     kl: Annotated[N, Reduction.TOKEN_MEAN]
     entropy: Annotated[N, Reduction.TOKEN_MEAN]
-    """Estimated by the mean of -log-probability of the sampled tokens."""
+    """Estimated as the mean -log-probability of the sampled tokens."""
 
 
 REDUCTIONS: dict[str, Reduction] = {
@@ -61,29 +61,29 @@ class Update:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the optimiser may take it."""
+        """Whether the optimiser may apply it."""
         return math.isfinite(self.totals.loss) and math.isfinite(self.grad_norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics(LossMetrics[float]):
-    """What one step did: over all ranks, except the memory, which is this rank's own."""
+    """One step over all ranks, except for the memory, which is this rank's own."""
 
     num_sampled_tokens: int
-    """Of the whole batch."""
+    """In the whole batch."""
     num_trained_tokens: int
-    """Those that were computed: completions whose advantage is 0 are not."""
+    """Tokens trained on; completions with zero advantage are skipped."""
     num_positions: int
-    """Positions that the forward passes computed, prompts and padding included."""
+    """Positions in the forward passes, including prompts and padding."""
     grad_norm: float
     """Before clipping; the largest of the step's updates."""
     learning_rate: float
     non_finite: bool
-    """A loss or gradient norm was not finite: that update and those after it were not made."""
+    """A loss or gradient norm was not finite; that update and those after it were skipped."""
     rank_memory_bytes: int
-    """What the rank's pod used of its memory after the step."""
+    """Memory used by the rank's pod after the step."""
     device_memory_bytes: int | None
-    """The most that tensors held at once during the step; None on a CPU."""
+    """Peak held by tensors during the step; None on a CPU."""
 
 
 def reduced(updates: Sequence[Update]) -> dict[str, float]:

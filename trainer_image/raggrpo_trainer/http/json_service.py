@@ -1,6 +1,6 @@
 """Post JSON to one HTTP service with retries, limits and a circuit breaker; knows no protocol.
 
-Every failure is a CallFailed with its cause. Headers and their values must not reach any message.
+Every failure is a CallFailed with its cause. Header values must never appear in a message.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _jitter = random.Random()
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and after what delay a call is retried; the delay doubles, ± 50 % jitter."""
+    """How often and after what delay a call is retried; the delay doubles, with ± 50 % jitter."""
 
     retries: int = 2
     first_delay_seconds: float = 0.5
@@ -135,7 +135,7 @@ class JsonService:
         self._slots = asyncio.Semaphore(max_concurrency)
         self._retry = retry
         self._breaker = breaker
-        self._last_failure = ""  # lets an open circuit say why it is open
+        self._last_failure = ""  # the reason given while the circuit is open
 
     @property
     def shown_url(self) -> str:
@@ -160,7 +160,7 @@ class JsonService:
             if failure.transient:
                 self._breaker.failed()
             else:
-                self._breaker.succeeded()  # it rejected this request, but it is up
+                self._breaker.succeeded()  # the service is up; it rejected this one request
             raise
         self._breaker.succeeded()
         return answer
@@ -222,12 +222,12 @@ class JsonService:
 
 
 def what_failed(error: Exception) -> tuple[FailureCause, str]:
-    """Return what went wrong below HTTP, and one line without the URL: its query may hold a key."""
+    """Return the cause and one line of detail, without the URL: its query may hold a key."""
     cause, why = FailureCause.CONNECTION_LOST, str(error)
     match error:
         case aiohttp.ClientConnectorDNSError(os_error=fault):
             cause, why = FailureCause.DNS_FAILURE, str(fault)
-        case (  # a connection that is reset before the first request broke off in the handshake
+        case (  # a connection reset before the first request failed during the handshake
             aiohttp.ClientSSLError(os_error=fault)
             | aiohttp.ClientConnectorError(os_error=ConnectionResetError() as fault)
         ):

@@ -1,4 +1,4 @@
-"""HTTP connections for many calls at once; knows neither services nor retries."""
+"""HTTP connections for many concurrent calls; knows neither services nor retries."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from urllib.request import getproxies, proxy_bypass
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 IDLE_SECONDS = 4.0
-"""How long a connection without a call stays open; many servers close theirs after 5 s."""
+"""How long an idle connection stays open; many servers close theirs after 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service said, whatever its status."""
+    """A service's answer, whatever its status."""
 
     status: int
     body: bytes
@@ -23,13 +23,13 @@ class Answer:
 
 
 class HttpPool:
-    """Whoever calls limits how much is in flight, and for how long."""
+    """Keeps connections open; concurrency and time limits are up to the caller."""
 
     async def post(
         self, url: str, content: str, headers: Mapping[str, str], proxy: str | None
     ) -> Answer:
         """Post and return the answer. Raises ClientError, OSError, or ValueError for a header."""
-        for _ in range(2):  # so that the loop notices connections that their server has closed
+        for _ in range(2):  # lets the loop notice connections closed by their server
             await asyncio.sleep(0)
         async with self._session.post(
             url, data=content, headers=headers, proxy=proxy, allow_redirects=False
@@ -43,18 +43,18 @@ class HttpPool:
 
     @cached_property
     def _session(self) -> ClientSession:
-        """The first call opens it, because that takes a running event loop."""
+        """Opened by the first call, because it needs a running event loop."""
         return ClientSession(
             connector=TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, use_dns_cache=False),
-            cookie_jar=DummyCookieJar(),  # a load balancer's would lead all calls to one server
+            cookie_jar=DummyCookieJar(),  # sticky-session cookies would defeat load balancing
             timeout=ClientTimeout(),
         )
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL.
+    """Return the proxy configured in the environment for a URL.
 
-    aiohttp itself would look it up in a thread for every call, and send what ~/.netrc says.
+    aiohttp itself would look it up in a thread on every call, and send credentials from ~/.netrc.
     """
     address, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(address.scheme) or proxies.get("all")

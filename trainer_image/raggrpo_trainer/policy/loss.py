@@ -1,4 +1,4 @@
-"""The clipped GRPO objective over flat tokens; pure functions that must not see rows or ranks."""
+"""The clipped GRPO objective over flat tokens: pure functions that know neither rows nor ranks."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,10 @@ from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.step_metrics import LossMetrics
 
 MISMATCH_TOLERANCE = 1e-3
-"""Trainer and engine log-probabilities closer than this count as equal: the importance weight is
-exactly 1. Two fp32 implementations differ by about 5e-6, and by other amounts when the engine
-batches requests differently; without the dead band that noise would reach the parameters and a
-resumed run could not be bitwise equal. A real change of policy is far larger."""
+"""Trainer and engine log-probabilities closer than this count as equal, with importance weight 1.
+Two fp32 implementations differ by about 5e-6, depending on how the engine batches requests. Without
+this dead band that noise would reach the parameters, and a resumed run could not be bitwise equal.
+A real change of policy is far larger."""
 
 
 def grpo_loss(
@@ -23,13 +23,13 @@ def grpo_loss(
     old_logprobs: Tensor | None = None,  # [K], of the policy before this batch's first update
     ref_logprobs: Tensor | None = None,  # [K], of the frozen reference
 ) -> LossMetrics[Tensor]:  # [K]; loss: []
-    """Return the loss and what else the tokens measure.
+    """Return the loss and the per-token metrics.
 
     The loss is sum(weights * (importance * clipped surrogate + kl_coefficient * k3)).
     The surrogate is PPO's with separate clip distances (DAPO, arXiv 2503.14476). Without
-    `old_logprobs` this is the batch's only update: the policy is its own old policy, the ratio is
-    1 and only its gradient counts. The importance weight min(exp(old - rollout), cap) corrects for
-    the engine's different arithmetic or older weights; it is constant under differentiation.
+    `old_logprobs` this is the batch's first update: the policy is its own old policy, so the ratio
+    is 1 and only its gradient counts. The importance weight min(exp(old - rollout), cap) corrects
+    for the engine's different arithmetic or older weights; no gradient flows through it.
     """
     old = logprobs.detach() if old_logprobs is None else old_logprobs
     ratio = torch.exp(logprobs - old)

@@ -6,9 +6,9 @@
     for name, tensor in policy.export_weights(): ...    # to the rollout engines
     dcp.save(policy.state_dict(), checkpoint_id=folder)
 
-Every method is collective: all ranks call it with equal arguments. Each rank is given the whole
-batch and takes its own share of it; nothing needs to be counted over the network, and the result
-does not depend on the number of ranks.
+Every method is collective: all ranks call it with equal arguments. Each rank gets the whole batch
+and takes its own share, so that nothing has to be counted over the network and the result does not
+depend on the number of ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ from .update_totals import UpdateTotals
 def init_process_group(
     rank: int, world_size: int, master_addr: str, master_port: int, device: str
 ) -> None:
-    """Join the ranks' process group; on a GPU it also carries CPU tensors, which DCP needs."""
+    """Join the ranks' process group; on GPUs it also carries CPU tensors, for checkpointing."""
     dist.init_process_group(
         "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
         init_method=f"tcp://{master_addr}:{master_port}",
@@ -78,7 +78,7 @@ class Policy:
 
     @property
     def attention(self) -> str:
-        """Transformers' name of the attention that runs."""
+        """Transformers' name for the attention in use."""
         return str(self._model.causal_lm.config._attn_implementation)
 
     @property
@@ -88,15 +88,15 @@ class Policy:
 
     @property
     def device_name(self) -> str:
-        """The driver's name of the GPU; empty on a CPU."""
+        """The GPU's name; "" on a CPU."""
         return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
 
     def step(self, groups: Sequence[Group], *, step: int) -> StepMetrics:
         """Train on one batch: one update, or one per `mini_batch_prompts` prompts.
 
-        `step` counts from 1 and sets the learning rate. An update whose loss or gradient norm is
-        not finite is not made, nor are those after it, and `non_finite` says so. Without a group
-        that has anything to teach nothing is computed.
+        `step` counts from 1 and sets the learning rate. If an update's loss or gradient norm is
+        not finite, it and the updates after it are skipped, and `non_finite` is set. Groups with
+        nothing to learn from are not computed.
         """
         memory = PeakMemory(self._device)
         rate = self._training.learning_rate * min(1.0, step / max(1, self._training.warmup_steps))
@@ -107,7 +107,7 @@ class Policy:
             self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
             for first in range(0, max(1, len(groups)), size)
         ]
-        # The first update starts from the old policy itself; the later ones must remember it.
+        # The first update starts from the old policy; later ones need its log-probabilities.
         old = [None, *(self._token_logprobs(part) for part in work[1:])]
         updates: list[Update] = []
         for part, old_logprobs in zip(work, old, strict=True):
@@ -141,16 +141,16 @@ class Policy:
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (Hugging Face name, full tensor) one by one, a tied head only once.
 
-        Tensors are on the host, in the precision that the forward computes in, and may share
-        memory with the parameters: use them before the next step. Every rank must exhaust the
-        iterator, since each tensor is gathered when it is asked for.
+        Tensors are on the host, in the precision of the forward pass, and may share memory with the
+        parameters: use them before the next step. Every rank must exhaust the iterator, since each
+        tensor is gathered on demand.
         """
         dtype = torch.bfloat16 if self._training.precision is Precision.BF16 else torch.float32
         for name, tensor in full_parameters(self._model.causal_lm, dtype):
             yield name, tensor.cpu()
 
     def release_cached_memory(self) -> None:
-        """Give back device memory that torch only keeps: engines may share the device."""
+        """Return cached device memory, for engines on the same device."""
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -168,16 +168,15 @@ class Policy:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state that `dcp.load` filled in place, written by any number of ranks."""
+        """Adopt a state that `dcp.load` filled in place, saved by any number of ranks."""
         model = self._model.causal_lm
         set_model_state_dict(model, state["model"])
         set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
 
     def _allocate_moments(self) -> None:
-        """Create AdamW's state before any step.
+        """Create AdamW's state before any step, so that saving does not change the run.
 
-        Else it appears at the first step or, one count too high, at the first checkpoint
-        (`get_optimizer_state_dict` makes an empty step), and saving would change the run.
+        If missing, `get_optimizer_state_dict` creates it by an empty step: one count too high.
         """
         for parameter in self._model.parameters():
             self._optimizer.state[parameter] = {
@@ -197,7 +196,7 @@ class Policy:
         return _Work(plans[self._rank], max(map(len, plans)), sum(lengths))
 
     def _micro_batches(self, work: "_Work") -> Iterator[MicroBatch]:
-        """Yield as many micro-batches as every other rank does."""
+        """Yield as many micro-batches as every other rank, empty ones if need be."""
         for number in range(work.num_micro_batches):
             rows = work.rows[number] if number < len(work.rows) else []
             yield micro_batch(rows, self._training.row_layout).to(self._device)
@@ -219,7 +218,7 @@ class Policy:
                 ref_logprobs=ref_logprobs,
             )
             totals.add(batch, metrics)
-            # FSDP averages over ranks, the weights already hold the global denominator
+            # FSDP averages over ranks, but the weights already hold the global denominator.
             (metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), self._training.max_grad_norm
@@ -239,10 +238,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One update's share of this rank."""
+    """One rank's share of one update."""
 
     rows: list[list[Item]]
     num_micro_batches: int
-    """Of the rank that has most."""
+    """The largest number on any rank."""
     num_sampled_tokens: int
-    """Of all ranks, computed or not."""
+    """On all ranks, computed or not."""

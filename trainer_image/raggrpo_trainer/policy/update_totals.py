@@ -1,4 +1,4 @@
-"""The totals of one update, added up on the device; must not know the model."""
+"""Totals of one update, accumulated on the device; must not know the model."""
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ class UpdateTotals:
         self._num_tokens = self._num_positions = 0
 
     def add(self, batch: MicroBatch, metrics: LossMetrics[Tensor]) -> None:
-        """Count one micro-batch of this rank; waits for nothing."""
+        """Add one of this rank's micro-batches, without synchronising with the device."""
         sums = [getattr(metrics, name).detach().sum().double() for name in SUMS]
         largest = [_largest(getattr(metrics, name).detach()) for name in MAXIMA]
         self._sums += torch.stack(sums)
@@ -27,7 +27,7 @@ class UpdateTotals:
         self._num_positions += batch.input_ids.numel()
 
     def over_ranks(self, grad_norm: float) -> Update:
-        """Add up all ranks (collective)."""
+        """Combine all ranks (collective)."""
         counts = self._sums.new_tensor([self._num_tokens, self._num_positions])
         sums = torch.cat([self._sums, counts])
         dist.all_reduce(sums)

@@ -41,14 +41,10 @@ def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
     for of_passed, of_failed in EVIDENCE_BYTES:
         limits = [of_failed if f.state is CheckState.FAILED else of_passed for f in ordered]
         short = [_shortened(text, limit) for text, limit in zip(texts, limits, strict=True)]
+        shown = zip(ordered, short, strict=True)
+        checks = [Check(id=each.id, state=each.state, evidence=text) for each, text in shown]
         result = PreflightResult(
-            facts=facts,
-            checks=[
-                Check(id=finding.id, state=finding.state, evidence=text)
-                for finding, text in zip(ordered, short, strict=True)
-            ],
-            truncated=short != texts,
-            exit_code=exit_code(findings),
+            facts=facts, checks=checks, truncated=short != texts, exit_code=exit_code(findings)
         )
         if len(to_bytes(result)) <= MAX_PREFLIGHT_BYTES:
             break

@@ -1,4 +1,4 @@
-"""The driver as seen by the progress server beside it: a process that can be asked to save."""
+"""The driver as the progress server sees it: a process that can be asked to save and exit."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ class DriverProcess:
 
     def __init__(self) -> None:
         self.pid = 0
-        """0 until a driver has announced itself."""
+        """0 until a driver has registered."""
         self._asked = 0
 
     def stop(self) -> bool:

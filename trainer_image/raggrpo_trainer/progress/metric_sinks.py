@@ -1,6 +1,6 @@
 """Where reported numbers go: history lines, TensorBoard event files, Prometheus text.
 
-Used by the reporting thread alone. What grows with the run is thinned out, never unbounded.
+Used only by the reporting thread. Output that grows with the run is thinned out to stay bounded.
 """
 
 import json
@@ -21,15 +21,15 @@ from raggrpo_api.progress import Progress
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
-"""After so many bytes a history file gets every 10th step, after twice as many every 100th, …"""
+"""After this many bytes a history file gets every 10th step, after twice as many every 100th, …"""
 BOARD_POINTS = 20_000
-"""The same for TensorBoard and W&B, in steps written (about 2 KiB each)."""
+"""The same limit for TensorBoard and W&B, in steps written (about 2 KiB each)."""
 RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
-"""Written whatever the size; the others come with every checkpoint."""
+"""Always written; the others come with every checkpoint and are thinned out."""
 
 
 class JsonLines:
-    """One history file (raggrpo_api.history reads it). A killed process loses no written line."""
+    """One history file, for raggrpo_api.history; a killed process loses no written line."""
 
     def __init__(self, path: Path, identity: Mapping[str, int], limit: int = HISTORY_BYTES) -> None:
         self._path, self._identity, self._limit = path, identity, limit
@@ -54,14 +54,14 @@ class JsonLines:
     def _write(self, record: Mapping[str, Any]) -> None:
         line = json.dumps(_finite({**record, **self._identity})).encode() + b"\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Opened each time (30 µs): a descriptor may go stale on network file systems.
+        # Reopened each time (30 µs): descriptors can go stale on network file systems.
         with self._path.open("ab") as file:
             file.write(line)
         self._written += len(line)
 
 
 class TensorBoard:
-    """Event files of one attempt; they hide what older attempts wrote beyond its first step."""
+    """One attempt's event files; they hide what earlier attempts wrote past its first step."""
 
     def __init__(self, folder: Path, flush_seconds: int) -> None:
         self.place, self._flush_seconds = str(folder), flush_seconds
@@ -69,7 +69,7 @@ class TensorBoard:
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add the scalars' points at a step."""
-        # Imported late: a driver that starts must not wait for it. Torch's writer brings torch too.
+        # Imported late, so that it does not delay startup. Torch's own writer would import torch.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -89,7 +89,7 @@ class TensorBoard:
 
 
 def is_kept(step: int, written: int, limit: int) -> bool:
-    """Whether a step is written to a log that already holds `written` of `limit`.
+    """Return whether a log that holds `written` so far gets this step.
 
     Each further `limit` takes ten times as many steps to fill: ten million steps stay below five.
     """
@@ -98,7 +98,7 @@ def is_kept(step: int, written: int, limit: int) -> bool:
 
 
 class PrometheusText(Collector):
-    """The newest numbers in Prometheus' text format."""
+    """The latest numbers in Prometheus' text format."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -107,7 +107,7 @@ class PrometheusText(Collector):
         self._registry.register(self)
 
     def collect(self) -> list[Metric]:
-        """Return what the next scrape shows."""
+        """Return the families to render."""
         return self._families
 
     def render(
@@ -179,7 +179,7 @@ class PrometheusText(Collector):
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with null for what JSON cannot hold (NaN, infinity)."""
+    """Replace NaN and infinity, which JSON cannot hold, with null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """The progress server as a detached Ray actor on the head, so that it outlives the driver.
 
-An attempt's last progress can thus be read after its exit, or while the driver is blocked.
+An attempt's last progress stays readable after its exit, or while the driver is blocked.
 """
 
 import logging
@@ -67,15 +67,11 @@ class ProgressActor:
 
 async def obtain_progress_actor(port: int, token: str) -> ProgressActor:
     """Return the cluster's progress server, starting it if there is none."""
-    actor = (
-        ray.remote(_Server)
-        .options(
-            name=NAME,
-            get_if_exists=True,
-            lifetime="detached",
-            num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id(), soft=False),
-        )
-        .remote(port, token)
+    server = ray.remote(_Server).options(
+        name=NAME,
+        get_if_exists=True,
+        lifetime="detached",
+        num_cpus=0,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id(), soft=False),
     )
-    return ProgressActor(actor)
+    return ProgressActor(server.remote(port, token))

@@ -1,6 +1,6 @@
 """Serves GET /progress and /metrics, POST /stacks and /stop from its own thread. Knows no Ray.
 
-It returns the last update it received, so the state of a blocked or dead driver stays readable.
+It serves the last update it received, so the state of a blocked or dead driver stays readable.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from aiohttp import web
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH = "/metrics"
-"""Needs no token: a scraper has one configuration for all jobs and no per-job tokens."""
+"""Needs no token: scrapers share one configuration and cannot know each job's token."""
 TIMEOUT_SECONDS = 30.0
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class ProgressServer:
             raise
 
     def update(self, progress: bytes, metrics: bytes) -> None:
-        """Set the content that requests are answered with."""
+        """Set the content to serve."""
         self._latest = (progress, metrics)
 
     def close(self) -> None:

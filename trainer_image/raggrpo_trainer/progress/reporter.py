@@ -1,4 +1,4 @@
-"""What an attempt tells the outside: progress, history, TensorBoard, metrics; off the step's path.
+"""An attempt's reports: progress, history, TensorBoard, metrics; off the step's critical path.
 
     loop ─▶ Reporter (a few µs) ─▶ queue ─▶ one thread ─▶ metrics.e<epoch>.jsonl, event files
                                                       └─▶ publish(progress, Prometheus text)
@@ -31,7 +31,7 @@ MAX_MESSAGE = 1000
 
 
 class Reporter:
-    """The loop's side: every call returns at once. Bugs of the thread are raised here."""
+    """The loop's side: every call returns at once, and raises if the thread has crashed."""
 
     def __init__(
         self,
@@ -45,18 +45,16 @@ class Reporter:
         self._stage_since = clock()
         self._replacements = 0
         self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
+        number, steps = config.attempt.number, config.training.total_steps
         self._progress = Progress(
-            attempt=config.attempt.number,
-            epoch=epoch,
-            stage=Stage.CONNECTING,
-            total_steps=config.training.total_steps,
+            attempt=number, epoch=epoch, stage=Stage.CONNECTING, total_steps=steps
         )
         self._thread = ReportingThread(config, epoch, publish, self._current)
         self._event("start", config_hash=config.attempt.config_hash)
         self._thread.start()
 
     def stage(self, stage: Stage) -> None:
-        """Say what the attempt does now; saying it again changes nothing."""
+        """Report the current stage; repeating it has no effect."""
         left, now = self._progress.stage, self._clock()
         if stage is left:
             return
@@ -71,7 +69,7 @@ class Reporter:
         best_step: int | None = None,
         skipped: Sequence[SkippedCheckpoint] = (),
     ) -> None:
-        """Say after which step the attempt goes on (0: a fresh start) and what it passed over."""
+        """Report the step the attempt resumes from (0: a fresh start) and skipped checkpoints."""
         self._update(
             step=step,
             started_from_step=step,
@@ -84,15 +82,15 @@ class Reporter:
         self._event("resume", checkpoint=path, skipped=reasons)
 
     def pinned(self, values: Mapping[str, str]) -> None:
-        """Say what Auto chose; it is kept for all attempts."""
+        """Report what Auto chose; the choice is pinned for all attempts."""
         self._update(pinned=dict(values))
 
     def measure(self, probe: Probe) -> None:
-        """Measure this too, whenever it is due."""
+        """Add a probe."""
         self._thread.measure(probe)
 
     def replaced(self, happened: Sequence[str]) -> None:
-        """Report what was replaced without ending the attempt; `happened` is all of it so far."""
+        """Report in-place replacements; `happened` lists all of them so far."""
         for message in happened[self._replacements :]:
             self._event("in_place", message=message)
         if len(happened) > self._replacements:
@@ -102,10 +100,8 @@ class Reporter:
     def step(self, record: StepRecord) -> None:
         """Report a finished step."""
         self._recent.append(record)
-        self._update(
-            step=record.step,
-            seconds_per_step=statistics.median(each.step_seconds for each in self._recent),
-        )
+        median = statistics.median(each.step_seconds for each in self._recent)
+        self._update(step=record.step, seconds_per_step=median)
         self._thread.put(record)
 
     def saved(self, checkpoint: CheckpointRef, seconds: float, best_step: int | None) -> None:
@@ -114,18 +110,18 @@ class Reporter:
         self._event("checkpoint", path=checkpoint.path, seconds=seconds, best_step=best_step)
 
     def backed_up(self, outcomes: "Sequence[BackupOutcome]") -> None:
-        """Report backups that have ended; a failure is told until one succeeds."""
+        """Report finished backups; a failure stays reported until one succeeds."""
         for each in outcomes:
             self._event("backup", of_step=each.step, failure=each.failure)
             done = self._progress.backup_step if each.failure else each.step
             self._update(backup_step=done, backup_failure=each.failure[:MAX_MESSAGE])
 
     def validated(self, when: str, step: int, result: "ValidationResult") -> None:
-        """Report a validation `before`, `during` or `after` the training."""
+        """Report a validation `before`, `during` or `after` training."""
         self._event("validation", when=when, **{**asdict(result), "step": step})
 
     def close(self, failure: Failure | None = None) -> None:
-        """Publish and write the end, and wait for it."""
+        """Report the end, and wait until it is published and written."""
         self._update(failure=failure)
         code, message = (failure.exit_code, failure.message) if failure else (0, "")
         self._event("end", exit_code=code, message=message[:MAX_MESSAGE])
@@ -139,7 +135,7 @@ class Reporter:
         self._thread.put({"event": event, "step": self._progress.step, **values})
 
     def _current(self) -> Progress:
-        """Return the progress as of now (called by the thread)."""
+        """Return the current progress (called by the thread)."""
         recent = [each.stage_seconds() for each in tuple(self._recent)]
         medians = {
             name: statistics.median(each.get(name, 0.0) for each in recent)

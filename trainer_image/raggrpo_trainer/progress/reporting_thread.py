@@ -1,6 +1,6 @@
 """The reporting thread: writes and publishes an attempt's reports. Must not know the loop.
 
-Errors while writing logs are counted and shown but never end training.
+Failed writes are counted and shown, but never end training.
 """
 
 import logging
@@ -26,7 +26,7 @@ from .wandb_run import WandbRun
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
-"""Progress is published at least this often, so that the time in a stage visibly grows."""
+"""Progress is published at least this often, so that time in a stage visibly grows."""
 CLOSE_SECONDS = 30.0
 """How long `finish` waits for an unresponsive log folder."""
 QUEUED_RECORDS = 1024
@@ -39,14 +39,10 @@ Publish = Callable[[bytes, bytes], None]
 
 
 class ReportingThread(threading.Thread):
-    """Takes records from the queue, writes what is due and publishes progress."""
+    """Takes records from a queue, writes what is due and publishes progress."""
 
     def __init__(
-        self,
-        config: TrainerConfig,
-        epoch: int,
-        publish: Publish,
-        progress: Callable[[], Progress],
+        self, config: TrainerConfig, epoch: int, publish: Publish, progress: Callable[[], Progress]
     ) -> None:
         super().__init__(name="reporting", daemon=True)
         self._config, self._publish, self._progress = config, publish, progress
@@ -80,7 +76,7 @@ class ReportingThread(threading.Thread):
             self._dropped += 1
 
     def finish(self) -> None:
-        """Write and publish what is queued, then end; give up on a log folder that hangs."""
+        """Write and publish what is queued, then end, giving up on a log folder that hangs."""
         try:
             self._queue.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:
@@ -92,7 +88,7 @@ class ReportingThread(threading.Thread):
         self._raise_bug()
 
     def run(self) -> None:
-        """Serve, keeping any exception for the caller instead of dying silently."""
+        """Serve, keeping any exception for the caller to raise."""
         try:
             self._serve()
         except BaseException as error:
@@ -115,7 +111,7 @@ class ReportingThread(threading.Thread):
         self._show()
 
     def _next(self) -> tuple[str, Record] | None:
-        """Return the next record, publishing while there is none."""
+        """Return the next record, publishing while waiting for it."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
@@ -172,7 +168,7 @@ class ReportingThread(threading.Thread):
         return self._config.monitoring.mode is MonitoringMode.FULL or step % every_steps == 0
 
     def _guarded(self, write: Callable[[], None], place: str) -> None:
-        """Count failed writes to a place: a full log folder must not end training."""
+        """Count a failed write: a full log folder must not end training."""
         try:
             write()
         except OSError as error:

@@ -8,19 +8,19 @@ from raggrpo_trainer.host.host_memory import host_memory_bytes
 from .step_record import StepRecord
 
 FLOPS_PER_PARAMETER = 6
-"""Per position: forward 2, backward 4, attention excluded (Kaplan et al. 2020, 2.1)."""
+"""Per position: 2 forward, 4 backward, without attention (Kaplan et al. 2020, 2.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A measurement; `read` runs in the reporting thread when due, or every step in mode Full."""
+    """A measurement, read by the reporting thread when due; in mode Full, every step."""
 
     every_steps: int
     read: Callable[[StepRecord], Mapping[str, float]]
 
 
 def host_memory_probe(every_steps: int) -> Probe:
-    """Measure `host_memory_bytes` of the driver's pod, `rank_memory_bytes` of the ranks' pods."""
+    """Measure `host_memory_bytes` in the driver's pod and `rank_memory_bytes` in the ranks'."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
         of_ranks = record.trained.rank_memory_bytes
@@ -30,7 +30,7 @@ def host_memory_probe(every_steps: int) -> Probe:
 
 
 def device_memory_probe(every_steps: int) -> Probe:
-    """Report `device_memory_bytes`: the step's peak on the rank that held most; absent on CPUs."""
+    """Report `device_memory_bytes`, the step's peak over all ranks; absent on CPUs."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
         held = record.trained.device_memory_bytes
@@ -40,7 +40,7 @@ def device_memory_probe(every_steps: int) -> Probe:
 
 
 def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Probe:
-    """Measure `train_tflops` (TFLOP/s of all ranks), and `mfu` if all their peaks are known."""
+    """Measure `train_tflops` (TFLOP/s over all ranks), and `mfu` if all peaks are known."""
     peak_tflops = sum(peaks) if all(peaks) else 0.0
 
     def read(record: StepRecord) -> Mapping[str, float]:

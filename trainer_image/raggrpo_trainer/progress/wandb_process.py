@@ -1,7 +1,7 @@
 """Weights & Biases in a separate process: `python -m ….progress.wandb_process FD OPTIONS`.
 
 It reads metrics from a socket until the trainer closes its end, then has a few seconds to upload
-the rest. Being separate, it keeps a hanging W&B server from delaying training or its reports.
+the rest. In a separate process a hanging W&B server delays neither training nor its reports.
 """
 
 import json
@@ -20,7 +20,7 @@ INIT_SECONDS = 60.0
 UPLOAD_SECONDS = 5.0
 """Time for pending uploads once the trainer has closed; the rest stays in the log folder."""
 END_SECONDS = 7
-"""Once the trainer has closed, this process ends within this time, whatever it is doing."""
+"""This process ends within this time after the trainer has closed, whatever it is doing."""
 
 log = logging.getLogger("raggrpo_trainer.wandb")
 

@@ -13,7 +13,7 @@ from .wandb_process import END_SECONDS
 
 
 class WandbRun:
-    """One run for all attempts of the job, fed through a child that ends with this process."""
+    """One run for all attempts of the job, fed through a child process that ends with this one."""
 
     def __init__(self, config: TrainerConfig, env: Mapping[str, str] = os.environ) -> None:
         monitoring, attempt = config.monitoring, config.attempt
@@ -24,7 +24,7 @@ class WandbRun:
             "name": attempt.job_name,
             "folder": monitoring.log_dir,
         }
-        # SEQPACKET keeps messages whole; the child sees this process end, however it does.
+        # SEQPACKET keeps messages whole and shows the child that this process has ended.
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
         with theirs:
@@ -34,7 +34,7 @@ class WandbRun:
                 [*program, str(number), json.dumps(options)],
                 pass_fds=[number],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in a terminal is meant for the driver
+                start_new_session=True,  # Ctrl-C is for the driver only
                 env={"WANDB_ERROR_REPORTING": "false"} | _folders(monitoring.log_dir) | {**env},
             )
 

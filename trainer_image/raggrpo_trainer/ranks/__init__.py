@@ -1,1 +1,1 @@
-"""The FSDP2 ranks as Ray actors and the driver's handle on them."""
+"""The FSDP2 ranks as Ray actors, and the driver's handle to them."""

@@ -1,7 +1,7 @@
-"""One FSDP2 rank as a Ray actor: the calls, and the files it writes. Arithmetic is in `policy`.
+"""One FSDP2 rank as a Ray actor: its calls and the files it writes. The arithmetic is in `policy`.
 
-The driver imports this module for the class's name alone. Torch, which takes seconds to import, is
-imported in the actor's own process, where it begins while the driver goes on.
+The driver imports this module too, so torch, which takes seconds to import, is imported only in
+the actor's process, while the driver goes on.
 """
 
 import importlib
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from raggrpo_trainer.policy.policy import Policy
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
-"""By transformers' name; every other one computes with torch's scaled dot product."""
+"""Keyed by transformers' name; all others use torch's scaled dot product attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class RankInfo:
     parameters: int
     """Of the whole model, not of this rank's shard."""
     peak_tflops: float
-    """Of this rank's device; 0: not known."""
+    """Of this rank's device; 0 if unknown."""
     memory_kills: int
-    """How many processes of its pod the kernel had ended for memory by then."""
+    """Processes in its pod that the kernel had OOM-killed by then."""
 
 
 class RankActor:
@@ -54,7 +54,7 @@ class RankActor:
     def __init__(self, rank: int, world_size: int, log_folder: str) -> None:
         register(Path(log_folder), f"rank-{rank}")
         with large_import():
-            importlib.import_module("raggrpo_trainer.policy.policy")  # begins now; `build` finds it
+            importlib.import_module("raggrpo_trainer.policy.policy")  # start now, `build` needs it
         self._rank, self._world_size = rank, world_size
         self._policy: Policy | None = None
         self._weights: WeightSender = SharedMemorySender(rank)
@@ -66,7 +66,7 @@ class RankActor:
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
 
     def measure_precision(self, model_path: str) -> MeasuredPrecision:
-        """Return what this machine's processors do in either precision."""
+        """Measure both precisions on this machine's CPU."""
         from raggrpo_trainer.policy.precision_probe import measure_precision
 
         return measure_precision(model_path)
@@ -89,7 +89,7 @@ class RankActor:
         )
 
     def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
-        """Train one step; `groups` is the whole batch, of which this rank takes its share."""
+        """Train one step; `groups` is the whole batch, from which this rank takes its share."""
         return self._built().step(groups, step=step)
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
@@ -97,9 +97,9 @@ class RankActor:
         return self._built().logprobs(groups)
 
     def send_weights(self, version: int) -> str:
-        """Offer all weights to the engines (a collective) and return their handle.
+        """Publish all weights to the engines (collective) and return their handle.
 
-        The ranks are done with their devices then, which the engines take next.
+        Afterwards the device's memory is free for colocated engines.
         """
         policy = self._built()
         handle = self._weights.send(version, policy.export_weights())
@@ -118,13 +118,13 @@ class RankActor:
         try:
             save(self._built().state_dict(), checkpoint_id=folder)
         except CheckpointException as failed:
-            # It wraps each rank's own error: a full disk must be seen as one.
+            # It wraps each rank's own error; a full disk must be recognised as one.
             errors = [error for error, _ in failed.failures.values()]
             system = next((e for e in errors if isinstance(e, OSError)), None)
             raise system or RuntimeError(str(failed)) from failed
 
     def load(self, folder: str) -> None:
-        """Load model and optimiser, whatever number of ranks wrote them."""
+        """Load model and optimiser, written by any number of ranks."""
         from torch.distributed.checkpoint.state_dict_loader import load
 
         policy = self._built()
@@ -133,11 +133,11 @@ class RankActor:
         policy.load_state_dict(state)
 
     def export(self, folder: str) -> None:
-        """Write a plain Hugging Face folder (rank 0; the others take part)."""
+        """Write a plain Hugging Face folder (collective; rank 0 writes)."""
         self._built().export_hf(Path(folder))
 
     def close(self) -> None:
-        """Free the weights that were sent."""
+        """Free the weights sent so far."""
         self._weights.close()
 
     def _built(self) -> "Policy":

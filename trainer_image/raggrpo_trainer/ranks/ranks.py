@@ -1,4 +1,4 @@
-"""The driver's handle on the FSDP2 ranks. What a rank does is in `rank_actor`."""
+"""The driver's handle to the FSDP2 ranks. What a rank does is in `rank_actor`."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ class Ranks:
     def create(
         cls, config: TrainerConfig, placement: Placement, epoch: int, log_folder: Path
     ) -> "Ranks":
-        """Start the ranks' processes; `build` makes them trainers."""
+        """Start the ranks' processes; `build` loads the model into them."""
         world = config.world
         return cls(
             [
@@ -53,24 +53,24 @@ class Ranks:
         )
 
     async def measure_precision(self, model_path: str) -> MeasuredPrecision:
-        """Return what the ranks' processors do in either precision."""
+        """Measure both precisions on a rank's CPU."""
         found: list[MeasuredPrecision] = await self._all(
             lambda a: a.measure_precision.remote(model_path), self.actors[:1]
         )
         return found[0]
 
     async def build(self, config: PolicyConfig) -> None:
-        """Join the ranks into one group and load the model."""
+        """Join the ranks into one process group and load the model."""
         [address] = await self._all(lambda a: a.address.remote(), self.actors[:1])
         self.infos = await self._all(lambda a: a.build.remote(address, config))
 
     def flops_probe(self, every_steps: int) -> Probe:
-        """Return the measurement of what share of their devices' arithmetic the ranks use."""
+        """Return the probe of the share of peak FLOP/s that the ranks reach."""
         peaks = [info.peak_tflops for info in self.infos]
         return flops_probe(every_steps, self.infos[0].parameters, peaks)
 
     async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
-        """Train one step; every rank takes its share of the batch by itself."""
+        """Train one step; each rank picks its own share of the batch."""
         batch = ray.put(tuple(groups))
         metrics: list[StepMetrics] = await self._all(lambda a: a.step.remote(batch, step))
         return metrics
@@ -81,13 +81,11 @@ class Ranks:
         return found[0]
 
     async def send_weights(self, version: int) -> SentWeights:
-        """Offer the current weights to the engines; the ranks give their devices up for that."""
+        """Publish the current weights to the engines and free the ranks' device memory."""
         handles = await self._all(lambda a: a.send_weights.remote(version))
+        handle, node = handles[0], self.infos[0].process.node
         return SentWeights(
-            version,
-            handles[0],
-            self.infos[0].process.node,
-            lambda: self.actors[0].weights_data.remote(handles[0]),
+            version, handle, node, lambda: self.actors[0].weights_data.remote(handle)
         )
 
     def save(self, folder: Path) -> None:
@@ -110,7 +108,7 @@ class Ranks:
         return await self._gather([call(a) for a in (actors or self.actors)])
 
     async def _gather(self, references: Sequence[Any]) -> Any:
-        """Await all results; the first failure counts, since the peers may hang for ever."""
+        """Await all results; raise the first failure at once, as its peers may hang forever."""
         tasks = [asyncio.ensure_future(_value(reference)) for reference in references]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         failed = next((t for t in done if t.exception() is not None), None)
@@ -130,7 +128,7 @@ class Ranks:
                 raise self._lost(error) from error
 
     def _lost(self, error: BaseException | None) -> BaseException:
-        """Return the trainer's own error for a rank that failed; blocks."""
+        """Translate a rank's failure into a TrainerError where its cause is known; blocks."""
         if isinstance(error, RayTaskError):
             return _of_task(error)
         if isinstance(error, ACTOR_LOST):
@@ -145,7 +143,7 @@ class Ranks:
 
 
 def rank_name(epoch: int, rank: int) -> str:
-    """Return the actor name of a rank; the epoch tells old ones from new ones."""
+    """Return a rank's actor name; the epoch sets it apart from older attempts' ranks."""
     return f"rank-{epoch}-{rank}"
 
 
@@ -157,7 +155,7 @@ async def end_older_ranks(epoch: int) -> None:
         try:
             actor = ray.get_actor(name)
         except ValueError:
-            continue  # died by itself meanwhile
+            continue  # gone already
         await end_actor(actor, name)
 
 
@@ -166,7 +164,7 @@ async def _value(reference: Any) -> Any:
 
 
 def _of_task(error: RayTaskError) -> BaseException:
-    """Return the trainer's own error for a call that a rank could not do."""
+    """Translate the error of a call that failed inside a rank."""
     cause = error.as_instanceof_cause()
     if "out of memory" in str(error).lower():
         return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, str(error)[-600:])

@@ -1,4 +1,4 @@
-"""Parse the actor's output into its fields. Pure; must not decide about rewards."""
+"""Parses the actor's output into its fields. Pure; must not decide about rewards."""
 
 import json
 import re

@@ -3,9 +3,9 @@
     prompts ─▶ retrieve ─▶ compose ─▶ generate ─▶ reward ─▶ advantages ─▶ groups
                   (mode Search: generate ⇄ retrieve, several turns)
 
-A failed call affects only its sample: it is counted with its cause, the sample is excluded from its
-group's baseline, and the step continues. A step's requests enter the engine together and in order,
-so that jitter in the retrieval service does not change what is sampled.
+A failed call affects only its sample: the failure is counted by cause, the sample is left out of
+its group's baseline, and the step continues. A step's requests enter the engine together and in
+order, so that jitter in the retrieval service does not change what is sampled.
 """
 
 import asyncio
@@ -107,10 +107,8 @@ class Collector:
         finally:
             for task in (*generated, *scored):
                 task.cancel()
-        seconds = {
-            "generate": after_generation - began,
-            "reward": time.monotonic() - after_generation,
-        }
+        rewarding = time.monotonic() - after_generation
+        seconds = {"generate": after_generation - began, "reward": rewarding}
         return Rollouts(batch.samples, seconds, batch.ledger)
 
     def groups(self, rollouts: Rollouts) -> list[Group]:
@@ -126,13 +124,8 @@ class Collector:
             advantages = group_advantages(rewards, normalize_by_std=normalize)
             kept = [(s, a) for s, a in zip(samples, advantages, strict=True) if a is not None]
             if kept:
-                found.append(
-                    Group(
-                        prompt_ids=kept[0][0].prompt_ids,
-                        completions=tuple(s.completion() for s, _ in kept),
-                        advantages=tuple(a for _, a in kept),
-                    )
-                )
+                completions = tuple(s.completion() for s, _ in kept)
+                found.append(Group(kept[0][0].prompt_ids, completions, tuple(a for _, a in kept)))
         return found
 
     def check_failures(self, rollouts: Rollouts) -> None:
@@ -274,7 +267,7 @@ class Collector:
             log.info("sample %s reward %.4f %s", sample.name, score.total, sample.parts)
 
     async def _retrieve_for_reward(self, subject: RewardSample) -> dict[str, Any]:
-        """Query the actor endpoint with the actor's fields, the reference without them."""
+        """Query the actor endpoint with the actor's fields and the reference without them."""
         endpoints = [
             e for e in self._config.retrieval.endpoints if e.role is not EndpointRole.RETRIEVER
         ]

@@ -1,4 +1,4 @@
-"""Data passed through a step: samples, their batch, and the resulting rollouts. No logic."""
+"""The data of a step: samples, their batch, and the resulting rollouts. No logic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from raggrpo_trainer.sample_failures import FailureLedger
 
 @dataclass(slots=True)
 class Sample:
-    """One completion of one prompt, filled in as it goes through the step."""
+    """One completion of one prompt, filled in during the step."""
 
     prompt: Prompt
     index: int
@@ -50,7 +50,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters; the only difference between validation and training."""
+    """Sampling parameters, the only difference between validation and training."""
 
     n: int
     temperature: float
@@ -70,7 +70,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """A step's finished samples and where its time went, in seconds of waiting."""
+    """A step's finished samples, and the seconds it waited by stage."""
 
     samples: tuple[Sample, ...]
     seconds: dict[str, float]

@@ -1,1 +1,1 @@
-"""Weights on their way from the ranks to the engines, and out into a Hugging Face folder."""
+"""Moves weights from the ranks to the engines, and exports them to a Hugging Face folder."""

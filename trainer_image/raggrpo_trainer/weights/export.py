@@ -1,4 +1,4 @@
-"""Full weights out of a sharded model: as a stream for the engines, as a Hugging Face folder.
+"""Full weights of a sharded model: as a stream for the engines, or as a Hugging Face folder.
 
 Collective on all ranks; must not change the model.
 """
@@ -23,9 +23,9 @@ def full_parameters(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tupl
 
 
 def write_folder(model: PreTrainedModel, source: Path, folder: Path, *, writes: bool) -> None:
-    """Write config, safetensors and everything else of the source folder but its weights.
+    """Write the model's safetensors and config, and copy everything else from the source folder.
 
-    The data type is that of the source. Only the rank that `writes` keeps the tensors, on the host.
+    The data type is the source's. Only the rank that `writes` keeps the tensors, on the host.
     """
     dtype = AutoConfig.from_pretrained(source).dtype or torch.float32
     weights = {}

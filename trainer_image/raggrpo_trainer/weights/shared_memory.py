@@ -1,6 +1,6 @@
-"""Weights through /dev/shm: rank 0 writes a file, engines of its node read it in place.
+"""Weights through /dev/shm: rank 0 writes a file, engines on its node read it in place.
 
-Engines of other nodes get the bytes through Ray's object store and write a file of their own.
+Engines on other nodes get the bytes through Ray's object store and write their own file.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ FOLDER = Path("/dev/shm")
 
 
 class SharedMemorySender:
-    """A `WeightSender`; only rank 0 keeps what all ranks gather."""
+    """A `WeightSender`; all ranks gather, only rank 0 writes."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._written: list[Path] = []
 
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
-        """Write a file and return its path; empty on all ranks but the first."""
+        """Write a file and return its path; "" on every rank but the first."""
         if self._rank != 0:
-            for _ in weights:  # each tensor is gathered from all ranks
+            for _ in weights:  # gathering a tensor takes part of all ranks
                 pass
             return ""
         from safetensors.torch import save_file
@@ -57,7 +57,7 @@ class SharedMemoryReceiver:
 
     @asynccontextmanager
     async def received(self, handle: str, data: Any) -> AsyncIterator[str]:
-        """Give the sender's file, or one of this node that holds `data` and is removed after."""
+        """Yield the sender's file, or a temporary one on this node that holds `data`."""
         if data is None:
             yield handle
             return

@@ -1,14 +1,14 @@
-"""How a version of the weights gets from the ranks to the engines. Imports neither torch nor Ray.
+"""How weights get from the ranks to the engines. Imports neither torch nor Ray.
 
     sent = await ranks.send_weights(step)      # every rank's actor: sender.send(...)
-    await pool.wake()                          # colocated engines take their device back
+    await pool.wake()                          # colocated engines reclaim their device
     await pool.load_weights(sent)              # every engine's actor: receiver.received(...)
     pool.submit(requests)                      # sampled from the policy after `step`
 
 `load_weights` returns once every engine holds the version, so a step never samples from an older
-one. With `offPolicySteps: 1` generation goes on meanwhile: tokens sampled before the change keep
-the log-probabilities of the policy that sampled them. An engine that replaces a lost one is given
-the newest version before it gets requests.
+one. With `offPolicySteps: 1` generation continues meanwhile: tokens sampled before the update keep
+the log-probabilities of the policy that sampled them. A replacement engine loads the newest
+version before it serves requests.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SentWeights:
-    """One version of the weights as the driver knows it."""
+    """One version of the weights, as the driver knows it."""
 
     version: int
-    """The step after which the ranks held them."""
+    """The step that produced them."""
     handle: str
-    """What the sender calls them."""
+    """The sender's name for them."""
     node: str
-    """Where the sender keeps them."""
+    """The node that holds them."""
     fetch: Callable[[], Any]
     """Returns a reference to their bytes, for engines on other nodes."""
 
     def data_for(self, node: str) -> Any:
-        """Return what an engine on this node needs besides the handle."""
+        """Return what an engine on `node` needs besides the handle."""
         return None if node == self.node else self.fetch()
 
 
 class WeightSender(Protocol):
-    """The side of a rank, in its actor's process."""
+    """A rank's side, in its actor's process."""
 
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
-        """Offer a version and return its handle; every rank exhausts `weights`, a collective."""
+        """Publish a version, return its handle; every rank must exhaust `weights` (collective)."""
         ...
 
     def data(self, handle: str) -> Any:
-        """Return the bytes of a version for another node, shared by Ray without copying."""
+        """Return a version's bytes for another node; Ray shares them without copying."""
         ...
 
     def close(self) -> None:
@@ -55,8 +55,8 @@ class WeightSender(Protocol):
 
 
 class WeightReceiver(Protocol):
-    """The side of an engine, in its actor's process."""
+    """An engine's side, in its actor's process."""
 
     def received(self, handle: str, data: Any) -> AbstractAsyncContextManager[str]:
-        """Return the path of a file with the weights, to be read within the context."""
+        """Return a context that yields the path of the weights file, valid inside it."""
         ...

@@ -12,11 +12,11 @@ class WorkerExtension:
     def load_weights_file(self: Any, path: str) -> None:
         """Load every tensor of a safetensors file, by Hugging Face names.
 
-        The layer-wise reload is needed because vLLM's CPU build replaces loaded weights by
-        packed ones: a plain load into a running engine fails there.
+        vLLM's CPU build packs weights after loading them, so a plain load into a running engine
+        fails there; hence the layer-wise reload.
         """
         with safe_open(path, "pt", device="cpu") as file:
-            # Opened first: an unreadable file must be refused before anything is taken apart.
+            # Opened first, so that an unreadable file fails before the reload touches the model.
             tensors = ((name, file.get_tensor(name)) for name in list(file.keys()))
             self.reload_weights(weights_iterator=tensors)
         if self.device.type == "cpu":
@@ -24,7 +24,7 @@ class WorkerExtension:
 
 
 def _repack_tied_head(model: torch.nn.Module) -> None:
-    """Pack a tied LM head again: it owns no tensor, so the reload leaves its old GEMM in place."""
+    """Repack a tied LM head: it owns no tensor, so the reload leaves its old GEMM in place."""
     module: Any
     for module in model.modules():
         weight = getattr(module, "weight", None)

@@ -13,23 +13,16 @@ def group_size_equals_n(given: RuleInput) -> Iterator[Violation]:
     """Require all completions of a prompt to form one group."""
     n, group = given.spec.rollout.n, given.spec.algorithm.group_size
     if n != group:
-        yield Violation(
-            "spec.rollout.n",
-            Reason.GROUP_SIZE_MISMATCH,
-            f"rollout.n is {n} and algorithm.groupSize is {group}",
-            "give one of the two, or make them equal",
-        )
+        message = f"rollout.n is {n} and algorithm.groupSize is {group}"
+        remedy = "give one of the two, or make them equal"
+        yield Violation("spec.rollout.n", Reason.GROUP_SIZE_MISMATCH, message, remedy)
 
 
 def group_has_a_baseline(given: RuleInput) -> Iterator[Violation]:
     """Reject a group of one, which has no advantage."""
     if given.spec.rollout.n < 2:
-        yield Violation(
-            "spec.rollout.n",
-            Reason.GROUP_TOO_SMALL,
-            "a group of one completion has no advantage to learn from",
-            "rollout.n: 2 or more",
-        )
+        message = "a group of one completion has no advantage to learn from"
+        yield Violation("spec.rollout.n", Reason.GROUP_TOO_SMALL, message, "rollout.n: 2 or more")
 
 
 def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
@@ -40,19 +33,15 @@ def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
     if training.row_layout is RowLayout.PADDED:
         rows, unit = rows * given.spec.rollout.n, "completions"
     if rows < ranks:
-        yield Violation(
-            "spec.training.miniBatchPrompts",
-            Reason.BATCH_SMALLER_THAN_WORLD,
-            f"{rows} {unit} per update leave {ranks - rows} of {ranks} ranks without work",
-            f"at least {ranks} {unit} per update, or fewer ranks in resources",
-        )
+        path = "spec.training.miniBatchPrompts"
+        message = f"{rows} {unit} per update leave {ranks - rows} of {ranks} ranks without work"
+        remedy = f"at least {ranks} {unit} per update, or fewer ranks in resources"
+        yield Violation(path, Reason.BATCH_SMALLER_THAN_WORLD, message, remedy)
     elif ranks and rows % ranks:
-        yield warning(
-            "spec.training.miniBatchPrompts",
-            Reason.BATCH_UNEVEN_OVER_RANKS,
-            f"{rows} {unit} per update do not divide evenly over {ranks} ranks",
-            f"a multiple of {ranks} keeps all ranks busy",
-        )
+        path = "spec.training.miniBatchPrompts"
+        message = f"{rows} {unit} per update do not divide evenly over {ranks} ranks"
+        remedy = f"a multiple of {ranks} keeps all ranks busy"
+        yield warning(path, Reason.BATCH_UNEVEN_OVER_RANKS, message, remedy)
 
 
 def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
@@ -61,12 +50,10 @@ def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
     if batch % mini:
         divisors = [size for size in range(1, batch + 1) if batch % size == 0]
         nearest = min(divisors, key=lambda size: abs(size - mini))
-        yield Violation(
-            "spec.training.miniBatchPrompts",
-            Reason.MINI_BATCH_NOT_DIVISOR,
-            f"{mini} prompts do not divide data.trainBatchSize {batch}",
-            f"training.miniBatchPrompts: {nearest}, or 0 for one update per batch",
-        )
+        path = "spec.training.miniBatchPrompts"
+        message = f"{mini} prompts do not divide data.trainBatchSize {batch}"
+        remedy = f"training.miniBatchPrompts: {nearest}, or 0 for one update per batch"
+        yield Violation(path, Reason.MINI_BATCH_NOT_DIVISOR, message, remedy)
 
 
 def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
@@ -76,12 +63,9 @@ def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
     group = data.max_prompt_length + given.spec.rollout.n * data.max_response_length
     path = "spec.training.tokensPerMicroBatch"
     if budget < single:
-        yield Violation(
-            path,
-            Reason.MICRO_BATCH_TOO_SMALL,
-            f"{budget} tokens cannot hold one prompt and completion of {single} tokens",
-            f"training.tokensPerMicroBatch: {single} or more",
-        )
+        message = f"{budget} tokens cannot hold one prompt and completion of {single} tokens"
+        remedy = f"training.tokensPerMicroBatch: {single} or more"
+        yield Violation(path, Reason.MICRO_BATCH_TOO_SMALL, message, remedy)
     elif given.spec.training.row_layout is RowLayout.SHARED_PREFIX and budget < group:
         yield warning(
             path,

@@ -11,12 +11,10 @@ def restarts_need_checkpoints(given: RuleInput) -> Iterator[Violation]:
     """Reject restarts without checkpoints, which would begin from scratch."""
     restarts = given.spec.recovery.max_restarts
     if not given.spec.checkpoint.every_steps and restarts:
-        yield Violation(
-            "spec.checkpoint.everySteps",
-            Reason.RESTARTS_NEED_CHECKPOINTS,
-            f"0 saves only at the end, and recovery.maxRestarts is {restarts}",
-            "checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
-        )
+        path = "spec.checkpoint.everySteps"
+        message = f"0 saves only at the end, and recovery.maxRestarts is {restarts}"
+        remedy = "checkpoint.everySteps: 100, or recovery.maxRestarts: 0"
+        yield Violation(path, Reason.RESTARTS_NEED_CHECKPOINTS, message, remedy)
 
 
 def checkpoints_come_in_time(given: RuleInput) -> Iterator[Violation]:
@@ -35,12 +33,9 @@ def checkpoints_come_in_time(given: RuleInput) -> Iterator[Violation]:
 def two_checkpoints_are_kept(given: RuleInput) -> Iterator[Violation]:
     """Require a checkpoint to fall back to when the newest is damaged."""
     if given.spec.checkpoint.keep_last < 2:
-        yield Violation(
-            "spec.checkpoint.keepLast",
-            Reason.KEEP_LAST_TOO_SMALL,
-            "with 1 there is nothing to fall back to when the newest is damaged",
-            "checkpoint.keepLast: 2 or more",
-        )
+        message = "with 1 there is nothing to fall back to when the newest is damaged"
+        remedy = "checkpoint.keepLast: 2 or more"
+        yield Violation("spec.checkpoint.keepLast", Reason.KEEP_LAST_TOO_SMALL, message, remedy)
 
 
 def backups_meet_checkpoints(given: RuleInput) -> Iterator[Violation]:
@@ -48,12 +43,10 @@ def backups_meet_checkpoints(given: RuleInput) -> Iterator[Violation]:
     checkpoint = given.spec.checkpoint
     every, backup = checkpoint.every_steps, checkpoint.backup
     if backup.url and every and backup.every_steps % every:
-        yield warning(
-            "spec.checkpoint.backup.everySteps",
-            Reason.BACKUP_NOT_A_MULTIPLE,
-            f"{backup.every_steps} is no multiple of checkpoint.everySteps {every}",
-            f"checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}",
-        )
+        path = "spec.checkpoint.backup.everySteps"
+        message = f"{backup.every_steps} is no multiple of checkpoint.everySteps {every}"
+        remedy = f"checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}"
+        yield warning(path, Reason.BACKUP_NOT_A_MULTIPLE, message, remedy)
 
 
 def validation_has_files(given: RuleInput) -> Iterator[Violation]:
@@ -66,9 +59,6 @@ def validation_has_files(given: RuleInput) -> Iterator[Violation]:
     }
     asked = [name for name, is_on in wanted.items() if is_on]
     if asked and not given.spec.data.validation_files:
-        yield Violation(
-            "spec.data.validationFiles",
-            Reason.VALIDATION_NEEDS_FILES,
-            f"validation.{asked[0]} is on and there are no validation files",
-            "data.validationFiles: [/path/to/held_out.jsonl], or switch validation off",
-        )
+        message = f"validation.{asked[0]} is on and there are no validation files"
+        remedy = "data.validationFiles: [/path/to/held_out.jsonl], or switch validation off"
+        yield Violation("spec.data.validationFiles", Reason.VALIDATION_NEEDS_FILES, message, remedy)

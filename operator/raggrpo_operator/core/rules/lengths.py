@@ -14,19 +14,12 @@ def run_has_one_target(given: RuleInput) -> Iterator[Violation]:
     """Require exactly one target, since success means reaching it."""
     training = given.job.spec.training
     if not training.total_steps and not training.epochs:
-        yield Violation(
-            "spec.training.totalSteps",
-            Reason.NO_TARGET,
-            "neither totalSteps nor epochs is given",
-            "training.totalSteps: 400, or training.epochs: 1",
-        )
+        message = "neither totalSteps nor epochs is given"
+        remedy = "training.totalSteps: 400, or training.epochs: 1"
+        yield Violation("spec.training.totalSteps", Reason.NO_TARGET, message, remedy)
     if training.total_steps and training.epochs:
-        yield Violation(
-            "spec.training.epochs",
-            Reason.TWO_TARGETS,
-            f"both totalSteps {training.total_steps} and epochs {training.epochs} are given",
-            "keep one of the two",
-        )
+        message = f"both totalSteps {training.total_steps} and epochs {training.epochs} are given"
+        yield Violation("spec.training.epochs", Reason.TWO_TARGETS, message, "keep one of the two")
 
 
 def batch_fits_data(given: RuleInput) -> Iterator[Violation]:
@@ -61,12 +54,10 @@ def engine_step_holds_a_sequence(given: RuleInput) -> Iterator[Violation]:
     """Require engine steps of at least one sequence's tokens, or prefill would starve."""
     longest, tokens = given.spec.data.max_sequence_length, given.spec.rollout.max_num_batched_tokens
     if tokens < longest:
-        yield Violation(
-            "spec.rollout.maxNumBatchedTokens",
-            Reason.BATCHED_TOKENS_TOO_FEW,
-            f"{tokens} is less than maxPromptLength + maxResponseLength = {longest}",
-            f"rollout.maxNumBatchedTokens: {longest} or more, or 0 to have it sized",
-        )
+        path = "spec.rollout.maxNumBatchedTokens"
+        message = f"{tokens} is less than maxPromptLength + maxResponseLength = {longest}"
+        remedy = f"rollout.maxNumBatchedTokens: {longest} or more, or 0 to have it sized"
+        yield Violation(path, Reason.BATCHED_TOKENS_TOO_FEW, message, remedy)
 
 
 def sequence_fits_context(given: RuleInput) -> Iterator[Violation]:

@@ -24,19 +24,13 @@ def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
     share, placement = given.spec.rollout.gpu_memory_utilization, given.spec.resources.placement
     highest = HIGHEST_UTILIZATION[placement]
     if share > highest:
-        yield Violation(
-            UTILIZATION,
-            Reason.UTILIZATION_TOO_HIGH,
-            f"{share} leaves too little to the trainer when {placement}",
-            f"rollout.gpuMemoryUtilization: {highest} or less",
-        )
+        message = f"{share} leaves too little to the trainer when {placement}"
+        remedy = f"rollout.gpuMemoryUtilization: {highest} or less"
+        yield Violation(UTILIZATION, Reason.UTILIZATION_TOO_HIGH, message, remedy)
     elif share < LOWEST_UTILIZATION:
-        yield warning(
-            UTILIZATION,
-            Reason.UTILIZATION_TOO_LOW,
-            f"{share} leaves the engine little KV cache",
-            f"rollout.gpuMemoryUtilization: {LOWEST_UTILIZATION} or more",
-        )
+        message = f"{share} leaves the engine little KV cache"
+        remedy = f"rollout.gpuMemoryUtilization: {LOWEST_UTILIZATION} or more"
+        yield warning(UTILIZATION, Reason.UTILIZATION_TOO_LOW, message, remedy)
 
 
 def training_state_fits(given: RuleInput) -> Iterator[Violation]:
@@ -70,12 +64,10 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
         options = [f"training.tokensPerMicroBatch: {fits}"] if fits >= longest else []
         if not spec.training.gradient_checkpointing:
             options.append("training.gradientCheckpointing: true")
-        yield warning(
-            "spec.training.tokensPerMicroBatch",
-            Reason.ACTIVATIONS_MAY_NOT_FIT,
-            f"activations need about {readable(active)} per GPU, {readable(room)} are left",
-            ", or ".join(options) or "more GPUs, or shorter prompts and responses",
-        )
+        path = "spec.training.tokensPerMicroBatch"
+        message = f"activations need about {readable(active)} per GPU, {readable(room)} are left"
+        remedy = ", or ".join(options) or "more GPUs, or shorter prompts and responses"
+        yield warning(path, Reason.ACTIVATIONS_MAY_NOT_FIT, message, remedy)
 
 
 def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
@@ -101,24 +93,18 @@ def eager_only_where_memory_is_short(given: RuleInput) -> Iterator[Violation]:
     spec = given.spec
     fits = spec.preset in (Preset.MEMORY_LIMITED, Preset.DEBUG)
     if spec.rollout.enforce_eager and spec.resources.device is Device.GPU and not fits:
-        yield warning(
-            "spec.rollout.enforceEager",
-            Reason.EAGER_IS_SLOW,
-            f"eager execution slows rollouts down and preset {spec.preset} is about speed",
-            "rollout.enforceEager: false, or preset: MemoryLimited",
-        )
+        message = f"eager execution slows rollouts down and preset {spec.preset} is about speed"
+        remedy = "rollout.enforceEager: false, or preset: MemoryLimited"
+        yield warning("spec.rollout.enforceEager", Reason.EAGER_IS_SLOW, message, remedy)
 
 
 def shm_within_memory(given: RuleInput) -> Iterator[Violation]:
     """Require /dev/shm to be smaller than the pod's memory, to which it is charged."""
     shm, memory = parse_quantity(given.sizing.shm), parse_quantity(given.sizing.memory)
     if shm >= memory:
-        yield Violation(
-            "spec.resources.shmSize",
-            Reason.SHM_EXCEEDS_MEMORY,
-            f"/dev/shm of {given.sizing.shm} is not below the memory of {given.sizing.memory}",
-            "lower resources.shmSize or raise resources.memory; empty values are sized",
-        )
+        message = f"/dev/shm of {given.sizing.shm} is not below the memory of {given.sizing.memory}"
+        remedy = "lower resources.shmSize or raise resources.memory; empty values are sized"
+        yield Violation("spec.resources.shmSize", Reason.SHM_EXCEEDS_MEMORY, message, remedy)
 
 
 def memory_covers_estimate(given: RuleInput) -> Iterator[Violation]:
@@ -128,12 +114,9 @@ def memory_covers_estimate(given: RuleInput) -> Iterator[Violation]:
         needed = estimate(given.sizing, resource)
         if text and parse_quantity(text) < needed:
             field = {"memory": "memory", "shm": "shmSize"}[resource]
-            yield warning(
-                f"spec.resources.{field}",
-                Reason.MEMORY_BELOW_ESTIMATE,
-                f"{text} is less than the estimate of {readable(needed)}",
-                f"resources.{field}: {format_bytes(needed)}, or leave it out; see raggrpo plan",
-            )
+            message = f"{text} is less than the estimate of {readable(needed)}"
+            remedy = f"resources.{field}: {format_bytes(needed)}, or leave it out; see raggrpo plan"
+            yield warning(f"spec.resources.{field}", Reason.MEMORY_BELOW_ESTIMATE, message, remedy)
 
 
 def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
@@ -144,12 +127,10 @@ def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
     for index, endpoint in enumerate(given.spec.retrieval.endpoints):
         memory = endpoint.managed.memory if endpoint.managed else ""
         if memory and parse_quantity(memory) < needed:
-            yield Violation(
-                f"spec.retrieval.endpoints[{index}].managed.memory",
-                Reason.RETRIEVER_MEMORY_TOO_SMALL,
-                f"{memory} is less than the {readable(needed)} that corpus and index need",
-                f"memory: {format_bytes(needed)}, or leave it out",
-            )
+            path = f"spec.retrieval.endpoints[{index}].managed.memory"
+            message = f"{memory} is less than the {readable(needed)} that corpus and index need"
+            remedy = f"memory: {format_bytes(needed)}, or leave it out"
+            yield Violation(path, Reason.RETRIEVER_MEMORY_TOO_SMALL, message, remedy)
 
 
 def _knows_gpu(given: RuleInput) -> bool:

@@ -15,21 +15,15 @@ def wandb_has_a_key(given: RuleInput) -> Iterator[Violation]:
     """Warn when W&B would refuse the run; training goes on without it."""
     given_names = {variable.name for variable in given.spec.env}
     if given.spec.monitoring.wandb.project and not given_names & ENOUGH:
-        yield warning(
-            "spec.monitoring.wandb.project",
-            Reason.WANDB_WITHOUT_KEY,
-            "spec.env has no WANDB_API_KEY, without which W&B takes no metrics",
-            "spec.env: [{name: WANDB_API_KEY, secretKeyRef: {name, key}}]",
-        )
+        message = "spec.env has no WANDB_API_KEY, without which W&B takes no metrics"
+        remedy = "spec.env: [{name: WANDB_API_KEY, secretKeyRef: {name, key}}]"
+        yield warning("spec.monitoring.wandb.project", Reason.WANDB_WITHOUT_KEY, message, remedy)
 
 
 def wandb_is_used(given: RuleInput) -> Iterator[Violation]:
     """Warn when there are no metrics for W&B to show."""
     monitoring = given.spec.monitoring
     if monitoring.wandb.project and monitoring.mode is MonitoringMode.OFF:
-        yield warning(
-            "spec.monitoring.wandb.project",
-            Reason.WANDB_UNUSED,
-            "nothing is measured for W&B while spec.monitoring.mode is Off",
-            "monitoring.mode: Light, or remove the project",
-        )
+        message = "nothing is measured for W&B while spec.monitoring.mode is Off"
+        remedy = "monitoring.mode: Light, or remove the project"
+        yield warning("spec.monitoring.wandb.project", Reason.WANDB_UNUSED, message, remedy)

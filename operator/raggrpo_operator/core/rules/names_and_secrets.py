@@ -28,24 +28,16 @@ def names_are_unique(given: RuleInput) -> Iterator[Violation]:
     for path, found in lists.items():
         for name, count in Counter(found).items():
             if count > 1:
-                yield Violation(
-                    path,
-                    Reason.NAME_NOT_UNIQUE,
-                    f"{name} is given {count} times",
-                    "give each its own name",
-                )
+                message = f"{name} is given {count} times"
+                yield Violation(path, Reason.NAME_NOT_UNIQUE, message, "give each its own name")
 
 
 def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
     """Reject variables that the operator sets itself."""
     for index, variable in enumerate(given.spec.env):
         if variable.name in names.RESERVED_ENV or variable.name.startswith(names.SECRET_ENV_PREFIX):
-            yield Violation(
-                f"spec.env[{index}].name",
-                Reason.RESERVED_NAME,
-                f"{variable.name} is set by the operator",
-                "remove it",
-            )
+            message = f"{variable.name} is set by the operator"
+            yield Violation(f"spec.env[{index}].name", Reason.RESERVED_NAME, message, "remove it")
 
 
 def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
@@ -54,12 +46,10 @@ def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
         return
     for index, volume in enumerate(given.spec.volumes):
         if posixpath.normpath(volume.mount_path) in names.RESERVED_MOUNTS:
-            yield Violation(
-                f"spec.volumes[{index}].mountPath",
-                Reason.RESERVED_NAME,
-                f"{volume.mount_path} belongs to the image or to the pod",
-                "mount it elsewhere, such as /mnt/data",
-            )
+            path = f"spec.volumes[{index}].mountPath"
+            message = f"{volume.mount_path} belongs to the image or to the pod"
+            remedy = "mount it elsewhere, such as /mnt/data"
+            yield Violation(path, Reason.RESERVED_NAME, message, remedy)
 
 
 def values_have_one_source(given: RuleInput) -> Iterator[Violation]:
@@ -79,12 +69,9 @@ def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
     """Reject secrets in plain text: whoever can read the job could read them."""
     for place, name, value in _literals(given):
         if value and looks_secret(name):
-            yield Violation(
-                place,
-                Reason.SECRET_IN_PLAIN_TEXT,
-                f"{name} looks like a secret and is written in plain text",
-                "put the value into a Secret; give secretKeyRef: {name, key}",
-            )
+            message = f"{name} looks like a secret and is written in plain text"
+            remedy = "put the value into a Secret; give secretKeyRef: {name, key}"
+            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
 
 
 def _literals(given: RuleInput) -> Iterator[Literal]:

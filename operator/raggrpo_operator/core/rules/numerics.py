@@ -15,59 +15,43 @@ LEARNING_RATES = (1e-8, 1e-3)
 def temperature_is_positive(given: RuleInput) -> Iterator[Violation]:
     """Reject greedy sampling: equal completions carry no advantage."""
     if given.spec.rollout.temperature == 0:
-        yield Violation(
-            "spec.rollout.temperature",
-            Reason.TEMPERATURE_ZERO,
-            "0 makes the completions of a group equal, so that nothing is learned",
-            "rollout.temperature: 0.6",
-        )
+        message = "0 makes the completions of a group equal, so that nothing is learned"
+        remedy = "rollout.temperature: 0.6"
+        yield Violation("spec.rollout.temperature", Reason.TEMPERATURE_ZERO, message, remedy)
 
 
 def top_p_keeps_logprobs_exact(given: RuleInput) -> Iterator[Violation]:
     """Warn of a cut-off that the trainer's softmax does not apply."""
     if given.spec.rollout.top_p < 1:
-        yield warning(
-            "spec.rollout.topP",
-            Reason.TOP_P_BELOW_ONE,
-            f"{given.spec.rollout.top_p} makes rollout and trainer log-probabilities differ",
-            "rollout.topP: 1.0",
-        )
+        message = f"{given.spec.rollout.top_p} makes rollout and trainer log-probabilities differ"
+        yield warning("spec.rollout.topP", Reason.TOP_P_BELOW_ONE, message, "rollout.topP: 1.0")
 
 
 def learning_rate_is_usual(given: RuleInput) -> Iterator[Violation]:
     """Warn of rates that usually come from a typo in the exponent."""
     rate, (lowest, highest) = given.spec.training.learning_rate, LEARNING_RATES
     if not lowest <= rate <= highest:
-        yield warning(
-            "spec.training.learningRate",
-            Reason.LEARNING_RATE_UNUSUAL,
-            f"{rate:g} lies outside {lowest:g} to {highest:g}",
-            "1e-6 is usual for models from 0.5B parameters",
-        )
+        message = f"{rate:g} lies outside {lowest:g} to {highest:g}"
+        remedy = "1e-6 is usual for models from 0.5B parameters"
+        yield warning("spec.training.learningRate", Reason.LEARNING_RATE_UNUSUAL, message, remedy)
 
 
 def clip_range_is_sane(given: RuleInput) -> Iterator[Violation]:
     """Require a positive upper clip distance that is not below the lower one."""
     low, high = given.spec.algorithm.clip_ratio_low, given.spec.algorithm.clip_ratio_high
     if high < low or high == 0:
-        yield Violation(
-            "spec.algorithm.clipRatioHigh",
-            Reason.CLIP_RANGE,
-            f"clipRatioLow is {low} and clipRatioHigh is {high}",
-            "0.2 and 0.28; the upper distance is above 0 and not below the lower",
-        )
+        message = f"clipRatioLow is {low} and clipRatioHigh is {high}"
+        remedy = "0.2 and 0.28; the upper distance is above 0 and not below the lower"
+        yield Violation("spec.algorithm.clipRatioHigh", Reason.CLIP_RANGE, message, remedy)
 
 
 def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
     """Warn when the learning rate would not reach its peak within the run."""
     warmup, steps = given.spec.training.warmup_steps, given.spec.training.total_steps
     if steps and warmup >= steps:
-        yield warning(
-            "spec.training.warmupSteps",
-            Reason.WARMUP_EXCEEDS_RUN,
-            f"{warmup} of {steps} steps are warm-up",
-            f"training.warmupSteps: {steps // 10}",
-        )
+        message = f"{warmup} of {steps} steps are warm-up"
+        remedy = f"training.warmupSteps: {steps // 10}"
+        yield warning("spec.training.warmupSteps", Reason.WARMUP_EXCEEDS_RUN, message, remedy)
 
 
 def attention_is_available(given: RuleInput) -> Iterator[Violation]:
@@ -83,12 +67,9 @@ def attention_is_available(given: RuleInput) -> Iterator[Violation]:
     }
     for obstacle, stands in obstacles.items():
         if stands:
-            yield Violation(
-                "spec.model.attention",
-                Reason.ATTENTION_UNAVAILABLE,
-                f"{attention} does not work while {obstacle}",
-                "model.attention: Auto takes the best that works",
-            )
+            message = f"{attention} does not work while {obstacle}"
+            remedy = "model.attention: Auto takes the best that works"
+            yield Violation("spec.model.attention", Reason.ATTENTION_UNAVAILABLE, message, remedy)
 
 
 def backoff_grows(given: RuleInput) -> Iterator[Violation]:

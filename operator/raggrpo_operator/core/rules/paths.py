@@ -16,12 +16,9 @@ def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
     """Keep checkpoints off the pod's own disk, which vanishes with it."""
     volumes, path = given.spec.volumes, given.spec.checkpoint.path
     if not volumes:
-        yield warning(
-            "spec.volumes",
-            Reason.NO_VOLUME,
-            "none: fine on one machine, but in a cluster checkpoints are lost with the pod",
-            "volumes: [{name, claimName, mountPath}] for data and checkpoints",
-        )
+        message = "none: fine on one machine, but in a cluster checkpoints are lost with the pod"
+        remedy = "volumes: [{name, claimName, mountPath}] for data and checkpoints"
+        yield warning("spec.volumes", Reason.NO_VOLUME, message, remedy)
         return
     volume = _volume_of(path, volumes)
     if volume is None:
@@ -32,12 +29,9 @@ def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
             f"a folder below a volume, such as {volumes[-1].mount_path}/{given.job.metadata.name}",
         )
     elif volume.read_only:
-        yield Violation(
-            CHECKPOINT,
-            Reason.CHECKPOINT_READ_ONLY,
-            f"{path} lies on volume {volume.name}, which is read-only",
-            "another volume, or readOnly: false",
-        )
+        message = f"{path} lies on volume {volume.name}, which is read-only"
+        remedy = "another volume, or readOnly: false"
+        yield Violation(CHECKPOINT, Reason.CHECKPOINT_READ_ONLY, message, remedy)
 
 
 def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
@@ -46,12 +40,9 @@ def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
     for place, path in path_fields(given.job.spec):
         is_other = place != CHECKPOINT and not place.startswith("spec.volumes")
         if volumes and is_other and _volume_of(path, volumes) is None:
-            yield warning(
-                place,
-                Reason.PATH_NOT_ON_VOLUME,
-                f"{path} lies on no volume ({_mounts(volumes)})",
-                "mount a volume there, unless the image holds it",
-            )
+            message = f"{path} lies on no volume ({_mounts(volumes)})"
+            remedy = "mount a volume there, unless the image holds it"
+            yield warning(place, Reason.PATH_NOT_ON_VOLUME, message, remedy)
 
 
 def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
@@ -59,12 +50,9 @@ def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
     resources, volumes = given.spec.resources, given.spec.volumes
     many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
     if many and volumes:
-        yield warning(
-            "spec.volumes",
-            Reason.NEEDS_READ_WRITE_MANY,
-            "trainer pods can land on several nodes",
-            f"claims with ReadWriteMany: {', '.join(volume.claim_name for volume in volumes)}",
-        )
+        message = "trainer pods can land on several nodes"
+        remedy = f"claims with ReadWriteMany: {', '.join(volume.claim_name for volume in volumes)}"
+        yield warning("spec.volumes", Reason.NEEDS_READ_WRITE_MANY, message, remedy)
 
 
 def _volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:

@@ -25,12 +25,9 @@ def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
     for path, endpoint in _endpoints(given):
         if bool(endpoint.url) == (endpoint.managed is not None):
             state = "both url and managed" if endpoint.url else "neither url nor managed"
-            yield Violation(
-                path,
-                Reason.ENDPOINT_SOURCE,
-                f"endpoint {endpoint.name} has {state}",
-                "give exactly one of url and managed",
-            )
+            message = f"endpoint {endpoint.name} has {state}"
+            remedy = "give exactly one of url and managed"
+            yield Violation(path, Reason.ENDPOINT_SOURCE, message, remedy)
 
 
 def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
@@ -38,12 +35,9 @@ def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
     for path, endpoint in _endpoints(given):
         managed = endpoint.managed
         if managed and managed.index is IndexKind.DENSE and not managed.vectors:
-            yield Violation(
-                f"{path}.managed.vectors",
-                Reason.VECTORS_NEEDED,
-                "a Dense index has no vectors",
-                "vectors: /path/to/vectors.npy, or index: BM25",
-            )
+            message = "a Dense index has no vectors"
+            remedy = "vectors: /path/to/vectors.npy, or index: BM25"
+            yield Violation(f"{path}.managed.vectors", Reason.VECTORS_NEEDED, message, remedy)
 
 
 def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
@@ -52,12 +46,9 @@ def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
         is_retriever = endpoint.role is EndpointRole.RETRIEVER
         wanted = EndpointProtocol.SEARCH_R1 if is_retriever else EndpointProtocol.RAG_CHAT
         if endpoint.protocol is not wanted:
-            yield Violation(
-                f"{path}.protocol",
-                Reason.PROTOCOL_MISMATCH,
-                f"{endpoint.name} with role {endpoint.role} has protocol {endpoint.protocol}",
-                f"protocol: {wanted}, or another role",
-            )
+            message = f"{endpoint.name} with role {endpoint.role} has protocol {endpoint.protocol}"
+            remedy = f"protocol: {wanted}, or another role"
+            yield Violation(f"{path}.protocol", Reason.PROTOCOL_MISMATCH, message, remedy)
 
 
 def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
@@ -67,12 +58,9 @@ def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
         return
     found = _with_role(given, EndpointRole.RETRIEVER)
     if len(found) != 1:
-        yield Violation(
-            "spec.retrieval.endpoints",
-            Reason.RETRIEVER_NEEDED,
-            f"mode {mode} needs one endpoint with role Retriever, there are {len(found)}",
-            "one endpoint {name, role: Retriever, protocol: SearchR1, url or managed}",
-        )
+        message = f"mode {mode} needs one endpoint with role Retriever, there are {len(found)}"
+        remedy = "one endpoint {name, role: Retriever, protocol: SearchR1, url or managed}"
+        yield Violation("spec.retrieval.endpoints", Reason.RETRIEVER_NEEDED, message, remedy)
 
 
 def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
@@ -90,12 +78,10 @@ def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
     for role in (EndpointRole.ACTOR, EndpointRole.REFERENCE):
         found = _with_role(given, role)
         if len(found) != 1:
-            yield Violation(
-                "spec.retrieval.endpoints",
-                Reason.RAG_ENDPOINTS_NEEDED,
-                f"reward RagScore needs one endpoint with role {role}, there are {len(found)}",
-                f"one endpoint {{name, role: {role}, protocol: RagChat, url}}",
-            )
+            path = "spec.retrieval.endpoints"
+            message = f"reward RagScore needs one endpoint with role {role}, there are {len(found)}"
+            remedy = f"one endpoint {{name, role: {role}, protocol: RagChat, url}}"
+            yield Violation(path, Reason.RAG_ENDPOINTS_NEEDED, message, remedy)
 
 
 def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
@@ -103,12 +89,10 @@ def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
     fields = given.spec.retrieval.actor_output.fields
     missing = [name for name in RAG_FIELDS if name not in fields]
     if _uses_rag_score(given) and missing:
-        yield Violation(
-            "spec.retrieval.actorOutput.fields",
-            Reason.RAG_FIELD_MISSING,
-            f"RagChat requests need {', '.join(missing)}",
-            f"fields: [{', '.join([*fields, *missing])}]",
-        )
+        path = "spec.retrieval.actorOutput.fields"
+        message = f"RagChat requests need {', '.join(missing)}"
+        remedy = f"fields: [{', '.join([*fields, *missing])}]"
+        yield Violation(path, Reason.RAG_FIELD_MISSING, message, remedy)
 
 
 def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
@@ -121,12 +105,9 @@ def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
         used = {EndpointRole.ACTOR, EndpointRole.REFERENCE}
     for path, endpoint in _endpoints(given):
         if endpoint.role not in used:
-            yield warning(
-                path,
-                Reason.ENDPOINT_UNUSED,
-                f"{endpoint.name} with role {endpoint.role} is not called in mode {mode}",
-                "remove it, or choose the mode and reward that use it",
-            )
+            message = f"{endpoint.name} with role {endpoint.role} is not called in mode {mode}"
+            remedy = "remove it, or choose the mode and reward that use it"
+            yield warning(path, Reason.ENDPOINT_UNUSED, message, remedy)
 
 
 def templates_have_their_placeholders(given: RuleInput) -> Iterator[Violation]:
@@ -142,12 +123,8 @@ def templates_have_their_placeholders(given: RuleInput) -> Iterator[Violation]:
         problem = _template_problem(template, required, known)
         if problem:
             wanted = " and ".join(f"{{{key}}}" for key in sorted(required))
-            yield Violation(
-                f"spec.retrieval.{name}",
-                Reason.TEMPLATE_PLACEHOLDER,
-                problem,
-                f"write {wanted}; double any other brace",
-            )
+            remedy = f"write {wanted}; double any other brace"
+            yield Violation(f"spec.retrieval.{name}", Reason.TEMPLATE_PLACEHOLDER, problem, remedy)
 
 
 def _template_problem(template: str, required: set[str], known: set[str]) -> str:

@@ -12,12 +12,9 @@ def gpus_are_asked_for(given: RuleInput) -> Iterator[Violation]:
     """Require at least one GPU per node of a job on GPUs."""
     resources = given.spec.resources
     if resources.device is Device.GPU and not resources.gpus_per_node:
-        yield Violation(
-            "spec.resources.gpusPerNode",
-            Reason.NO_GPUS,
-            "device is GPU and gpusPerNode is 0",
-            "resources.gpusPerNode: 1 or more, or resources.device: CPU",
-        )
+        message = "device is GPU and gpusPerNode is 0"
+        remedy = "resources.gpusPerNode: 1 or more, or resources.device: CPU"
+        yield Violation("spec.resources.gpusPerNode", Reason.NO_GPUS, message, remedy)
 
 
 def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
@@ -30,12 +27,8 @@ def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
     if disaggregated:
         remedy = "resources.rolloutGpus: 1 or more, beside the trainer's GPUs"
     if disaggregated != bool(resources.rollout_gpus):
-        yield Violation(
-            "spec.resources.rolloutGpus",
-            Reason.ROLLOUT_GPUS_MISMATCH,
-            f"placement is {resources.placement} and rolloutGpus is {resources.rollout_gpus}",
-            remedy,
-        )
+        message = f"placement is {resources.placement} and rolloutGpus is {resources.rollout_gpus}"
+        yield Violation("spec.resources.rolloutGpus", Reason.ROLLOUT_GPUS_MISMATCH, message, remedy)
 
 
 def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
@@ -47,12 +40,10 @@ def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
     elif resources.placement is Placement.DISAGGREGATED:
         gpus, place = resources.rollout_gpus, "resources.rolloutGpus"
     if gpus and gpus % size:
-        yield Violation(
-            "spec.rollout.tensorParallelSize",
-            Reason.TENSOR_PARALLEL_NOT_DIVISOR,
-            f"{size} does not divide {place} ({gpus})",
-            f"rollout.tensorParallelSize: {_largest_divisor(gpus, size)}, a divisor of {gpus}",
-        )
+        path = "spec.rollout.tensorParallelSize"
+        message = f"{size} does not divide {place} ({gpus})"
+        remedy = f"rollout.tensorParallelSize: {_largest_divisor(gpus, size)}, a divisor of {gpus}"
+        yield Violation(path, Reason.TENSOR_PARALLEL_NOT_DIVISOR, message, remedy)
 
 
 def tensor_parallel_divides_heads(given: RuleInput) -> Iterator[Violation]:
@@ -72,36 +63,28 @@ def workers_fit_cpus(given: RuleInput) -> Iterator[Violation]:
     asked, used = given.job.spec.data.num_workers, given.spec.data.num_workers
     by_user = "num_workers" in given.job.spec.data.model_fields_set
     if by_user and asked > used:
-        yield warning(
-            "spec.data.numWorkers",
-            Reason.WORKERS_EXCEED_CPUS,
-            f"{asked} workers are capped to {used} = min(CPUs of a pod, 16)",
-            f"data.numWorkers: {used}, or a larger resources.cpu",
-        )
+        message = f"{asked} workers are capped to {used} = min(CPUs of a pod, 16)"
+        remedy = f"data.numWorkers: {used}, or a larger resources.cpu"
+        yield warning("spec.data.numWorkers", Reason.WORKERS_EXCEED_CPUS, message, remedy)
 
 
 def ray_version_is_the_same(given: RuleInput) -> Iterator[Violation]:
     """Require the Ray version that the job began with."""
     image, pinned = given.facts.ray_version, given.job.status.pinned.ray_version
     if image and pinned and image != pinned:
-        yield Violation(
-            "spec.image",
-            Reason.RAY_VERSION_MISMATCH,
-            f"the image has Ray {image}, this job began with {pinned}",
-            f"an image with Ray {pinned}, or a new job",
-        )
+        message = f"the image has Ray {image}, this job began with {pinned}"
+        remedy = f"an image with Ray {pinned}, or a new job"
+        yield Violation("spec.image", Reason.RAY_VERSION_MISMATCH, message, remedy)
 
 
 def async_needs_disaggregation(given: RuleInput) -> Iterator[Violation]:
     """Reject overlap on shared GPUs, which cannot generate while they train."""
     colocated = given.spec.resources.placement is Placement.COLOCATED
     if given.spec.training.off_policy_steps and colocated:
-        yield Violation(
-            "spec.training.offPolicySteps",
-            Reason.ASYNC_NEEDS_DISAGGREGATION,
-            "rollouts cannot overlap training on the same processors",
-            "resources.placement: Disaggregated, or training.offPolicySteps: 0",
-        )
+        path = "spec.training.offPolicySteps"
+        message = "rollouts cannot overlap training on the same processors"
+        remedy = "resources.placement: Disaggregated, or training.offPolicySteps: 0"
+        yield Violation(path, Reason.ASYNC_NEEDS_DISAGGREGATION, message, remedy)
 
 
 def rollout_optimisations_stay_on(given: RuleInput) -> Iterator[Violation]:
@@ -113,12 +96,9 @@ def rollout_optimisations_stay_on(given: RuleInput) -> Iterator[Violation]:
     }
     for name, is_on in switches.items():
         if not is_on:
-            yield warning(
-                f"spec.rollout.{name}",
-                Reason.ROLLOUT_OPTIMISATION_OFF,
-                "off, which slows rollouts down",
-                f"rollout.{name}: true",
-            )
+            message = "off, which slows rollouts down"
+            remedy = f"rollout.{name}: true"
+            yield warning(f"spec.rollout.{name}", Reason.ROLLOUT_OPTIMISATION_OFF, message, remedy)
 
 
 def _largest_divisor(number: int, limit: int) -> int:

@@ -59,20 +59,12 @@ def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     batch = data.train_batch_size * data.max_prompt_length * 8
     engines = max(1, num_engines(spec) // spec.resources.nodes)
     copies = max(WEIGHT_FILES, engines) if _many_pods(spec) else WEIGHT_FILES
+    loader = f"{data.num_workers} workers × {data.prefetch_factor} batches of {readable(batch)}"
+    weights = of_model(f"{copies} copies of the engine's weights", facts)
     terms = [
         _store_term("shm", object_store_bytes(spec, facts)),
-        term(
-            "shm",
-            "loader",
-            data.num_workers * data.prefetch_factor * batch,
-            f"{data.num_workers} workers × {data.prefetch_factor} batches of {readable(batch)}",
-        ),
-        term(
-            "shm",
-            "weightSync",
-            copies * weights_bytes(spec, facts),
-            of_model(f"{copies} copies of the engine's weights", facts),
-        ),
+        term("shm", "loader", data.num_workers * data.prefetch_factor * batch, loader),
+        term("shm", "weightSync", copies * weights_bytes(spec, facts), weights),
     ]
     if spec.resources.device is Device.GPU:
         terms += _gpu_terms(spec, engines, "shm")
@@ -87,14 +79,10 @@ def head_shm_terms(spec: JobSpec) -> list[SizingTerm]:
 
 def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     """Return the terms of a pod with a single engine and no ranks."""
+    weights = of_model("one copy of the engine's weights", facts)
     terms = [
         _store_term("rolloutShm", object_store_bytes(spec, facts)),
-        term(
-            "rolloutShm",
-            "weightSync",
-            weights_bytes(spec, facts),
-            of_model("one copy of the engine's weights", facts),
-        ),
+        term("rolloutShm", "weightSync", weights_bytes(spec, facts), weights),
     ]
     if spec.resources.device is Device.GPU:
         terms += _gpu_terms(spec, 1, "rolloutShm")

@@ -89,14 +89,11 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     ranks = max(1, num_ranks(spec.resources))
     shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * ranks_per_pod // ranks
     staging = max(shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
+    staged = of_model("12 B per parameter of this pod's shards, or the export", facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
         *_process_terms(spec, facts, ranks_per_pod),
-        _memory(
-            "checkpointStaging",
-            staging,
-            of_model("12 B per parameter of this pod's shards, or the export", facts),
-        ),
+        _memory("checkpointStaging", staging, staged),
         _memory(
             "dataset", dataset, f"{facts.rows} rows × 4 B × {spec.data.max_prompt_length} tokens"
         ),
@@ -110,19 +107,13 @@ def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[Sizi
         heap = PROCESSES_PER_GPU * max(1, ranks_per_pod)
         return [_memory("processes", heap, f"{ranks_per_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
+    training = of_model("16 B per parameter and activations", facts)
+    engine = of_model("vLLM 1 GiB, its weights and KV cache", facts)
     return [
         _memory("driver", GIB, "driver, progress server and Ray"),
         _memory("ranks", ranks_per_pod * GIB, f"{ranks_per_pod} ranks × 1 GiB of libraries"),
-        _memory(
-            "training",
-            ranks_per_pod * state,
-            of_model("16 B per parameter and activations", facts),
-        ),
-        _memory(
-            "engine",
-            cpu_engine_bytes(spec, facts),
-            of_model("vLLM 1 GiB, its weights and KV cache", facts),
-        ),
+        _memory("training", ranks_per_pod * state, training),
+        _memory("engine", cpu_engine_bytes(spec, facts), engine),
     ]
 
 

@@ -80,12 +80,8 @@ def _violation(error: ErrorDetails) -> Violation:
         case "extra_forbidden" | "unexpected_keyword_argument":
             return _unknown_field(location)
         case "missing":
-            return Violation(
-                path,
-                Reason.MISSING_FIELD,
-                f"{location[-1]} is missing",
-                f"add {location[-1]}: under {dotted(location[:-1]) or 'the top level'}",
-            )
+            remedy = f"add {location[-1]}: under {dotted(location[:-1]) or 'the top level'}"
+            return Violation(path, Reason.MISSING_FIELD, f"{location[-1]} is missing", remedy)
         case "enum" | "literal_error":
             return _not_a_choice(path, value, str(context["expected"]))
         case "string_pattern_mismatch":
@@ -134,25 +130,14 @@ def _bad_format(location: Location, value: str, pattern: str) -> Violation:
     if location == ("metadata", "name"):
         return _bad_name(path, value)
     if "://" in value and "@" in value:
-        return Violation(
-            path,
-            Reason.CREDENTIALS_IN_URL,
-            "the URL holds credentials",
-            "take them out; give a header with secretKeyRef",
-        )
+        remedy = "take them out; give a header with secretKeyRef"
+        return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL holds credentials", remedy)
     if _is_path(location):
-        return Violation(
-            path,
-            Reason.RELATIVE_PATH,
-            f"{value!r} is not an absolute path",
-            "use an absolute path, beginning with /",
-        )
-    return Violation(
-        path,
-        Reason.INVALID_FORMAT,
-        f"{_shown(value)} does not have the form {pattern}",
-        _FORM_HINTS.get(str(location[-1]), "write it in that form"),
-    )
+        remedy = "use an absolute path, beginning with /"
+        return Violation(path, Reason.RELATIVE_PATH, f"{value!r} is not an absolute path", remedy)
+    message = f"{_shown(value)} does not have the form {pattern}"
+    remedy = _FORM_HINTS.get(str(location[-1]), "write it in that form")
+    return Violation(path, Reason.INVALID_FORMAT, message, remedy)
 
 
 _FORM_HINTS: Mapping[str, str] = {

@@ -27,16 +27,12 @@ def reward(status: JobStatus) -> str:
 
 def labelled(label: str, text: str, width: int) -> Iterator[str]:
     """Yield a text beside its label, with long lines wrapped and indented."""
-    margin = f"{label:<{LABEL_WIDTH}}"
+    margin, indent = f"{label:<{LABEL_WIDTH}}", " " * (LABEL_WIDTH + len(INDENT))
     for line in text.splitlines():
         yield from textwrap.wrap(
-            line,
-            width,
-            initial_indent=margin,
-            subsequent_indent=" " * (LABEL_WIDTH + len(INDENT)),
-            break_on_hyphens=False,
+            line, width, initial_indent=margin, subsequent_indent=indent, break_on_hyphens=False
         )
-        margin = " " * (LABEL_WIDTH + len(INDENT))
+        margin = indent
 
 
 def _lines(status: JobStatus, width: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Logs as one JSON object a line, each with the job and round it is about."""
+"""Logs as one JSON object per line, each with the job and round it belongs to."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ _about: ContextVar[dict[str, Any]] = ContextVar("_about", default={})  # noqa: B
 
 @contextmanager
 def about(**fields: Any) -> Iterator[None]:
-    """Add fields to everything that is logged inside, by whichever module."""
+    """Add fields to everything logged inside, by any module."""
     token = _about.set(_about.get() | fields)
     try:
         yield

@@ -68,13 +68,9 @@ async def serve_probes(
         return web.Response(body=metrics(), content_type="text/plain", charset="utf-8")
 
     app = web.Application()
-    app.add_routes(
-        [
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-            web.get("/metrics", show_metrics),
-        ]
-    )
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", show_metrics)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

@@ -1,4 +1,4 @@
-"""`Settings` of the operator's process, read from the environment once. Holds no decision."""
+"""`Settings` of the operator's process, read from the environment once. Decides nothing."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
 class SettingsError(Exception):
-    """Variables that cannot be used, all of them, each with its remedy."""
+    """All unusable variables, each with its remedy."""
 
 
 def _number(default: float, low: float, high: float) -> Any:
@@ -44,11 +44,11 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=str.upper)
 
     namespaces: Words = Field((), alias="WATCH_NAMESPACES")
-    """Separated by commas; empty: the whole cluster."""
+    """WATCH_NAMESPACES, separated by commas; empty: the whole cluster."""
     own_namespace: str = Field("default", alias="NAMESPACE")
-    """Namespace of the operator's pod; the Lease lies there."""
+    """NAMESPACE of the operator's pod and of the Lease."""
     identity: str = Field("raggrpo-operator", alias="POD_NAME")
-    """Tells replicas apart in the Lease and in Events."""
+    """POD_NAME: identifies the replica in the Lease and in Events."""
     trainer_image: str = ""
     """TRAINER_IMAGE for jobs without `spec.image`."""
     trainer_image_pull_policy: Annotated[PullPolicy, _in_any_case(PullPolicy)] = _choice(
@@ -62,15 +62,15 @@ class Settings(BaseModel):
     lease_name: str = "raggrpo-operator"
     """LEASE_NAME."""
     resync_seconds: float = _number(300.0, 1, 86_400)
-    """RESYNC_SECONDS: how often every job is looked at without an event."""
+    """RESYNC_SECONDS: how often every job is reconciled without an event."""
     poll_seconds: float = _number(2.0, 0.05, 60)
-    """POLL_SECONDS: how often a running attempt is asked for its progress; see `Pace`."""
+    """POLL_SECONDS: how often a running attempt's progress is read; see `Pace`."""
     status_seconds: float = _number(10.0, 0, 3600)
-    """STATUS_SECONDS between two status writes that differ in progress only."""
+    """STATUS_SECONDS between two status writes that differ only in progress."""
     start_grace_seconds: float = _number(120.0, 0, 3600)
-    """START_GRACE_SECONDS: how long a pod may fail to start before that counts as final."""
+    """START_GRACE_SECONDS: how long a pod may fail to start before the failure is final."""
     workers: int = _number(32, 1, 1024)
-    """WORKERS: jobs that are reconciled at once."""
+    """WORKERS: jobs reconciled concurrently."""
     http_port: int = _number(8080, 0, 65_535)
     """HTTP_PORT of /healthz, /readyz and /metrics; 0: any free one."""
     dashboard_port: int = _number(names.DASHBOARD_PORT, 1, 65_535)
@@ -84,7 +84,7 @@ class Settings(BaseModel):
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings; raises SettingsError that names every wrong variable."""
+    """Return the settings. Raises SettingsError naming every wrong variable."""
     fields = {str(field.alias): field for field in Settings.model_fields.values()}
     given = {name: environment.get(PREFIX + name, "").strip() for name in fields}
     try:

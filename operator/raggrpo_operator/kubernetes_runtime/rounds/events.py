@@ -30,9 +30,9 @@ BAD_WHEN_TRUE = frozenset(
     }
 )
 SILENT = frozenset({ConditionType.READY})
-"""Follows from the others."""
+"""Implied by the others."""
 WARNINGS = frozenset({"Restarting", PODS_WAITING})
-"""Reasons that somebody should see."""
+"""Reasons that deserve attention whatever the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +47,26 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     """Yield what changed between two statuses, in the order of conditions."""
     for condition in new.conditions:
         before = get_condition(old, condition.type)
-        if (
-            _subject(before) == _subject(condition)
-            or condition.type in SILENT
-            or _says_nothing(before, condition)
-        ):
-            continue
-        yield Transition(condition, _is_warning(condition))
+        same = _subject(before) == _subject(condition)
+        if not (same or condition.type in SILENT or _says_nothing(before, condition)):
+            yield Transition(condition, _is_warning(condition))
 
 
 def _subject(condition: Condition) -> tuple[str, str, str]:
-    """Return what an Event is about: the message too where it names the pod."""
+    """Return what makes an Event new; for waiting pods also the message, which names the pod."""
     message = condition.message if condition.reason == PODS_WAITING else ""
     return condition.status, condition.reason, message
 
 
 def _says_nothing(before: Condition, now: Condition) -> bool:
-    """Tell whether a condition that was never set takes its quiet value."""
+    """Return whether a condition that was never set merely takes its normal value."""
     quiet = now.type in BAD_WHEN_TRUE or now.type is ConditionType.SUSPENDED
     return quiet and now.status == "False" and before.status == "Unknown"
 
 
 def _is_warning(condition: Condition) -> bool:
-    if condition.status == "False" and condition.type in BAD_WHEN_FALSE:
-        return True
-    if condition.status == "True" and condition.type in BAD_WHEN_TRUE:
-        return True
-    return condition.reason in WARNINGS
+    bad = {"False": BAD_WHEN_FALSE, "True": BAD_WHEN_TRUE}.get(condition.status, frozenset())
+    return condition.type in bad or condition.reason in WARNINGS
 
 
 def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:

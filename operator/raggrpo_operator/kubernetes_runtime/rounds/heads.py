@@ -23,10 +23,7 @@ HeadResolver = Callable[[str, str], HeadAddress]
 
 
 def service_address(dashboard_port: int, progress_port: int) -> HeadResolver:
-    """Return the resolver for a cluster's own DNS.
-
-    The name is built here and never read from a status, which others may write.
-    """
+    """Return the resolver through cluster DNS; it never trusts a status, which others may edit."""
 
     def address(namespace: str, cluster: str) -> HeadAddress:
         host = f"http://{cluster}-head-svc.{namespace}.svc"

@@ -1,4 +1,4 @@
-"""From objects of the cluster to what `decide` reads. Pure: values in, values out."""
+"""Turns cluster objects into what `decide` reads. Pure: values in, values out."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -22,31 +22,28 @@ from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, is_head, star
 
 Manifest = Mapping[str, Any]
 CLOCK_SKEW_SECONDS = 60
-"""How far the API server's clock may be before ours."""
+"""How far the API server's clock may run ahead of ours."""
 NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
-"""Phases of pods in which there is no driver."""
+"""Pod phases in which no driver runs."""
 
 
 def cluster_number(ray_cluster: Manifest) -> int:
-    """Return which of its job's Ray clusters this is."""
+    """Return this Ray cluster's number within its job."""
     return int(ray_cluster["metadata"]["labels"][names.LABEL_CLUSTER])
 
 
 def head_is_ready(ray_cluster: Manifest) -> bool:
-    """Tell whether the head pod runs and is ready now.
-
-    `RayClusterProvisioned` says only that this was so once.
-    """
+    """Return whether the head is ready now; `RayClusterProvisioned` only says it once was."""
     return condition_of(ray_cluster, "HeadPodReady").get("status") == "True"
 
 
 def is_suspended(ray_cluster: Manifest) -> bool:
-    """Tell whether the cluster is to have no pods. The operator never sets this; Kueue does."""
+    """Return whether the cluster must have no pods. Kueue sets this, the operator never does."""
     return bool(ray_cluster["spec"].get("suspend"))
 
 
 def workers_are_ready(ray_cluster: Manifest) -> bool:
-    """Tell whether every worker pod that the cluster asks for is ready."""
+    """Return whether every worker pod the cluster asks for is ready."""
     groups = ray_cluster["spec"].get("workerGroupSpecs", [])
     wanted = sum(each.get("replicas", 0) * each.get("numOfHosts", 1) for each in groups)
     return bool(ray_cluster.get("status", {}).get("readyWorkerReplicas", 0) >= wanted)
@@ -62,8 +59,8 @@ def observed_cluster(
 ) -> ClusterObserved:
     """Return a Ray cluster as `decide` reads it.
 
-    `losses` are those since the newest attempt was recorded, the weightiest first;
-    `is_reachable` tells that its Jobs API answers.
+    `losses` are those since the newest attempt was recorded, most significant first;
+    `is_reachable`: its Jobs API answers.
     """
     number, name = cluster_number(ray_cluster), ray_cluster["metadata"]["name"]
     if is_suspended(ray_cluster) and not is_going(ray_cluster):
@@ -99,11 +96,11 @@ def observed_cluster(
 def ending_cluster(
     job: RagGrpoJob, pods: Collection[Manifest], now: datetime
 ) -> ClusterObserved | None:
-    """Return the last attempt's cluster, whose RayCluster is gone, while its head still ends.
+    """Return the last attempt's cluster if its RayCluster is gone but its head may still run.
 
-    The driver in it may be saving: the next attempt would take the checkpoint folder away from
-    it. Workers save nothing without a driver. A pod whose grace is over is not waited for; its
-    node may never tell of its end.
+    The driver there may be saving, and the next attempt would take the checkpoint folder from it.
+    Workers save nothing without a driver. A pod past its grace period is not waited for: its node
+    may never report its end.
     """
     attempts, cluster = job.status.attempts, job.status.cluster
     if not attempts or attempts[0].cause is None:
@@ -117,7 +114,7 @@ def ending_cluster(
 
 
 def may_save(pods: Collection[Manifest], now: datetime) -> bool:
-    """Tell whether a head among these is being deleted and may still have a driver."""
+    """Return whether one of these is a head that is being deleted and may still have a driver."""
     return any(is_head(pod) and is_going(pod) and _may_run(pod, now) for pod in pods)
 
 
@@ -128,12 +125,12 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
         return True
     metadata = pod["metadata"]
     left = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
-    # More than its whole grace: our clock was set back, which must not make it wait for days.
+    # More than the whole grace period: our clock was set back; don't wait for days.
     return 0 < left <= float(metadata["deletionGracePeriodSeconds"]) + CLOCK_SKEW_SECONDS
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
-    """Return why the cluster ended: a head that is deleted with its workers names no reason."""
+    """Return the loss that explains the end: a head deleted with its workers gives no reason."""
     weightiest = losses[0]
     return weightiest if weightiest.weight > head.weight else head
 
@@ -141,7 +138,7 @@ def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
 def observed_preflight(
     pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
 ) -> PreflightObserved | None:
-    """Return the job's preflight pod as `decide` reads it, None when there is none."""
+    """Return the job's preflight pod as `decide` reads it, None if there is none."""
     living = [pod for pod in pods if not is_going(pod)]
     if not living:
         return None
@@ -197,7 +194,7 @@ def _retriever(deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObs
 
 
 def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
-    """Return how the pod's container ended, or last ended, None while it never did."""
+    """Return how the pod's container ended, with `last` also how it last ended; else None."""
     for status in pod.get("status", {}).get("containerStatuses", [])[:1]:
         states = ("state", "lastState") if last else ("state",)
         for state in states:

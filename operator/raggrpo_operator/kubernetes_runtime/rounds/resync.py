@@ -1,4 +1,4 @@
-"""`Resync`: makes every job due periodically, whatever the watches say, and checks the watches."""
+"""`Resync`: periodically makes every job due, and checks that the watches keep up."""
 
 import asyncio
 import logging
@@ -15,15 +15,15 @@ from .children import NO_KUBERAY
 log = logging.getLogger(__name__)
 
 RECHECK_SECONDS = 30.0
-"""How soon to look again after a change was missing: mostly it is only late, as at the start."""
+"""How soon to recheck a change missing from the caches; usually it is only late."""
 
 
 class KubeRayAppeared(Exception):
-    """KubeRay was installed after the start, and this mode notices new kinds only at start."""
+    """KubeRay was installed later, and watching namespaces finds new kinds only at startup."""
 
 
 class Resync:
-    """Keeps running beside the watches."""
+    """Runs alongside the watches."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Resync:
         self._missed: dict[JobKey, tuple[int, float]] = {}
 
     async def run(self, seconds: float) -> None:
-        """Look again every so many seconds, sooner while a change is missing in the caches."""
+        """Look every `seconds`, or sooner while a change is missing from the caches."""
         while True:
             try:
                 await self.look()
@@ -60,7 +60,7 @@ class Resync:
             self._changed(key)
 
     def _compare(self, live: dict[JobKey, int]) -> None:
-        """Note since when a change that the API server knows is missing in the cache."""
+        """Record how long changes known to the API server have been missing from the caches."""
         now = self._health.clock()
         for key, (version, _) in list(self._missed.items()):
             if key not in live or self._cached(key) >= version:

@@ -1,4 +1,4 @@
-"""When a finished job is to be removed. Pure."""
+"""Decides when a finished job is removed. Pure."""
 
 from datetime import datetime, timedelta
 
@@ -6,7 +6,7 @@ from raggrpo_api.job import RagGrpoJob
 
 
 def seconds_until_removal(job: RagGrpoJob, now: datetime) -> float | None:
-    """Return how long a finished job stays, 0 when its time is over; None: it stays."""
+    """Return how long a finished job is kept, 0 if expired, None if kept forever."""
     lifetime, ended = job.spec.ttl_seconds_after_finished, job.status.completion_time
     if lifetime < 0 or ended is None:
         return None

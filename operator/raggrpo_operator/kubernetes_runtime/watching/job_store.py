@@ -50,7 +50,7 @@ class JobStore:
 
 
 def _is_current(kept: Manifest, cached: Manifest) -> bool:
-    """Tell whether this is the same job, in a version that is not older."""
+    """Return whether this is the same job, in a version that is not older."""
     same_job: bool = kept["metadata"]["uid"] == cached["metadata"]["uid"]
     return same_job and _version(kept) >= _version(cached)
 

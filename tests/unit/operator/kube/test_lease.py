@@ -40,7 +40,6 @@ def holder(kube: FakeKube) -> str:
 async def test_the_first_one_leads_and_the_second_waits_until_the_lease_is_old() -> None:
     kube, clock = FakeKube(), Clock()
     await a_lease(kube, clock, "one").acquire()
-
     begun = clock.now
     await a_lease(kube, clock, "two").acquire()
 
@@ -63,7 +62,6 @@ async def test_a_released_lease_is_free_at_once() -> None:
     kube, clock = FakeKube(), Clock()
     first = a_lease(kube, clock, "one")
     await first.acquire()
-
     await first.release()
     begun = clock.now
     await a_lease(kube, clock, "two").acquire()
@@ -78,7 +76,6 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> No
     await lease.acquire()
     renewed = clock.now
     kube.before = failing("get")
-
     await lease.keep()
 
     assert clock.now - renewed < DURATION_SECONDS
@@ -114,7 +111,6 @@ async def test_a_leader_that_was_replaced_notices_it() -> None:
     await second._take()
     clock.now += DURATION_SECONDS
     assert await second._take()
-
     async with asyncio.timeout(5):
         await first.keep()
 
@@ -140,7 +136,6 @@ async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
 async def test_transitions_are_counted(transitions: int) -> None:
     kube, clock = FakeKube(), Clock()
     for number in range(transitions):
-        lease = a_lease(kube, clock, f"replica-{number}")
-        await lease.acquire()
+        await a_lease(kube, clock, f"replica-{number}").acquire()
     found = kube.objects[LEASES.plural, "here", "operator"]["spec"]
     assert found["leaseTransitions"] == transitions

@@ -27,68 +27,34 @@ def disrupted(reason: str) -> Manifest:
 EVICTED = {"phase": "Failed", "reason": "Evicted"}
 LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
     "runs": (a_pod(), False, None, ""),
-    "out of memory": (
-        a_pod(container(ended("OOMKilled", 137))),
-        False,
-        Cause.HOST_OUT_OF_MEMORY,
-        "OOMKilled, limit 2Gi",
-    ),
-    "out of memory, restarted in place": (
-        a_pod(container(last=ended("OOMKilled", 137))),
-        False,
-        Cause.HOST_OUT_OF_MEMORY,
-        "OOMKilled",
-    ),
-    "out of memory, then deleted": (
-        a_pod(container(ended("OOMKilled", 137)), going=True),
-        True,
-        Cause.HOST_OUT_OF_MEMORY,
-        "OOMKilled",
-    ),
-    "node short of memory": (
-        a_pod(EVICTED | {"message": "The node was low on resource: memory."}),
-        False,
-        Cause.HOST_OUT_OF_MEMORY,
-        "low on resource: memory",
-    ),
+    "out of memory": (a_pod(container(ended("OOMKilled", 137))), False, Cause.HOST_OUT_OF_MEMORY,
+        "OOMKilled, limit 2Gi"),
+    "out of memory, restarted in place": (a_pod(container(last=ended("OOMKilled", 137))), False,
+        Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
+    "out of memory, then deleted": (a_pod(container(ended("OOMKilled", 137)), going=True), True,
+        Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
+    "node short of memory": (a_pod(EVICTED | {"message": "The node was low on resource: memory."}),
+        False, Cause.HOST_OUT_OF_MEMORY, "low on resource: memory"),
     "node short of disk": (
-        a_pod(EVICTED | {"message": "The node was low on resource: ephemeral-storage."}),
-        False,
-        Cause.NODE_LOST,
-        "ephemeral-storage",
-    ),
+        a_pod(EVICTED | {"message": "The node was low on resource: ephemeral-storage."}), False,
+        Cause.NODE_LOST, "ephemeral-storage"),
     "preempted": (a_pod(disrupted("PreemptionByScheduler")), False, Cause.PREEMPTED, "because"),
     "drained": (a_pod(disrupted("EvictionByEvictionAPI")), True, Cause.PREEMPTED, "because"),
     "node tainted": (a_pod(disrupted("DeletionByTaintManager")), False, Cause.NODE_LOST, "because"),
     "node gone": (a_pod(disrupted("DeletionByPodGC")), False, Cause.NODE_LOST, "because"),
     "node shut down": (a_pod(disrupted("TerminationByKubelet")), False, Cause.NODE_LOST, "because"),
-    "worker ended": (
-        a_pod(container(ended(code=1))),
-        False,
-        Cause.WORKER_LOST,
-        "trainer pod small-c1-worker-0: ended with exit code 1 (Error)",
-    ),
-    "head restarted in place": (
-        a_pod(container(last=ended(code=139)), kind="head"),
-        False,
-        Cause.HEAD_LOST,
-        "ended with exit code 139",
-    ),
+    "worker ended": (a_pod(container(ended(code=1))), False, Cause.WORKER_LOST,
+        "trainer pod small-c1-worker-0: ended with exit code 1 (Error)"),
+    "head restarted in place": (a_pod(container(last=ended(code=139)), kind="head"), False,
+        Cause.HEAD_LOST, "ended with exit code 139"),
     "worker deleted": (a_pod(), True, Cause.WORKER_LOST, "was deleted"),
-    "worker being deleted, its container ends": (
-        a_pod(container(ended(code=143)), going=True),
-        False,
-        Cause.WORKER_LOST,
-        "was deleted",
-    ),
+    "worker being deleted, its container ends": (a_pod(container(ended(code=143)), going=True),
+        False, Cause.WORKER_LOST, "was deleted"),
     "head deleted": (a_pod(kind="head"), True, Cause.HEAD_LOST, "was deleted"),
     "failed without a container": (
-        a_pod({"phase": "Failed", "reason": "NodeAffinity", "message": "no"}),
-        False,
-        Cause.WORKER_LOST,
-        "NodeAffinity",
-    ),
-}
+        a_pod({"phase": "Failed", "reason": "NodeAffinity", "message": "no"}), False,
+        Cause.WORKER_LOST, "NodeAffinity"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", LOSSES)
@@ -111,14 +77,10 @@ BLAMED = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_somebody_took_the_pod(
-    case: str,
-) -> None:
+def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_user_took_the_pod(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
-
     found = loss(pod, NOW, was_deleted=was_deleted)
-
     assert (found.node if found else "") == ("gpu-7" if case in BLAMED else "")
 
 
@@ -164,7 +126,6 @@ def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion()
     book = a_book()
     book.note(KEY, a_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
     book.note(KEY, a_pod(), NOW, was_deleted=True)
-
     [found] = book.losses(KEY, "small-c1", LONG_AGO)
     assert found.cause is Cause.HOST_OUT_OF_MEMORY
 
@@ -173,7 +134,6 @@ def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
     book = a_book()
     book.note(KEY, a_pod(name="w0"), NOW, was_deleted=True)
     book.note(KEY, a_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False)
-
     assert [each.pod for each in book.losses(KEY, "small-c1", LONG_AGO)] == ["w1", "w0"]
 
 
@@ -199,7 +159,6 @@ def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> 
 
 def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
     book, pods = a_book(), [a_pod(waiting("CreateContainerConfigError"))]
-
     early, is_final_early = book.start_problem(KEY, pods, NOW)
     _, is_final_late = book.start_problem(KEY, pods, NOW + timedelta(seconds=121))
 
@@ -212,7 +171,6 @@ def test_a_start_that_was_mended_begins_its_grace_anew() -> None:
     book, failing = a_book(), [a_pod(waiting("ImagePullBackOff"))]
     book.start_problem(KEY, failing, NOW)
     assert book.start_problem(KEY, [a_pod()], NOW + timedelta(seconds=60)) == (None, False)
-
     _, is_final = book.start_problem(KEY, failing, NOW + timedelta(seconds=130))
     assert not is_final
 

@@ -40,7 +40,6 @@ def titles(svg: str) -> list[str]:
 
 def test_a_line_goes_up_where_its_values_do() -> None:
     svg = line_chart([1, 2, 3], [Series("reward", [0.0, 0.5, 1.0], "s1")])
-
     (_, y1), (_, y2), (_, y3) = points(paths(svg, "line")[0])
     assert y1 > y2 > y3
     assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2)
@@ -62,13 +61,11 @@ def test_every_point_lies_inside_the_axes(values: list[float]) -> None:
 
 def test_a_missing_value_interrupts_the_line() -> None:
     svg = line_chart([1, 2, 3, 4], [Series("x", [1.0, None, 2.0, 3.0], "s1")])
-
     assert paths(svg, "line")[0].count("M") == 2
 
 
 def test_a_log_scale_spaces_decades_evenly_and_leaves_zero_out() -> None:
     series = [Series("gap", [1e-6, 1e-5, 1e-4, 0.0], "s1")]
-
     svg = line_chart([1, 2, 3, 4], series, log=True)
 
     ys = [y for _, y in points(paths(svg, "line")[0])]
@@ -79,7 +76,6 @@ def test_a_log_scale_spaces_decades_evenly_and_leaves_zero_out() -> None:
 
 def test_a_new_attempt_is_marked_between_its_first_step_and_the_one_before() -> None:
     svg = line_chart([1, 2, 3], [Series("x", [1.0, 1.0, 1.0], "s1")], marks=[3])
-
     [mark] = paths(svg, "mark")
     (_, _), (x2, _), (x3, _) = points(paths(svg, "line")[0])
     assert x2 < float(mark[1:].split()[0]) < x3
@@ -87,15 +83,12 @@ def test_a_new_attempt_is_marked_between_its_first_step_and_the_one_before() -> 
 
 def test_the_pointer_reads_step_and_values() -> None:
     svg = line_chart([7, 8], [Series("a<b", [0.25, None], "s1"), Series("other", [1, 2], "s2")])
-
     assert titles(svg) == ["step 7\na<b 0.25\nother 1", "step 8\nother 2"]
 
 
 def test_long_runs_are_drawn_as_means_of_equally_many_steps() -> None:
     values = [float(step % 2) for step in range(1000)]
-
     svg = line_chart(range(1, 1001), [Series("x", values, "s1")])
-
     assert len(points(paths(svg, "line")[0])) == 250 <= MAX_POINTS
     assert titles(svg)[0] == "step 4\nx 0.5"
     assert titles(svg)[-1] == "step 1000\nx 0.5"
@@ -134,6 +127,5 @@ def test_the_moving_mean_leaves_gaps_out() -> None:
 
 def test_the_moving_mean_forgets_what_is_older_than_its_window() -> None:
     means = moving_mean([100.0, *[1.0] * 20], 10)
-
     assert means[-1] is not None
     assert math.isclose(means[-1], 1.0)

@@ -46,13 +46,11 @@ def a_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobStatu
 
 def test_line_says_what_the_practice_prints() -> None:
     line = progress_line(a_status(12), NOW)
-
     assert line == ("Step 12/60, 18 s elapsed, 1.2 s/step, ETA 58 s, reward 0.531, stage Training")
 
 
 def test_clock_stops_with_the_attempt() -> None:
     ended = AttemptRecord(number=1, started=BEGUN, seconds=11, cause=Cause.SUSPENDED)
-
     assert "11 s elapsed" in progress_line(a_status(12, attempts=[ended]), NOW)
 
 
@@ -121,18 +119,12 @@ def test_without_a_terminal_there_are_lines() -> None:
         a_status(2, stage="Checkpointing"),
     )
 
-    assert lines[:4] == [
-        "Preflight",
-        "Attempt 1 begins",
-        "Stage LoadingModel",
-        "Stage FirstStep",
-    ]
+    assert lines[:4] == ["Preflight", "Attempt 1 begins", "Stage LoadingModel", "Stage FirstStep"]
     assert [line.split(",")[0] for line in lines[4:]] == ["Step 1/60", "Step 2/60"]
 
 
 def test_lines_keep_a_distance_but_the_last_is_always_there() -> None:
     lines = plain(*(a_status(step) for step in (1, 2, 3, 60)), seconds_apart=1.0)
-
     assert [line.split(",")[0] for line in lines] == ["Step 1/60", "Step 60/60"]
 
 

@@ -78,7 +78,6 @@ def a_status(**changes: Any) -> JobStatus:
 def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [a_validation("before", 0, 0.1)])
     write_steps(tmp_path, 2, range(21, 61), {"reward_mean": 0.75}, [a_validation("after", 60, 0.9)])
-
     page = read(write_report(tmp_path, tmp_path, a_status(), name="sales-rag"))
 
     assert "sales-rag" in page.texts
@@ -91,9 +90,7 @@ def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
-
     path = write_report(tmp_path, tmp_path, a_status())
-
     assert read(path).addresses == []
     assert not re.search(r"https?://|url\(|@import|<script", path.read_text())
     assert "prefers-color-scheme: dark" in path.read_text()
@@ -102,9 +99,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
 def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) -> None:
     attack = "<script>alert(1)</script>"
     attempts = [AttemptRecord(number=1, cause=Cause.PROGRAM_ERROR, message=attack)]
-
     path = write_report(tmp_path, tmp_path, JobStatus(attempts=attempts), name=attack)
-
     assert "<script" not in path.read_text()
     assert attack in read(path).texts
 
@@ -112,14 +107,12 @@ def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) ->
 @pytest.mark.parametrize("status", [JobStatus(), a_status()])
 def test_a_job_without_history_has_a_page_too(tmp_path: Path, status: JobStatus) -> None:
     page = read(write_report(tmp_path, tmp_path / "missing", status))
-
     assert "nothing recorded yet" in page.texts
 
 
 def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Path) -> None:
     resolved = resolve(a_job({"rollout.n": 7}))
     status = a_status(sizing=size(resolved.spec, KNOWN_7B))
-
     texts = read(write_report(tmp_path, tmp_path, status, resolved=resolved)).texts
 
     place = texts.index("rollout.n")
@@ -133,14 +126,12 @@ def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Pa
     events = [a_validation("before", 0, 0.1), a_validation("after", 30, 0.5)]
     write_steps(tmp_path, 1, range(1, 31), events=events)
     write_steps(tmp_path, 2, range(31, 61), events=[a_validation("after", 60, 0.9)])
-
     assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, a_status())).texts
 
 
 def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 3))
     assert "Retrieval" not in read(write_report(tmp_path, tmp_path, a_status())).texts
-
     calls = CallSummary(7, 0.1, 0.25, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     silent = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.DNS_FAILURE: 4})
     write_steps(tmp_path, 2, range(3, 5), {"retrieval": {"kb": calls, "other": silent}})
@@ -153,7 +144,6 @@ def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path:
 
 def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
-
     assert "Host memory" not in read(write_report(tmp_path, tmp_path, a_status())).texts
 
     (tmp_path / "metrics.e1.jsonl").write_text(
@@ -166,7 +156,6 @@ def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
 def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None:
     folder = a_job_folder(tmp_path / "job", a_status())
     write_steps(log_dir_of(folder), 1, range(1, 31))
-
     result = CliRunner().invoke(app, ["report", "--dir", str(folder)])
 
     assert result.exit_code == 0, result.output
@@ -175,11 +164,8 @@ def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
-def test_a_folder_without_a_job_is_refused_with_what_to_do(
-    tmp_path: Path, arguments: list[str]
-) -> None:
+def test_a_folder_without_job_is_refused_with_remedy(tmp_path: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
-
     assert result.exit_code == 2
     assert "is no job folder" in result.stderr
     assert "raggrpo run" in result.stderr
@@ -209,7 +195,5 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
 
 def test_compare_of_equal_configurations_says_so(tmp_path: Path) -> None:
     one, two = (a_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
-
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])
-
     assert result.stdout.splitlines()[-2:] == ["Set differently", "nothing"]

@@ -408,7 +408,6 @@ def row_name(row: Row) -> str:
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
     found = list(row.rule(seen_by_rule(row.fails, row, row.status)))
-
     assert [(v.path, v.reason, v.severity) for v in found] == [(row.path, row.reason, row.severity)]
     assert found[0].message
     assert found[0].remedy
@@ -433,7 +432,6 @@ def test_following_a_remedy_cures(row: Row) -> None:
     remedy = remedy_of(row)
     assert remedy
     value = yaml.safe_load(remedy[2])
-
     cured = row.fails | {remedy[1]: value}
 
     found = list(row.rule(seen_by_rule(cured, row, row.status)))
@@ -460,7 +458,6 @@ def test_remedies_suggest_the_nearest_value() -> None:
 
 def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
     of_form = set(list(Reason)[: list(Reason).index(Reason.GROUP_SIZE_MISMATCH)])
-
     assert {row.rule for row in ROWS} == set(RULES)
     assert {row.reason for row in ROWS} == set(Reason) - of_form
 
@@ -469,15 +466,12 @@ def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
 def test_violations_include_what_each_rule_finds(row: Row) -> None:
     job = a_job(row.fails)
     job = job.model_copy(update={"status": row.status})
-
     found = violations(job, resolve(job, row.facts), row.facts)
-
     assert (row.path, row.reason) in {(v.path, v.reason) for v in found}
 
 
 def test_all_problems_are_reported_at_once_errors_first() -> None:
     job = a_job({"rollout": {"n": 1, "temperature": 0.0, "topP": 0.5}, "checkpoint.keepLast": 1})
-
     found = violations(job, resolve(job))
 
     assert [v.reason for v in found] == [
@@ -491,22 +485,18 @@ def test_all_problems_are_reported_at_once_errors_first() -> None:
 
 def test_a_plain_job_has_no_violations() -> None:
     job = a_job()
-
     assert violations(job, resolve(job)) == ()
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_have_no_errors(path: Any) -> None:
     job = a_sample(path)
-
     assert errors(violations(job, resolve(job))) == ()
 
 
 def test_nothing_is_said_about_gpu_memory_that_is_not_known() -> None:
     job = a_job({"resources": {"gpusPerNode": 1, "gpuMemoryGib": 0}})
-
     found = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
-
     assert {v.reason for v in found} == {Reason.DATA_REPEATS}
 
 
@@ -516,7 +506,6 @@ def test_secret_values_are_never_repeated() -> None:
         in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": canary}]})
         | {"env": [{"name": "HF_TOKEN", "value": canary}]}
     )
-
     found = violations(job, resolve(job))
 
     assert len(errors(found)) == 2
@@ -559,7 +548,6 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
 ) -> None:
     places = data.draw(st.sets(st.sampled_from(sorted(KNOBS)), max_size=12))
     job = a_job({place: data.draw(KNOBS[place], label=place) for place in sorted(places)})
-
     resolved = resolve(job, facts)
     found = violations(job, resolved, facts)
     text = render_plan(job, resolved, size(resolved.spec, facts), found, facts)
@@ -572,8 +560,6 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
 def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
     volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
     job = mounted(a_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
-
     found = violations(job, resolve(job))
-
     assert job.spec.volumes[0].mount_path == "/tmp"
     assert Reason.RESERVED_NAME not in {violation.reason for violation in found}

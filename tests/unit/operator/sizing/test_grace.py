@@ -35,12 +35,10 @@ def test_grace_follows_the_slowest_save_or_the_model(
 
 def test_nodes_save_beside_each_other() -> None:
     status = JobStatus(preflight=PreflightStatus(facts=KNOWN_7B))
-
     assert grace_seconds(a_job({"resources.nodes": 4}).spec, status) == 61
 
 
 def test_a_short_deadline_leaves_thirty_seconds() -> None:
     changes: dict[str, Any] = {"recovery.deadlines": {"checkpointSeconds": 5}}
     status = JobStatus(restart_state=RestartState(slowest_save_seconds=60))
-
     assert grace_seconds(a_job(changes).spec, status) == 30

@@ -76,7 +76,6 @@ def test_gpu_memory_of_the_worked_example() -> None:
 )
 def test_activations_per_token(training: dict[str, Any], per_token: int) -> None:
     spec = a_spec(resources=GPUS8, training={"totalSteps": 1} | training)
-
     assert gpu_memory.activation_bytes_per_token(spec, KNOWN_7B) == per_token
 
 
@@ -91,13 +90,11 @@ def test_activations_per_token(training: dict[str, Any], per_token: int) -> None
 )
 def test_a_micro_batch_is_the_budget_or_all_there_is(training: dict[str, Any], tokens: int) -> None:
     spec = a_spec(training={"totalSteps": 1} | training)
-
     assert gpu_memory.micro_batch_tokens(spec) == tokens
 
 
 def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
     spec = a_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
-
     layers = 16384 * (2 * 28 + 34) * 3584
     assert gpu_memory.activations(spec, KNOWN_7B) == layers + 2 * 4 * 2**25
 
@@ -109,14 +106,11 @@ def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) ->
         "rollout": {"n": 8},
         "resources": resources,
     }
-    spec = a_spec(**large)
-
-    assert object_store_bytes(spec) == 2 * 65536 * 8 * 1536 * 12
+    assert object_store_bytes(a_spec(**large)) == 2 * 65536 * 8 * 1536 * 12
 
 
 def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
     spec = a_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
-
     memory = terms_of(size(spec, KNOWN_TINY), "memory")
 
     state = 16 * 560_000 // 2 + 16384 * 2 * 34 * 3 * 128 + 2 * 4 * 16384 * 260
@@ -131,23 +125,19 @@ def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
 
 def test_memory_of_a_gpu_pod_consists_of_named_terms() -> None:
     spec = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
-
     memory = terms_of(size(spec, KNOWN_7B), "memory")
-
     assert memory["processes"] == 8 * 4 * GIB
     assert memory["checkpointStaging"] == 12 * 7_600_000_000 // 2  # half of the shards
 
 
 def test_the_kv_cache_is_what_the_engine_has_left() -> None:
     gpu = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "gpu")
-
     assert gpu["kvCache"] == int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB
 
 
 def test_weights_travel_through_ray_only_between_pods() -> None:
     one = a_spec(KNOWN_7B, resources=GPUS8)
     two = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
-
     assert object_store_bytes(one, KNOWN_7B) == 2 * GIB
     assert object_store_bytes(two, KNOWN_7B) == 2 * GIB + 2 * 7_600_000_000
     assert terms_of(size(two, KNOWN_7B), "shm")["weightSync"] == 8 * 2 * 7_600_000_000
@@ -155,21 +145,17 @@ def test_weights_travel_through_ray_only_between_pods() -> None:
 
 def test_a_reference_model_costs_four_more_bytes() -> None:
     with_kl = a_spec(resources=GPUS8, algorithm={"klCoefficient": 0.01})
-
     assert gpu_memory.training_state(with_kl, KNOWN_7B) == 20 * 7_600_000_000 // 8
 
 
 def test_tensor_parallel_splits_weights_and_cache() -> None:
     spec = a_spec(resources=GPUS8, rollout={"tensorParallelSize": 4})
-
     assert gpu_memory.engine_weights(spec, KNOWN_7B) == 3_800_000_000
     assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344 // 4
 
 
 def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8)
-
-    shm = terms_of(size(spec, KNOWN_7B), "shm")
+    shm = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "shm")
 
     assert shm["rayObjectStore"] == int(2 * GIB / 0.95)
     assert shm["nccl"] == GIB
@@ -192,7 +178,6 @@ def test_totals_cover_their_terms_and_are_rounded_up() -> None:
 
 def test_the_quickstart_fits_a_laptop() -> None:
     sizing = size(a_spec(KNOWN_TINY, resources=CPU), KNOWN_TINY)
-
     assert sizing.gpus == 0
     assert sizing.cpu == "2"
     assert parse_quantity(sizing.shm) <= 256 * MIB
@@ -200,13 +185,9 @@ def test_the_quickstart_fits_a_laptop() -> None:
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
-def test_ray_gets_its_store_explicitly_and_within_its_share_of_shm(
-    resources: dict[str, Any],
-) -> None:
+def test_ray_gets_its_store_explicitly_within_its_share_of_shm(resources: dict[str, Any]) -> None:
     spec = a_spec(resources=resources)
-
     store = object_store_bytes(spec)
-
     assert store >= 75 * MIB  # Ray's own minimum
     assert store <= 0.95 * parse_quantity(size(spec).shm)
 
@@ -226,7 +207,6 @@ def test_gpus_of_the_whole_job(resources: dict[str, Any], gpus: int) -> None:
 
 def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
     spec = a_spec(KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "64Gi", "cpu": "96"})
-
     sizing = size(spec, KNOWN_7B)
 
     assert (sizing.memory, sizing.shm, sizing.cpu) == ("500Gi", "64Gi", "96")
@@ -241,16 +221,13 @@ def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
 )
 def test_no_pod_gets_more_cpus_than_the_user_has_to_give(cpu: str, head: str, side: str) -> None:
     sizing = size(a_job({"resources": {"cpu": cpu}}).spec, KNOWN_7B)
-
     assert pod(sizing, PodRole.HEAD).cpu == head
     assert pod(sizing, PodRole.PREFLIGHT).cpu == side
 
 
 def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
     sizing = size(a_spec(resources=GPUS8))
-
     unknown = [term for term in sizing.terms if "known after preflight" in term.reason]
-
     assert {term.name for term in unknown} == {"weightSync", "checkpointStaging"}
     assert all(term.bytes == 0 for term in unknown)
 
@@ -259,7 +236,6 @@ def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(corpus_bytes=GIB)
-
     assert terms_of(size(spec, facts), "retriever") == {"kb": 4 * GIB + 512 * MIB}
     assert retriever_bytes(facts) == 4 * GIB + 512 * MIB
 
@@ -268,6 +244,5 @@ def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
 def test_samples_are_sized_with_reasons(path: Any) -> None:
     for facts in (None, KNOWN_7B, KNOWN_TINY):
         sizing = size(resolve(a_sample(path), facts).spec, facts)
-
         assert all(term.reason and term.bytes >= 0 for term in sizing.terms)
         assert parse_quantity(sizing.memory) > parse_quantity(sizing.shm) > 0

@@ -47,9 +47,7 @@ def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
 
 def test_out_of_host_memory_halves_workers_down_to_one() -> None:
     spec = a_spec()
-
     applied = applied_until_nothing_is_left(Cause.HOST_OUT_OF_MEMORY, spec)
-
     assert applied == [Mitigation.WORKERS_HALVED] * 3  # 8 → 4 → 2 → 1
     assert mitigated(spec, applied).data.num_workers == 1
 
@@ -69,9 +67,7 @@ def test_what_cannot_help_is_not_tried(changes: dict[str, Any], absent: Mitigati
 
 @pytest.mark.parametrize("policy", ["Restart", "Fail"])
 def test_nothing_is_lowered_unless_the_user_wants_it(policy: str) -> None:
-    spec = a_spec({"recovery": {"onOutOfMemory": policy}})
-
-    assert next_mitigation(OOM, [], spec) is None
+    assert next_mitigation(OOM, [], a_spec({"recovery": {"onOutOfMemory": policy}})) is None
 
 
 def test_other_causes_lower_nothing() -> None:
@@ -90,27 +86,20 @@ def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "first"), [(3071, False), (3072, True)])
-def test_a_micro_batch_is_halved_only_while_it_holds_the_longest_completion(
-    tokens: int, first: bool
-) -> None:
+def test_a_micro_batch_is_halved_only_while_it_holds_the_longest(tokens: int, first: bool) -> None:
     spec = a_spec({"training": {"tokensPerMicroBatch": tokens}})  # prompt + response = 1536
-
     assert (next_mitigation(OOM, [], spec) is Mitigation.MICRO_BATCH_HALVED) is first
 
 
 def test_utilization_is_lowered_to_three_tenths_at_most() -> None:
     spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
-
     lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
-
     assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
 def test_utilization_is_never_raised() -> None:
     spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
-
     lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
-
     assert lowered.rollout.gpu_memory_utilization == 0.2
 
 

@@ -70,7 +70,6 @@ def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
     place: str, value: Any, path: str, reason: Reason, remedy: str
 ) -> None:
     found = found_in(a_raw_job({place: value}))
-
     assert [(violation.path, violation.reason) for violation in found] == [(path, reason)]
     assert remedy in found[0].remedy
     assert found[0].severity is Severity.ERROR
@@ -95,32 +94,26 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 def test_a_valid_job_is_returned() -> None:
     job = parse_job(a_raw_job())
-
     assert isinstance(job, RagGrpoJob)
     assert job.spec.model.path == "/mnt/runs/model"
 
 
 def test_null_means_not_given_as_for_the_api_server() -> None:
     raw = a_raw_job({"metadata.creationTimestamp": None, "spec.rollout.temperature": None})
-
     job = parse_job(raw)
-
     assert isinstance(job, RagGrpoJob)
     assert "temperature" not in job.spec.rollout.model_fields_set
 
 
 def test_a_date_that_yaml_read_is_text_again() -> None:
     job = parse_job(a_raw_job({"spec.checkpoint.path": "/c", "spec.image": date(2026, 1, 1)}))
-
     assert isinstance(job, RagGrpoJob)
     assert job.spec.image == "2026-01-01"
 
 
 def test_what_the_api_server_adds_to_metadata_is_ignored() -> None:
     raw = a_raw_job({"metadata.managedFields": [{"manager": "kubectl"}], "metadata.generation": 3})
-
     job = parse_job(raw)
-
     assert isinstance(job, RagGrpoJob)
     assert job.metadata.generation == 3
 

@@ -37,16 +37,13 @@ DESIGN: dict[str, tuple[object, object, object, object]] = {
 @pytest.mark.parametrize("column", range(4))
 def test_presets_hold_the_values_that_were_promised(column: int) -> None:
     preset = list(Preset)[column]
-
     values = {row.path: row.value(preset) for row in TABLE}
-
     assert values == {path: row[column] for path, row in DESIGN.items()}
 
 
 @pytest.mark.parametrize("preset", Preset)
 def test_a_preset_reaches_every_field_it_names_with_its_value(preset: Preset) -> None:
     job = a_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
-
     resolved = resolve(job)
 
     for path, value in preset_values(preset, Placement.COLOCATED).items():
@@ -65,13 +62,11 @@ def test_max_performance_overlaps_only_where_the_placement_allows(
     placement: Placement, steps: int
 ) -> None:
     values = preset_values(Preset.MAX_PERFORMANCE, placement)
-
     assert values["training.offPolicySteps"] == steps
 
 
 def test_the_crd_says_from_preset_exactly_where_a_preset_decides() -> None:
     coupled = {"algorithm.groupSize"}
-
     assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
 
 

@@ -25,19 +25,13 @@ def config_of(job: RagGrpoJob, facts: Facts | None = KNOWN_7B, **options: Any) -
         ({}, 3, Origin.PRESET, Origin.PRESET),
         ({"rollout": {"n": 5}}, 5, Origin.USER, Origin.COUPLED),
         ({"algorithm": {"groupSize": 5}}, 5, Origin.COUPLED, Origin.USER),
-        (
-            {"rollout": {"n": 5}, "algorithm": {"groupSize": 5}},
-            5,
-            Origin.USER,
-            Origin.USER,
-        ),
+        ({"rollout": {"n": 5}, "algorithm": {"groupSize": 5}}, 5, Origin.USER, Origin.USER),
     ],
 )
 def test_group_size_follows_whichever_of_its_two_names_is_given(
     changes: dict[str, Any], n: int, n_origin: Origin, group_origin: Origin
 ) -> None:
     resolved = resolve(a_job(changes))
-
     assert resolved.spec.rollout.n == n
     assert resolved.spec.algorithm.group_size == n
     assert resolved.origins["rollout.n"] is n_origin
@@ -60,7 +54,6 @@ def test_user_wins_over_preset_and_preset_over_default() -> None:
 
 def test_a_value_equal_to_the_default_is_still_the_users() -> None:
     resolved = resolve(a_job({"preset": "Debug", "monitoring": {"mode": "Light"}}))
-
     assert resolved.spec.monitoring.mode == "Light"
     assert resolved.origins["monitoring.mode"] is Origin.USER
     assert resolved.spec.monitoring.debug.scoring
@@ -68,9 +61,7 @@ def test_a_value_equal_to_the_default_is_still_the_users() -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
-    job = a_sample(path)
-
-    resolved = resolve(job)
+    resolved = resolve(a_sample(path))
 
     def leaves(value: Any, place: str) -> list[str]:
         if isinstance(value, dict) and value:
@@ -133,10 +124,7 @@ def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: 
         ({"rollout": {"maxNumBatchedTokens": 4096}}, "rollout.maxNumBatchedTokens"),
         ({"training": {"miniBatchPrompts": 32}}, "training.miniBatchPrompts"),
         ({"monitoring": {"logDir": "/mnt/logs"}}, "monitoring.logDir"),
-        (
-            {"resources": {"device": "CPU"}, "training": {"precision": "BF16"}},
-            "training.precision",
-        ),
+        ({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}}, "training.precision"),
         (
             {
                 "retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT], "maxPassageTokens": 300},
@@ -148,7 +136,6 @@ def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: 
 )
 def test_what_the_user_gave_is_never_sized(changes: dict[str, Any], place: str) -> None:
     job = a_job(changes)
-
     resolved = resolve(job)
 
     given: Any = job.spec.model_dump(by_alias=True)
@@ -161,7 +148,6 @@ def test_what_the_user_gave_is_never_sized(changes: dict[str, Any], place: str) 
 
 def test_epochs_become_steps_once_the_rows_are_known() -> None:
     job = a_job({"training": {"epochs": 2}, "data.trainBatchSize": 96})
-
     assert resolve(job).spec.training.total_steps == 0
     assert resolve(job, KNOWN_7B).spec.training.total_steps == 209  # ceil(2 × 10,000 / 96)
     assert config_of(job).training.total_steps == 209
@@ -170,7 +156,6 @@ def test_epochs_become_steps_once_the_rows_are_known() -> None:
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_trainer_config_survives_its_journey_as_json(path: Any) -> None:
     config = config_of(a_sample(path))
-
     assert TrainerConfig.model_validate_json(config.to_json()) == config
 
 
@@ -200,7 +185,6 @@ def test_resources_become_processes(
     per_engine: float,
 ) -> None:
     world = config_of(a_job({"resources": resources, "rollout": rollout})).world
-
     assert (world.num_ranks, world.num_engines) == (ranks, engines)
     assert (world.gpus_per_rank, world.gpus_per_engine) == (per_rank, per_engine)
 
@@ -219,22 +203,18 @@ def test_cpu_ranks_and_engine_take_turns_on_all_cpus_of_a_pod(
     resources: dict[str, Any], per_rank: int, per_engine: int
 ) -> None:
     world = config_of(a_job({"resources": resources})).world
-
     assert (world.threads_per_rank, world.threads_per_engine) == (per_rank, per_engine)
 
 
 def test_what_auto_decided_once_is_pinned() -> None:
     job = a_job({"resources": {"device": "CPU"}})
-
     config = config_of(job, KNOWN_TINY, pinned=Pinned(precision="FP32", attention="Sdpa"))
-
     assert config.training.precision is Precision.FP32
     assert config.model.attention is Attention.SDPA
 
 
 def test_pins_do_not_override_the_user() -> None:
     job = a_job({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}})
-
     assert config_of(job, pinned=Pinned(precision="FP32")).training.precision is Precision.BF16
 
 
@@ -268,7 +248,6 @@ OTHER_RESUME: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", SAME_RESUME, ids=str)
 def test_what_no_checkpoint_depends_on_keeps_the_resume_hash(changes: dict[str, Any]) -> None:
     base, changed = config_of(a_job()).attempt, config_of(a_job(changes)).attempt
-
     assert changed.resume_hash == base.resume_hash
     assert changed.config_hash != base.config_hash
 
@@ -283,18 +262,13 @@ def test_an_endpoint_may_move_without_another_resume_hash() -> None:
     there = a_job(
         {"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT | {"url": "http://new:1/r"}]}}
     )
-
     assert config_of(here).attempt.resume_hash == config_of(there).attempt.resume_hash
 
 
 @pytest.mark.parametrize("mitigation", Mitigation)
-def test_mitigations_show_in_the_config_hash_and_never_in_the_resume_hash(
-    mitigation: Mitigation,
-) -> None:
+def test_mitigations_show_in_the_config_hash_not_in_the_resume_hash(mitigation: Mitigation) -> None:
     base = config_of(a_job()).attempt
-
     lowered = config_of(a_job(), mitigations=[mitigation]).attempt
-
     assert lowered.resume_hash == base.resume_hash
     assert lowered.config_hash != base.config_hash
 
@@ -302,7 +276,6 @@ def test_mitigations_show_in_the_config_hash_and_never_in_the_resume_hash(
 def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
     job = a_job()
     resolved = resolve(job)
-
     first = trainer_config(job, resolved, number=1).attempt
     second = trainer_config(job, resolved, number=2).attempt
 
@@ -312,5 +285,4 @@ def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
 
 def test_recovery_is_the_operators_and_no_part_of_the_configuration() -> None:
     patient = a_job({"recovery": {"maxRestarts": 3}})
-
     assert config_of(patient).attempt.config_hash == config_of(a_job()).attempt.config_hash

@@ -6,7 +6,6 @@ from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 def test_numbers_are_read_as_kubectl_reads_them() -> None:
     text = "a: 1e-6\nb: 1.0e-6\nc: '1e-6'\nd: x1e5"
-
     assert read_yaml(text) == {"a": 1e-6, "b": 1e-6, "c": "1e-6", "d": "x1e5"}
 
 
@@ -25,7 +24,6 @@ def test_numbers_are_read_as_kubectl_reads_them() -> None:
 )
 def test_unreadable_text_is_named_with_its_place(text: str, where: str, problem: str) -> None:
     found = read_yaml(text)
-
     assert isinstance(found, Violation)
     assert found.reason is Reason.INVALID_YAML
     assert where in found.path
@@ -34,7 +32,6 @@ def test_unreadable_text_is_named_with_its_place(text: str, where: str, problem:
 
 def test_merged_keys_may_be_overridden() -> None:
     text = "base: &base {x: 1, y: 1}\nc: {<<: *base, x: 2}"
-
     assert read_yaml(text) == {"base": {"x": 1, "y": 1}, "c": {"x": 2, "y": 1}}
 
 

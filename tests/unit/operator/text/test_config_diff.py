@@ -58,11 +58,8 @@ def test_one_job_is_compared_with_its_own_attempt_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "has"),
-    [("a", 0, "1 to 1"), ("a", 2, "1 to 1"), ("new", 0, "none yet")],
+    ("name", "number", "has"), [("a", 0, "1 to 1"), ("a", 2, "1 to 1"), ("new", 0, "none yet")]
 )
-def test_an_attempt_that_never_was_is_named_with_those_that_were(
-    name: str, number: int, has: str
-) -> None:
+def test_an_unknown_attempt_is_named_with_those_that_were(name: str, number: int, has: str) -> None:
     with pytest.raises(ValueError, match=f"{name} has no attempt .*: its attempts are {has}"):
         pair(AttemptName(name, number), None, {"a": 1, "new": 0})

@@ -39,9 +39,7 @@ def a_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
 
 def test_rewards_are_compared_between_the_first_and_the_last_ten_steps() -> None:
     history = [a_step(step, reward_mean=step / 100) for step in range(1, 101)]
-
     found = figures(history, [])
-
     assert found.reward_first == pytest.approx(0.055)
     assert found.reward_last == pytest.approx(0.955)
 
@@ -49,15 +47,12 @@ def test_rewards_are_compared_between_the_first_and_the_last_ten_steps() -> None
 def test_steps_without_a_reward_do_not_count_as_zero() -> None:
     history = [a_step(1, reward_mean=0.4), a_step(2)]
     del history[1]["reward_mean"]
-
     assert figures(history, []).reward_first == 0.4
 
 
 def test_throughput_is_over_the_time_of_all_steps() -> None:
     history = [a_step(1, step_seconds=1.0), a_step(2, step_seconds=7.0), a_step(3)]
-
     found = figures(history, [])
-
     assert found.samples_per_second == 2.4
     assert found.tokens_per_second == 30.0
     assert found.step_seconds == 2.0
@@ -69,7 +64,6 @@ def test_seconds_by_stage_hold_each_checkpoint_once() -> None:
         an_event("checkpoint", step=5, seconds=1.0),
         an_event("checkpoint", step=6, seconds=2.0),
     ]
-
     found = figures([a_step(1), a_step(2)], saved)
 
     assert found.stage_seconds == {"train": 3.0, "other": 1.0, "checkpoint": 3.0}
@@ -98,7 +92,6 @@ def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
         a_validation("before", 0, 0.1),
         a_validation("before", 0, 0.2),
     ]
-
     found = [(v.when, v.step, v.exact_match) for v in figures([], events).validations]
 
     assert found == [("before", 0, 0.2), ("after", 20, 0.9)]

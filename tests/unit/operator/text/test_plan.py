@@ -27,7 +27,6 @@ def test_plans_of_samples(path: Path, golden: Golden) -> None:
 
 def test_plan_with_known_model(golden: Golden) -> None:
     fast = next(path for path in SAMPLES if path.stem == "fast")
-
     golden("fast/plan_with_facts.txt", plan_of(a_sample(fast), KNOWN_7B))
 
 
@@ -36,14 +35,12 @@ def test_plan_with_known_model(golden: Golden) -> None:
 @pytest.mark.parametrize("width", [100, 120])
 def test_plans_fit_their_width(path: Path, facts: Facts | None, width: int) -> None:
     lines = plan_of(a_sample(path), facts, width).splitlines()
-
     assert max(map(len, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
 
 
 def test_every_value_stands_beside_its_origin() -> None:
     job = a_job({"rollout": {"n": 5}})
-
     lines = plan_of(job).splitlines()
 
     shown = {line.split()[0]: line.split()[1:3] for line in lines if line.startswith("  ")}
@@ -57,7 +54,6 @@ def test_every_value_stands_beside_its_origin() -> None:
 
 def test_errors_and_warnings_come_with_their_remedies() -> None:
     text = plan_of(a_job({"rollout": {"n": 1, "topP": 0.5}}))
-
     assert "Errors (1)\n  spec.rollout.n: a group of one completion" in text
     assert "    → rollout.n: 2 or more" in text
     assert "Warnings (1)\n  spec.rollout.topP" in text
@@ -65,9 +61,7 @@ def test_errors_and_warnings_come_with_their_remedies() -> None:
 
 def test_long_values_continue_below_themselves() -> None:
     files = [f"/mnt/runs/part-{number:03}.parquet" for number in range(12)]
-
     text = plan_of(a_job({"data.trainFiles": files}))
-
     assert all(name in text for name in files)
 
 

@@ -58,7 +58,6 @@ def a_status() -> JobStatus:
 
 def test_a_status_fits_its_width_and_holds_every_word() -> None:
     text = render_status(a_status())
-
     assert max(map(len, text.splitlines())) <= 100
     assert all(line == line.rstrip() for line in text.splitlines())
     assert " ".join(text.split()).count(" ".join(LONG.split())) == 2
@@ -69,9 +68,7 @@ def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     progress = replace(status.progress, stage="StartingRollout")
     state = RestartState(still_since=datetime(2026, 11, 22, 10, tzinfo=UTC))
     starting = replace(status, phase=Phase.STARTING, progress=progress, restart_state=state)
-    text = render_status(starting)
-
-    words = " ".join(text.split())
+    words = " ".join(render_status(starting).split())
     assert "stage StartingRollout since 2026-11-22T10:00:00Z: vLLM starts, reads the model" in words
     assert "recovery.deadlines.startingRolloutSeconds gives it more time" in words
     assert "gives it more time" not in render_status(status)
@@ -92,6 +89,5 @@ def test_what_matters_stands_in_one_line_each() -> None:
 
 def test_a_job_that_has_not_begun_shows_no_reward_and_no_sizing() -> None:
     text = render_status(JobStatus())
-
     assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step, stage -\n"
     assert reward(JobStatus()) == ""

@@ -48,14 +48,11 @@ def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> N
         lambda folder: (folder / "meta.json").unlink(),
     ],
 )
-def test_a_backup_that_was_cut_short_is_passed_over(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
+def test_a_backup_cut_short_is_passed_over(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     for step in (10, 20):
         store.back_up(store.save(a_meta(step), shards(step)))
     spoil(tmp_path / "backup" / "step_00000020.e1")
-
     restored = a_store(a_claim(tmp_path / "new"), backup=tmp_path / "backup").restore()
 
     assert restored is not None
@@ -70,8 +67,7 @@ def test_without_backups_there_is_nothing_to_restore(tmp_path: Path) -> None:
 
 
 def test_a_superseded_attempt_completes_no_backup(tmp_path: Path) -> None:
-    fence = a_claim(tmp_path / "volume")
-    store = a_store(fence, backup=tmp_path / "backup")
+    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     saved = store.save(a_meta(10), shards(10))
     a_claim(tmp_path / "volume", attempt=2)
 

@@ -63,7 +63,6 @@ def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: 
     marker = "demo/step_00000020.e1/COMPLETE"
     assert marker in server.objects()
     server.client().delete_object(Bucket=server.bucket, Key=marker)
-
     restored = a_store(tmp_path / "new", url_in(server)).restore()
 
     assert restored is not None
@@ -89,9 +88,7 @@ def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds
     assert backups.outcomes() == []
 
 
-def test_nobody_begins_anew_while_the_backups_cannot_be_read(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_nobody_begins_anew_while_backups_cannot_be_read(server: S3Server, tmp_path: Path) -> None:
     server.stop()
     with pytest.raises(TrainerError, match=f"cannot read checkpoint.backup.url {url_in(server)}"):
         a_store(tmp_path, url_in(server)).restore()

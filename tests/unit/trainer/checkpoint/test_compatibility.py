@@ -35,11 +35,7 @@ def test_targets_logging_memory_and_intervals_may_change() -> None:
 def test_every_value_that_differs_is_named_with_old_and_new() -> None:
     meta = a_meta_of(a_trainer_config({"rollout.temperature": 0.6}))
     changed = a_trainer_config(
-        {
-            "rollout.temperature": 0.9,
-            "data.columns.answer": "label",
-            "training.totalSteps": 5000,
-        }
+        {"rollout.temperature": 0.9, "data.columns.answer": "label", "training.totalSteps": 5000}
     )
 
     assert len(compare(meta, changed)) == 2
@@ -56,7 +52,6 @@ def test_every_value_that_differs_is_named_with_old_and_new() -> None:
 def test_what_no_setting_shows_is_compared_too() -> None:
     config = a_trainer_config()
     meta = meta_of(config, 40, Cursor(1, 2), {}, identity={"data rows": 10})
-
     assert check_compatible(meta, config, identity={"data rows": 10}) == []
     with pytest.raises(TrainerError, match="data rows: 10 → 11"):
         check_compatible(meta, config, identity={"data rows": 11})
@@ -65,7 +60,6 @@ def test_what_no_setting_shows_is_compared_too() -> None:
 def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
     config = a_trainer_config()
     attempt = config.attempt.model_copy(update={"resume_hash": "f00"})
-
     with pytest.raises(TrainerError, match=r"resumeHash: \w+ → f00"):
         check_compatible(a_meta_of(config), config.model_copy(update={"attempt": attempt}))
 
@@ -73,5 +67,4 @@ def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
 def test_another_world_size_is_fine_and_told() -> None:
     config = a_trainer_config()
     wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
-
     assert check_compatible(a_meta_of(config), wider) == ["written by 1 ranks, resharded to 3"]

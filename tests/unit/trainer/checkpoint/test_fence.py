@@ -57,9 +57,7 @@ def another_job(path: Path) -> Iterator[int]:
         yield pid
 
 
-def test_every_attempt_gets_the_next_epoch_and_the_earlier_one_is_superseded(
-    tmp_path: Path,
-) -> None:
+def test_every_attempt_gets_the_next_epoch_and_supersedes_the_earlier_one(tmp_path: Path) -> None:
     first = a_claim(tmp_path, attempt=1)
     first.check()
     second = a_claim(tmp_path, attempt=2)
@@ -73,11 +71,18 @@ def test_every_attempt_gets_the_next_epoch_and_the_earlier_one_is_superseded(
 
 def test_a_claim_names_its_holder(tmp_path: Path) -> None:
     a_claim(tmp_path, uid="u", job="j", attempt=4)
-
     claim = json.loads((tmp_path / "fence" / "00000001").read_text())
-
     assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
     assert claim["pid"] == os.getpid()
+
+
+def _run_at_once(number: int, target: Callable[..., None], path: Path) -> None:
+    barrier = FORK.Barrier(number)
+    processes = [FORK.Process(target=target, args=(path, barrier, i)) for i in range(number)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(90)
 
 
 def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", number: int) -> None:
@@ -87,15 +92,8 @@ def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", num
 
 
 def test_concurrent_claims_of_many_processes_all_get_epochs_of_their_own(tmp_path: Path) -> None:
-    barrier = FORK.Barrier(8)
-    claimants = [FORK.Process(target=_claim_often, args=(tmp_path, barrier, i)) for i in range(8)]
-    for claimant in claimants:
-        claimant.start()
-    for claimant in claimants:
-        claimant.join(60)
-
+    _run_at_once(8, _claim_often, tmp_path)
     epochs = [e for i in range(8) for e in json.loads((tmp_path / f"result-{i}").read_text())]
-
     assert sorted(epochs) == list(range(1, 49))
     assert not list((tmp_path / "fence").glob("*.tmp"))
 
@@ -114,13 +112,7 @@ def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number
 def test_of_several_new_jobs_on_one_path_exactly_one_wins(tmp_path: Path) -> None:
     with another_job(tmp_path):
         pass  # ended by SIGKILL
-    barrier = FORK.Barrier(4)
-    rivals = [FORK.Process(target=_claim_as, args=(tmp_path, barrier, i)) for i in range(4)]
-    for rival in rivals:
-        rival.start()
-    for rival in rivals:
-        rival.join(90)
-
+    _run_at_once(4, _claim_as, tmp_path)
     results = sorted((tmp_path / f"result-{i}").read_text() for i in range(4))
     assert results == [ExitCode.CHECKPOINT_PATH_IN_USE.name] * 3 + ["won"]
 
@@ -147,9 +139,7 @@ def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> Non
 
 
 def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Path) -> None:
-    former = a_claim(tmp_path, uid="former")
-    former.release()
-
+    a_claim(tmp_path, uid="former").release()
     assert probe(tmp_path, "mine", beat_seconds=NO_BEAT) is None
     assert a_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
 
@@ -168,7 +158,6 @@ def test_a_recreated_job_continues_from_the_checkpoints_of_the_deleted_one(tmp_p
     deleted = a_claim(tmp_path, uid="deleted")
     a_store(deleted).save(a_meta(10), shards(10))
     deleted.release()
-
     recreated = a_store(a_claim(tmp_path, uid="recreated"))
 
     assert recreated.newest is not None
@@ -197,9 +186,7 @@ def save_and_freeze(path: Path, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["shards", "complete", "marker", "retention"])
-def test_what_a_frozen_attempt_finishes_after_waking_is_never_seen(
-    tmp_path: Path, where: str
-) -> None:
+def test_what_a_frozen_attempt_finishes_on_waking_is_never_seen(tmp_path: Path, where: str) -> None:
     late = tmp_path / "step_00000020.e1" / "COMPLETE"
     with a_process(save_and_freeze, tmp_path, where) as frozen:
         _, status = os.waitpid(frozen, os.WUNTRACED)
@@ -222,35 +209,24 @@ def test_what_a_frozen_attempt_finishes_after_waking_is_never_seen(
 
 
 def test_an_attempt_that_died_before_its_accepts_list_changes_nothing(tmp_path: Path) -> None:
-    first = a_claim(tmp_path)
-    a_store(first).save(a_meta(10), shards(10))
+    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
     a_claim(tmp_path, attempt=2)
     (tmp_path / "fence" / "00000002.accepts").unlink()
-
     assert validity(tmp_path).epoch == 1
-    third = a_claim(tmp_path, attempt=3)
-    assert third.validity.accepted == {"step_00000010.e1"}
+    assert a_claim(tmp_path, attempt=3).validity.accepted == {"step_00000010.e1"}
 
 
 def test_a_checkpoint_counts_only_with_the_latest_accepts_list(tmp_path: Path) -> None:
-    first = a_store(a_claim(tmp_path))
-    first.save(a_meta(10), shards(10))
-    second = a_claim(tmp_path, attempt=2)
-    a_store(second).save(a_meta(20), shards(20))
-    late = tmp_path / "step_00000030.e1"
-    (tmp_path / "step_00000010.e1").rename(late)
-
-    third = a_claim(tmp_path, attempt=3)
-
-    assert third.validity.accepted == {"step_00000020.e2"}
+    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
+    a_store(a_claim(tmp_path, attempt=2)).save(a_meta(20), shards(20))
+    (tmp_path / "step_00000010.e1").rename(tmp_path / "step_00000030.e1")
+    assert a_claim(tmp_path, attempt=3).validity.accepted == {"step_00000020.e2"}
 
 
 def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path: Path) -> None:
-    origin = a_store(a_claim(tmp_path / "a"))
-    origin.save(a_meta(10), shards(10))
+    a_store(a_claim(tmp_path / "a")).save(a_meta(10), shards(10))
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "step_00000010.e1").rename(tmp_path / "b" / "step_00000010.e7")
-
     fence = a_claim(tmp_path / "b")
 
     assert fence.epoch == 8
@@ -260,7 +236,6 @@ def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path
 def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
     fence = a_claim(tmp_path)
     (tmp_path / "fence" / "00000001").unlink()
-
     with pytest.raises(TrainerError, match="has vanished") as refusal:
         fence.check()
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
@@ -288,7 +263,6 @@ def test_a_failing_heartbeat_is_told_and_forgiven_once_it_beats_again(tmp_path: 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-
     with pytest.raises(TrainerError, match=r"file/ckpt: .*make it writable") as refusal:
         a_claim(tmp_path / "file" / "ckpt")
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED

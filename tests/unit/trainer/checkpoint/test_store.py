@@ -60,7 +60,6 @@ def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path
     first.save(a_meta(10), shards(10))
     second = a_store(a_claim(tmp_path, attempt=2))
     second.save(a_meta(9), shards(9))
-
     names = [str(c.name) for c in second.checkpoints]
 
     assert names == ["step_00000010.e1", "step_00000009.e2", "step_00000009.e1"]
@@ -69,7 +68,6 @@ def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path
 def test_a_step_is_saved_once_even_when_an_emergency_asks_again(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     saved = store.save(a_meta(10), shards(10))
-
     assert store.save(a_meta(10), lambda folder: pytest.fail("was written again")) is saved
 
 
@@ -128,7 +126,6 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     store.save(a_meta(10), shards(10))
     newest = store.save(a_meta(20), shards(20))
     damage(newest.folder)
-
     resumed = a_store(a_claim(tmp_path, attempt=2))
 
     assert steps(resumed) == [10]
@@ -137,14 +134,11 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert skipped.reason.startswith(reason)
 
 
-def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_the_next_start(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     kept_one = store.save(a_meta(10), shards(10))
     torn = store.save(a_meta(20), shards(20))
     (torn.folder / "COMPLETE").unlink()
-
     resumed = a_store(a_claim(tmp_path, attempt=2))
     resumed.clean_up()
 
@@ -202,7 +196,6 @@ def test_a_failed_save_says_why_and_leaves_the_older_ones_alone(
 ) -> None:
     store = a_store(a_claim(tmp_path), keep_last=1)
     store.save(a_meta(10), shards(10))
-
     with pytest.raises(TrainerError, match=words) as failure:
         store.save(a_meta(20), failing)
 
@@ -259,7 +252,6 @@ def test_what_a_failed_save_could_not_remove_does_not_enter_the_next_one(tmp_pat
     store = a_store(a_claim(tmp_path))
     (tmp_path / "step_00000010.e1").mkdir()
     (tmp_path / "step_00000010.e1" / "remains").write_text("x")
-
     assert "remains" not in store.save(a_meta(10), shards(10)).marker.files
 
 
@@ -331,7 +323,6 @@ def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Pat
     _damage_shard(store.save(a_meta(20), shards(20)).folder)
     store.save(a_meta(30), shards(30))
     assert len(folders(tmp_path)) == 3
-
     store.save(a_meta(40), shards(40))
 
     assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]
@@ -340,9 +331,7 @@ def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Pat
 def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     saved = [store.save(a_meta(step), shards(step)) for step in (10, 20)]
-
     store.reject_all([str(each.folder) for each in saved], "NaN")
-
     assert [each.meta.step for each in store.checkpoints] == [10]
     assert [each.reason for each in store.skipped] == ["rejected: NaN"]
 

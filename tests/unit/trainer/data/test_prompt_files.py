@@ -58,15 +58,12 @@ def test_jsonl_and_parquet_of_the_same_rows_give_the_same_prompts(tmp_path: Path
 
 def test_columns_can_have_other_names_and_a_query_of_their_own(tmp_path: Path) -> None:
     file = a_jsonl(tmp_path / "a.jsonl", [{"Frage": "Wie?", "Antwort": "So", "q": "wie"}])
-
     [prompt] = read([file], columns={"prompt": "Frage", "answer": "Antwort", "query": "q"})
-
     assert prompt == Prompt(0, "Wie?", "wie", ("So",), "")
 
 
 def test_rows_are_numbered_over_all_files_and_limited(tmp_path: Path) -> None:
     files = [a_jsonl(tmp_path / f"{i}.jsonl", ROWS) for i in range(2)]
-
     assert [p.index for p in read(files)] == [0, 1, 2, 3]
     assert [p.index for p in read(files, maxSamples=3)] == [0, 1, 2]
 
@@ -74,7 +71,6 @@ def test_rows_are_numbered_over_all_files_and_limited(tmp_path: Path) -> None:
 def test_what_lies_behind_max_samples_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps(ROWS[0]) + "\n{broken\n")
-
     assert len(read([str(file), "/missing.jsonl"], maxSamples=1)) == 1
 
 
@@ -84,7 +80,6 @@ def test_no_files_are_no_prompts() -> None:
 
 def test_columns_that_nobody_needs_may_be_missing_or_null(tmp_path: Path) -> None:
     file = a_jsonl(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b", "answer": None}])
-
     assert [p.answer for p in read([file], reward=FORMAT)] == [(), ()]
 
 
@@ -129,7 +124,6 @@ def test_bad_data_is_refused_with_file_row_column_and_remedy(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-
     with pytest.raises(TrainerError) as refusal:
         read([str(file)], **changes)
 
@@ -140,7 +134,6 @@ def test_bad_data_is_refused_with_file_row_column_and_remedy(
 
 def test_a_missing_column_of_parquet_lists_all_columns_of_the_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"question": ["x"], "answer": ["y"], "n": [1]}), tmp_path / "a.parquet")
-
     with pytest.raises(TrainerError, match=r"row 1: there is no column 'prompt'; .*answer, n, que"):
         read([str(tmp_path / "a.parquet")])
 
@@ -167,9 +160,7 @@ def test_a_missing_file_is_named() -> None:
 # --- staging ----------------------------------------------------------------------------------
 
 
-def test_staged_files_are_copies_that_are_used_again_until_the_source_changes(
-    tmp_path: Path,
-) -> None:
+def test_staged_files_are_copies_used_again_until_the_source_changes(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     files = [a_jsonl(tmp_path / "a.jsonl", ROWS), a_jsonl(tmp_path / "x" / "a.jsonl", ROWS[:1])]
     staged = stage_files(files, tmp_path / "fast" / "disk")
@@ -189,6 +180,5 @@ def test_staged_files_are_copies_that_are_used_again_until_the_source_changes(
 def test_files_that_cannot_be_staged_are_named_with_the_switch(tmp_path: Path, name: str) -> None:
     a_jsonl(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "blocked").write_text("")
-
     with pytest.raises(TrainerError, match=rf"{name}: cannot be copied .*stageToLocalDisk: false"):
         stage_files([str(tmp_path / name)], tmp_path / "blocked" / "folder")

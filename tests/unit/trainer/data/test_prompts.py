@@ -96,14 +96,12 @@ def test_other_modes_ask_the_prompt_as_it_stands(mode: str) -> None:
 
 def test_a_chat_template_makes_the_filled_text_the_users_message() -> None:
     found = composed(a_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
-
     assert found.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
     assert len(found.token_ids) == len(found.text)
 
 
 def test_passages_are_cut_to_their_own_limit() -> None:
     found = composed(a_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
-
     assert found.passages == ("abcd", "xy")
     assert not found.truncated
 
@@ -142,11 +140,8 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
         (7, "P:Q:WA:"),
     ],
 )
-def test_with_truncation_the_last_passages_go_first_then_the_questions_end(
-    limit: int, text: str
-) -> None:
+def test_truncation_takes_last_passages_first_then_the_questions_end(limit: int, text: str) -> None:
     found = composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
-
     assert found.text == text
     assert len(found.token_ids) <= limit
     assert found.truncated
@@ -154,7 +149,6 @@ def test_with_truncation_the_last_passages_go_first_then_the_questions_end(
 
 def test_a_question_that_was_cut_is_told_even_where_no_passage_was_dropped() -> None:
     found = composed(a_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
-
     assert (found.text, found.truncated) == ("Who", True)
 
 
@@ -210,10 +204,12 @@ def composer(tokenizer: CountingTokenizer) -> Iterator[Composer]:
     composer.close()
 
 
-async def batches(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
+async def batches(
+    source: PromptSource, cursor: Cursor, count: int, size: int = 4
+) -> list[list[int]]:
     found = []
     for _ in range(count):
-        batch, cursor = await source.next_batch(cursor, 4)
+        batch, cursor = await source.next_batch(cursor, size)
         found.append([p.index for p in batch])
     return found
 
@@ -232,7 +228,6 @@ async def test_preparing_ahead_moves_no_cursor_and_changes_no_batch(composer: Co
 async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> None:
     config = a_config().model_copy(update={"skipped_steps": [7]})
     source, cursor = PromptSource(config, PROMPTS), Cursor(0, 3)
-
     assert source.start_of(6, cursor, 3) == cursor
     assert source.start_of(7, cursor, 3) == Cursor(0, 6)
 
@@ -242,7 +237,8 @@ async def test_the_following_batches_are_composed_before_they_are_asked_for(
 ) -> None:
     source = PromptSource(a_config(), PROMPTS, composer)
     batch, cursor = await source.next_batch(Cursor(), 3)
-    upcoming = [i for b in await three_at_a_time(source, cursor, 2) for i in b]
+    plain = PromptSource(a_config(), PROMPTS)
+    upcoming = [i for b in await batches(plain, cursor, 2, size=3) for i in b]
 
     wanted = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
     for _ in wanted:
@@ -250,18 +246,7 @@ async def test_the_following_batches_are_composed_before_they_are_asked_for(
     assert set(tokenizer.texts) == wanted
 
 
-async def three_at_a_time(source: PromptSource, cursor: Cursor, count: int) -> list[list[int]]:
-    plain = PromptSource(a_config(), PROMPTS)
-    found = []
-    for _ in range(count):
-        batch, cursor = await plain.next_batch(cursor, 3)
-        found.append([p.index for p in batch])
-    return found
-
-
-async def test_what_was_begun_ahead_is_composed_once(
-    composer: Composer, tokenizer: CountingTokenizer
-) -> None:
+async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTokenizer) -> None:
     source = PromptSource(a_config(), PROMPTS, composer)
     cursor = Cursor()
     for _ in range(2):
@@ -271,13 +256,13 @@ async def test_what_was_begun_ahead_is_composed_once(
                 prompt, (), a_config().retrieval
             )
 
-    used = [f"text {i}" for b in await three_at_a_time(source, Cursor(), 2) for i in b]
+    plain = PromptSource(a_config(), PROMPTS)
+    used = [f"text {i}" for b in await batches(plain, Cursor(), 2, size=3) for i in b]
     assert [tokenizer.texts.count(text) for text in used] == [1] * 6
 
 
 async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Composer) -> None:
-    long = a_prompt("x" * 5000, 0)
-    source = PromptSource(a_config(), [long], composer)
+    source = PromptSource(a_config(), [a_prompt("x" * 5000, 0)], composer)
     [prompt], _ = await source.next_batch(Cursor(), 1)
 
     with pytest.raises(PromptTooLong, match="5000 tokens"):
@@ -286,9 +271,7 @@ async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Compos
         await composer.compose(prompt, ("again",), 0)
 
 
-async def test_prompts_that_wait_for_passages_are_not_begun_without_them(
-    tokenizer: CountingTokenizer,
-) -> None:
+async def test_prompts_are_not_begun_without_their_passages(tokenizer: CountingTokenizer) -> None:
     config = a_config(
         **{
             "retrieval.mode": "Prompt",

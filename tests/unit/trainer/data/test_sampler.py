@@ -21,11 +21,8 @@ def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, .
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_every_pass_holds_each_prompt_once_however_it_is_batched(
-    num_prompts: int, sizes: list[int]
-) -> None:
+def test_every_pass_has_each_prompt_once_in_any_batches(num_prompts: int, sizes: list[int]) -> None:
     sampler = Sampler(num_prompts, seed=5)
-
     stream = [index for batch in run(sampler, Cursor(), sizes) for index in batch]
 
     assert len(stream) == sum(sizes)
@@ -40,7 +37,6 @@ def test_resume_from_a_cursor_is_exact_across_a_pass_boundary(stop: int) -> None
     cursor = Cursor()
     for _ in range(stop):
         _, cursor = Sampler(10, seed=1).next_batch(cursor, 4)
-
     resumed = run(Sampler(10, seed=1), Cursor(cursor.epoch, cursor.position), [4] * (9 - stop))
 
     assert resumed == uninterrupted[stop:]
@@ -48,14 +44,12 @@ def test_resume_from_a_cursor_is_exact_across_a_pass_boundary(stop: int) -> None
 
 def test_a_full_pass_moves_the_cursor_to_the_next_one() -> None:
     _, cursor = Sampler(6, seed=0).next_batch(Cursor(0, 2), 4)
-
     assert cursor == Cursor(1, 0)
 
 
 def test_passes_and_seeds_have_orders_of_their_own() -> None:
     first, second = run(Sampler(50, seed=0), Cursor(), [50, 50])
     [other] = run(Sampler(50, seed=1), Cursor(), [50])
-
     assert len({first, second, other, tuple(range(50))}) == 4
 
 
@@ -75,9 +69,7 @@ def test_order_and_seeds_never_change_between_releases_or_processes() -> None:
 
 def test_sample_seeds_differ_in_every_part_of_their_key_and_fit_63_bits() -> None:
     keys = {(s, t, p, i) for s in (0, 1) for t in range(9) for p in range(12) for i in range(5)}
-
     seeds = {sample_seed(*key) for key in keys}
-
     assert len(seeds) == len(keys)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**62

@@ -25,7 +25,6 @@ def test_a_fault_is_due_once_at_its_step() -> None:
 
 def test_a_fault_of_a_save_strikes_at_its_phase_the_shards_by_default() -> None:
     found = faults("kill-driver@save=10:complete,kill-rank@save=10")
-
     assert found.due("kill-driver", step=10) == ""
     assert found.due("kill-driver", save=10, phase="shards") == ""
     assert found.due("kill-driver", save=10, phase="complete") == "kill-driver"
@@ -34,7 +33,6 @@ def test_a_fault_of_a_save_strikes_at_its_phase_the_shards_by_default() -> None:
 
 def test_what_follows_the_moment_is_the_argument() -> None:
     found = faults("slow-step@step=9:2.5,pause@save=6:complete:4")
-
     assert found.due("slow-step", step=9) == "2.5"
     assert found.due("pause", save=6, phase="complete") == "4"
 
@@ -43,7 +41,6 @@ def test_what_follows_the_moment_is_the_argument() -> None:
 def test_a_fault_strikes_in_its_attempt_the_first_by_default(attempt: int, due: str) -> None:
     text = "slow-step@step=1:a,slow-step@step=2:b@attempt=2,slow-step@step=3:c@attempt=0"
     found = faults(text, attempt)
-
     assert "".join(found.due("slow-step", step=step) for step in (1, 2, 3)) == due
 
 
@@ -86,7 +83,6 @@ def test_every_fault_is_explained_where_it_is_parsed() -> None:
 def test_every_fault_is_struck_somewhere() -> None:
     code = inspect.getsource(drill)
     asked = set(re.findall(r'due\(f?"([\w{}-]+)"', code))
-
     victims = {"driver", "rank", "engine"}
     struck = {each.replace("{victim}", victim) for each in asked for victim in victims}
     assert set(WHEN) <= struck

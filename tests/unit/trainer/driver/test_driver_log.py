@@ -48,19 +48,15 @@ def test_a_log_that_a_deleted_job_left_gives_way(tmp_path: Path) -> None:
     target.write_text("a much longer log of a job that was deleted\n")
     copy = LogCopy(source, target)
     copy.start()
-
     copy.close()
 
     assert target.read_text() == "new\n"
 
 
-def test_a_folder_that_cannot_be_written_ends_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_read_only_folder_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = tmp_path / "ray.log"
     source.write_text("one\n")
     copy = LogCopy(source, source / "driver.log")
-
     with caplog.at_level(logging.ERROR):
         copy.start()
         copy.close()

@@ -43,10 +43,7 @@ class FakePool(ScriptedPool):
 class FakeRanks:
     infos = (SimpleNamespace(precision="FP32"),)
 
-    async def write_weights(self, version: int) -> tuple[str, str]:
-        return "", ""
-
-    def weights_reader(self, path: str) -> None: ...
+    async def send_weights(self, version: int) -> None: ...
 
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         return [list(done.rollout_logprobs) for group in groups for done in group.completions]

@@ -28,5 +28,4 @@ def test_bf16_is_refused_where_it_would_kill() -> None:
 def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Path) -> None:
     # Where AMX is announced but forbidden, the measuring child is killed in its first bf16 product.
     found = measure_precision(str(write_model(tmp_path)))
-
     assert found.bf16_works or found.faster is Precision.FP32

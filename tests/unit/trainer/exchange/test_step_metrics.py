@@ -18,7 +18,6 @@ def test_each_number_is_reduced_as_it_is_declared() -> None:
         an_update(3, loss=1.0, kl=0.6, mismatch_max=0.5),
         an_update(1, loss=4.0, kl=0.2, mismatch_max=0.1),
     ]
-
     found = reduced(updates)
 
     assert found.keys() == REDUCTIONS.keys()
@@ -39,8 +38,6 @@ def test_an_update_is_finite_only_with_a_finite_loss_and_norm(bad: float) -> Non
 
 def test_every_declared_number_is_reported_under_its_name() -> None:
     record = a_step(1)
-
     text = PrometheusText("demo").render(Progress(attempt=1, stage=Stage.TRAINING), record, {}, 0)
-
     assert record.scalars().keys() >= REDUCTIONS.keys()
     assert all(f"\nraggrpo_{name}{{" in text.decode() for name in REDUCTIONS)

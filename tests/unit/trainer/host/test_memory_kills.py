@@ -11,7 +11,6 @@ V2 = "low 0\nhigh 0\nmax 17\noom 2\noom_kill 2\noom_group_kill 0\n"
 @pytest.mark.parametrize(("text", "kills"), [(V1, 3), (V2, 2), ("oom_kill_disable 0\n", 0)])
 def test_the_kernels_count_is_read_in_both_versions(text: str, kills: int, tmp_path: Path) -> None:
     (tmp_path / "told").write_text(text)
-
     assert memory_kills([tmp_path / "absent", tmp_path / "told"]) == kills
 
 

@@ -23,18 +23,15 @@ def an_open_breaker(clock: Clock) -> CircuitBreaker:
 
 def test_a_success_in_between_keeps_the_circuit_closed() -> None:
     breaker = CircuitBreaker(threshold=2, clock=Clock())
-
     for _ in range(5):
         breaker.failed()
         breaker.succeeded()
-
     assert breaker.admits()
 
 
 def test_an_open_circuit_lets_one_probe_through_per_pause() -> None:
     clock = Clock()
     breaker = an_open_breaker(clock)
-
     assert not breaker.admits()
     clock.now += 5.0
     assert [breaker.admits(), breaker.admits()] == [True, False]
@@ -45,7 +42,6 @@ def test_a_successful_probe_closes_the_circuit() -> None:
     breaker = an_open_breaker(clock)
     clock.now += 5.0
     assert breaker.admits()
-
     breaker.succeeded()
 
     assert [breaker.admits(), breaker.admits()] == [True, True]
@@ -67,7 +63,6 @@ def test_a_failed_probe_starts_the_pause_anew() -> None:
 
 def test_delays_double_with_at_most_half_of_jitter() -> None:
     policy = RetryPolicy(first_delay_seconds=0.4)
-
     for retry, middle in [(0, 0.4), (1, 0.8), (2, 1.6)]:
         delays = {policy.delay_seconds(retry) for _ in range(50)}
         assert len(delays) > 1
@@ -78,9 +73,7 @@ def test_percentiles_are_nearest_ranks() -> None:
     statistics = CallStatistics()
     for hundredth in range(200, 0, -1):
         statistics.record(hundredth / 100)
-
     summary = statistics.summary()
-
     assert (summary.answered, summary.p50, summary.p95, summary.p99) == (200, 1.0, 1.9, 1.98)
 
 

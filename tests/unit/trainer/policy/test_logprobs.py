@@ -26,9 +26,7 @@ def inputs(
 
 @pytest.mark.parametrize("chunk", [1, 5, 13, 100])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_chunks_give_the_values_and_gradients_of_the_full_computation(
-    chunk: int, has_bias: bool
-) -> None:
+def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bias: bool) -> None:
     hidden, weight, given_bias, targets = inputs()
     bias = given_bias if has_bias else None
     leaves = [hidden, weight, *([bias] if bias is not None else [])]
@@ -46,7 +44,6 @@ def test_chunks_give_the_values_and_gradients_of_the_full_computation(
 
 def test_no_tokens_give_zero_gradients() -> None:
     hidden, weight, _, targets = inputs(tokens=0)
-
     gradients = torch.autograd.grad(
         chunked_logprobs(hidden, weight, targets).sum(), [hidden, weight]
     )
@@ -59,10 +56,8 @@ def test_gradient_of_the_weight_is_accumulated_in_fp32_over_bf16_chunks() -> Non
     # 512 equal tokens: in bf16 a running sum would stop growing after 256 equal terms
     hidden = torch.ones(512, 1, dtype=torch.bfloat16)
     weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
-
     logprobs = chunked_logprobs(hidden, weight, torch.zeros(512, dtype=torch.long), chunk=1)
     (gradient,) = torch.autograd.grad(logprobs.sum(), weight)
-
     assert gradient.flatten().tolist() == [256.0, -256.0]
 
 

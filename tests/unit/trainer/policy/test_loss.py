@@ -41,7 +41,6 @@ def gradient_of(logprobs: list[float], **arguments: Any) -> list[float]:
 
 def test_single_update_is_the_policy_gradient() -> None:
     terms = loss_of([-1.0, -2.0], advantages=[0.5, -3.0])
-
     assert terms.loss.item() == pytest.approx(-0.5 + 3.0)
     assert gradient_of([-1.0, -2.0], advantages=[0.5, -3.0]) == [-0.5, 3.0]
     assert terms.clip_fraction.sum().item() == 0
@@ -62,7 +61,6 @@ def test_clip_takes_effect_on_each_side_with_its_own_distance(
     ratio: float, advantage: float, expected_loss: float, expected_gradient: float
 ) -> None:
     new, old = [-1.0 + math.log(ratio)], [-1.0]
-
     terms = loss_of(new, advantages=[advantage], old=old, rollout=old)
     gradient = gradient_of(new, advantages=[advantage], old=old, rollout=old)
 
@@ -74,7 +72,6 @@ def test_clip_takes_effect_on_each_side_with_its_own_distance(
 def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None:
     # ratios 0.5, 1.5 and 5, the last capped at 2
     rollout = [-1.0 - math.log(ratio) for ratio in (0.5, 1.5, 5.0)]
-
     terms = loss_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
     gradient = gradient_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
 
@@ -88,7 +85,6 @@ def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None
 
 def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
     logprobs, noisy = [-1.0, -2.0], [-1.0009, -1.9995]
-
     exact = loss_of(logprobs, advantages=[0.3, -0.7])
     noised = loss_of(logprobs, advantages=[0.3, -0.7], rollout=noisy)
 
@@ -99,7 +95,6 @@ def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
 
 def test_mismatch_beyond_the_tolerance_counts() -> None:
     terms = loss_of([-1.0], advantages=[1.0], rollout=[-1.002])
-
     assert terms.importance_mean.sum().item() == pytest.approx(math.exp(0.002), rel=1e-6)
 
 
@@ -107,7 +102,6 @@ def test_kl_penalty_is_k3_times_its_coefficient() -> None:
     # log ratio reference / policy is 0.5: k3 = e^0.5 - 0.5 - 1, derivative 1 - e^0.5
     terms = loss_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
     gradient = gradient_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
-
     assert terms.kl.sum().item() == pytest.approx(math.exp(0.5) - 1.5, rel=1e-5)
     assert terms.loss.item() == pytest.approx(0.1 * (math.exp(0.5) - 1.5), rel=1e-5)
     assert gradient == [pytest.approx(0.1 * (1 - math.exp(0.5)), rel=1e-5)]
@@ -115,9 +109,7 @@ def test_kl_penalty_is_k3_times_its_coefficient() -> None:
 
 def test_no_tokens_give_a_differentiable_zero() -> None:
     leaf = torch.zeros(0, requires_grad=True)
-
     terms = loss_of(leaf, advantages=[])
-
     assert terms.loss.item() == 0.0
     assert terms.mismatch_max.shape == (0,)
     assert torch.autograd.grad(terms.loss, leaf)[0].shape == (0,)
@@ -145,7 +137,6 @@ def test_token_weights_hold_the_denominator_of_the_aggregation(
 @pytest.mark.parametrize("aggregation", LossAggregation)
 def test_a_batch_without_sampled_tokens_has_weights(aggregation: LossAggregation) -> None:
     weights = token_weights([0, 0], an_objective(loss_aggregation=aggregation))
-
     assert len(weights) == 2
     assert all(math.isfinite(weight) for weight in weights)
 
@@ -162,7 +153,6 @@ def test_weighted_sum_is_the_aggregated_loss(aggregation: LossAggregation, expec
     # one sequence of 1 token with advantage 1, one of 3 tokens with advantage -2
     objective = an_objective(loss_aggregation=aggregation)
     short, long = token_weights([1, 3], objective)
-
     terms = grpo_loss(
         torch.full((4,), -1.0),
         rollout_logprobs=torch.full((4,), -1.0),

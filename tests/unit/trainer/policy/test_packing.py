@@ -60,7 +60,6 @@ def test_several_prompts_share_a_row_and_positions_restart() -> None:
 
 def test_equally_long_completions_lie_side_by_side_and_keep_their_places() -> None:
     batch = micro_batch(items_of([a_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX)
-
     # one position less than tokens each, and none for the completion of one token
     assert batch.spans == (Span(0, 6, ((1, 1), (2, 3))),)
     assert batch.tokens.tolist() == [4, 5, 6, 0, 1, 2, 3, 7, 8, 9, 10]
@@ -70,7 +69,6 @@ def test_completions_without_gradient_are_left_out_but_keep_their_places() -> No
     nothing_sampled = a_group((2,), inserted=slice(None), advantages=(1.0,))
     no_variance = a_group((4, 4), advantages=(0.0, 0.0))
     partly = a_group((3, 5), advantages=(0.0, 1.0))
-
     work = items_of([nothing_sampled, no_variance, partly], skip_zero_advantage=True)
 
     assert [[target.offset for target in item.targets] for item in work] == [[4 + 4 + 3]]
@@ -83,11 +81,8 @@ def test_zero_advantage_is_kept_when_asked_for() -> None:
 
 @pytest.mark.parametrize("layout", RowLayout)
 @pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_micro_batches_cover_every_sampled_token_once_within_the_budget(
-    layout: RowLayout, budget: int
-) -> None:
+def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, budget: int) -> None:
     work = items_of(uneven_groups())
-
     rows = plan(work, layout, budget)
     batches = [micro_batch(part, layout) for part in rows]
 
@@ -101,16 +96,12 @@ def test_micro_batches_cover_every_sampled_token_once_within_the_budget(
 
 
 def test_a_group_over_the_budget_is_split_by_completions() -> None:
-    work = items_of([a_group((9, 9, 9), prompt=10)])
-
-    rows = plan(work, RowLayout.SHARED_PREFIX, 26)
-
+    rows = plan(items_of([a_group((9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26)
     assert [[len(item.targets) for item in part] for part in rows] == [[2], [1]]
 
 
 def test_balance_gives_even_loads_and_is_deterministic() -> None:
     work = items_of([a_group((length,), prompt=10) for length in (40, 30, 30, 20, 10, 10, 1, 1)])
-
     shares = balance(work, 2)
 
     loads = [sum(item.num_tokens for item in share) for share in shares]

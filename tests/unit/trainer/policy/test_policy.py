@@ -60,7 +60,6 @@ def two_ranks() -> Iterator[Ranks]:
 def gradient(
     model: Path, groups: list[Group], layout: RowLayout, budget: int
 ) -> tuple[float, Tensor]:
-    """Return loss and flat gradient of an unsharded model."""
     causal_lm = AutoModelForCausalLM.from_pretrained(
         model, attn_implementation=attention_implementation(Attention.AUTO, layout)
     )
@@ -88,14 +87,10 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("budget", [10_000, 60])
-def test_shared_prefix_rows_have_the_loss_and_gradient_of_padded_rows(
-    model: Path, budget: int
-) -> None:
+def test_shared_prefix_rows_have_loss_and_gradient_of_padded_rows(model: Path, budget: int) -> None:
     groups = uneven_groups()
     expected_loss, expected = gradient(model, groups, RowLayout.PADDED, 10_000)
-
     loss, found = gradient(model, groups, RowLayout.SHARED_PREFIX, budget)
-
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     assert relative_error(found, expected) <= 1e-5
 
@@ -103,7 +98,6 @@ def test_shared_prefix_rows_have_the_loss_and_gradient_of_padded_rows(
 def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: Path) -> None:
     groups = uneven_groups()
     plain = AutoModelForCausalLM.from_pretrained(model).eval()
-
     found = iter(a_policy(model).logprobs(groups))
 
     for group in groups:
@@ -118,11 +112,8 @@ def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: P
 def test_inserted_tokens_have_no_influence_through_the_loss(model: Path) -> None:
     group = a_group((8, 8), inserted=slice(2, 5))
     other = replace(group, completions=tuple(map(with_other_inserted_logprobs, group.completions)))
-
     metrics = a_policy(model).step([group], step=1)
-    same = a_policy(model).step([other], step=1)
-
-    assert without_memory(same) == without_memory(metrics)
+    assert without_memory(a_policy(model).step([other], step=1)) == without_memory(metrics)
     assert metrics.num_trained_tokens == 2 * (8 - 3)
 
 
@@ -159,7 +150,6 @@ def without_memory(metrics: StepMetrics) -> StepMetrics:
 def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(model: Path) -> None:
     useful = a_group((7, 7), advantages=(1.0, -1.0))
     useless = a_group((7, 7), prompt=30, advantages=(0.0, 0.0))
-
     alone = a_policy(model).step([useful], step=1)
     together = a_policy(model).step([useful, useless], step=1)
 
@@ -169,14 +159,12 @@ def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(m
 
 
 @pytest.mark.parametrize("groups", [[a_group(advantages=(0.0, 0.0, 0.0))], []])
-def test_a_batch_that_teaches_nothing_computes_and_changes_nothing(
+def test_a_batch_teaching_nothing_computes_and_changes_nothing(
     model: Path, groups: list[Group]
 ) -> None:
     policy = a_policy(model)
     before = parameters(policy)
-
     metrics = policy.step(groups, step=1)
-
     assert (metrics.num_positions, metrics.grad_norm, metrics.non_finite) == (0, 0.0, False)
     assert_equal(parameters(policy), before)
 
@@ -188,7 +176,6 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 def test_the_same_inputs_give_bitwise_the_same_parameters(model: Path) -> None:
     runs = [run_steps(a_policy(model), steps=range(1, 4)) for _ in range(2)]
-
     assert runs[0][0] == runs[1][0]
     assert_equal(runs[0][1], runs[1][1])
 
@@ -239,7 +226,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sequence mean and KL": {
         "objective": an_objective(
             loss_aggregation=LossAggregation.SEQUENCE_MEAN, kl_coefficient=0.1
-        ),
+        )
     },
     "fixed length, recomputed activations": {
         "objective": an_objective(loss_aggregation=LossAggregation.FIXED_LENGTH),
@@ -271,7 +258,6 @@ def test_checkpoint_of_two_ranks_continues_on_one(
 ) -> None:
     folder = str(tmp_path / "checkpoint")
     ((expected, _), _) = two_ranks.run(policy_support.train_save_train, str(model), folder)
-
     policy = a_policy(model)
     resume(policy, folder)
     found, _ = run_steps(policy, steps=range(3, 4))
@@ -285,7 +271,6 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     run_steps(first, steps=range(1, 3))
     save(first.state_dict(), checkpoint_id=folder)
     _, expected = run_steps(first, steps=range(3, 5))
-
     second = a_policy(model)
     resume(second, folder)
     _, found = run_steps(second, steps=range(3, 5))
@@ -293,15 +278,11 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     assert_equal(found, expected)
 
 
-def test_a_checkpoint_before_the_first_step_does_not_change_the_run(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_before_the_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
     _, expected = run_steps(a_policy(model), steps=range(1, 3))
     policy = a_policy(model)
-
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
     _, found = run_steps(policy, steps=range(1, 3))
-
     assert_equal(found, expected)
 
 
@@ -315,12 +296,10 @@ def resume(policy: Policy, folder: str) -> None:
 def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     model: Path, untied_model: Path, tmp_path: Path, *, tied: bool
 ) -> None:
-    source = model if tied else untied_model
-    policy = a_policy(source)
+    policy = a_policy(model if tied else untied_model)
     policy.step(uneven_groups(), step=1)
     streamed = parameters(policy)
     expected = policy.logprobs(uneven_groups())
-
     policy.export_hf(tmp_path / "exported")
 
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
@@ -332,19 +311,15 @@ def test_exported_folder_is_a_plain_model_with_the_trained_weights(
 
 def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
     two_ranks.run(policy_support.export, str(model), str(tmp_path / "exported"))
-
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     original = AutoModelForCausalLM.from_pretrained(model)
     assert_equal(dict(loaded.named_parameters()), dict(original.named_parameters()))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_non_finite_gradients_leave_parameters_and_optimizer_untouched(
-    model: Path, bad: float
-) -> None:
+def test_non_finite_gradients_leave_parameters_and_optimizer_alone(model: Path, bad: float) -> None:
     policy, expected = a_policy(model), a_policy(model)
     before = parameters(policy)
-
     metrics = policy.step([a_group(), a_group(advantages=(bad, 0.5, 0.5))], step=1)
 
     assert metrics.non_finite
@@ -359,7 +334,6 @@ def test_later_mini_batches_are_compared_with_the_policy_before_the_first(model:
     policy = a_policy(
         model, mini_batch_prompts=1, learning_rate=0.05, warmup_steps=0, tokens_per_micro_batch=999
     )
-
     metrics = policy.step(groups, step=1)
 
     # A ratio that leaves 1 can only come from old log-probabilities of another policy.
@@ -369,56 +343,44 @@ def test_later_mini_batches_are_compared_with_the_policy_before_the_first(model:
 
 def test_kl_is_measured_against_the_starting_model(model: Path) -> None:
     policy = a_policy(model, objective=an_objective(kl_coefficient=0.1))
-
     divergences = [policy.step(uneven_groups(), step=step).kl for step in (1, 2)]
-
     assert divergences[0] == pytest.approx(0.0, abs=1e-6)
     assert divergences[1] > 1e-3
 
 
 def test_kl_needs_groups_without_variance_too(model: Path) -> None:
     policy = a_policy(model, objective=an_objective(kl_coefficient=0.1))
-
     metrics = policy.step([a_group(advantages=(0.0, 0.0, 0.0))], step=1)
-
     assert metrics.num_trained_tokens == metrics.num_sampled_tokens == 21
 
 
 def test_every_rank_counts_the_whole_model(model: Path, two_ranks: Ranks) -> None:
     plain = AutoModelForCausalLM.from_pretrained(model)
-
     found = two_ranks.run(policy_support.count_parameters, str(model))
-
     assert found == [plain.num_parameters()] * 2
 
 
 def test_a_cpu_has_neither_device_memory_nor_a_device_name(model: Path) -> None:
     policy = a_policy(model)
-
     assert policy.step([a_group()], step=1).device_memory_bytes is None
     assert policy.device_name == ""
 
 
 def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
     policy = a_policy(model, learning_rate=0.01, warmup_steps=4)
-
     rates = [policy.step([a_group()], step=step).learning_rate for step in (1, 2, 4, 9)]
-
     assert rates == pytest.approx([0.0025, 0.005, 0.01, 0.01])
 
 
 def test_gradients_are_clipped_to_the_norm(model: Path) -> None:
     free = a_policy(model, max_grad_norm=1e6).step(uneven_groups(), step=1)
-
     clipped = a_policy(model, max_grad_norm=1e-3).step(uneven_groups(), step=1)
-
     assert clipped.grad_norm == free.grad_norm > 1e-3
 
 
 def test_explicit_attention_kernels_need_padded_rows() -> None:
     with pytest.raises(ValueError, match="rowLayout: Padded"):
         attention_implementation(Attention.FLASH, RowLayout.SHARED_PREFIX)
-
     assert attention_implementation(Attention.FLASH, RowLayout.PADDED) == "flash_attention_2"
     assert attention_implementation(Attention.AUTO, RowLayout.PADDED) == "sdpa"
 
@@ -426,7 +388,6 @@ def test_explicit_attention_kernels_need_padded_rows() -> None:
 def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -> None:
     changes = {"precision": Precision.BF16}
     (exact, *_), _ = run_steps(a_policy(model), steps=range(1, 2))
-
     (((loss, grad_norm), *_), trained), _ = two_ranks.run(
         policy_support.train, str(model), changes, range(1, 2)
     )

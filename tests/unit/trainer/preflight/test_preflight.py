@@ -22,12 +22,7 @@ from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
 from raggrpo_trainer.preflight.run import result_of, run_checks, to_bytes
-from support.builders.preflight import (
-    PARAMETERS,
-    a_fit_config,
-    a_model_folder,
-    check_of,
-)
+from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
 from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
 
@@ -80,18 +75,14 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
 
 def test_without_a_file_the_result_goes_to_standard_output(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
-
     ended = preflight(config)
-
     result = PreflightResult.model_validate_json(ended.stdout)
     assert (ended.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
 
 
 def test_a_configuration_of_another_version_is_refused_without_a_result(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
-
     ended = preflight(config)
-
     assert (ended.returncode, ended.stdout) == (ExitCode.CONFIG_ERROR, b"")
     assert b"schema other" in ended.stderr
     assert b"Traceback" not in ended.stderr
@@ -104,7 +95,6 @@ def test_it_starts_without_torch_ray_and_vllm() -> None:
         "print(sorted({'torch', 'ray', 'vllm'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
 
     assert ended.stdout.decode().strip() == "[]", ended.stderr.decode()
@@ -157,12 +147,9 @@ def truncated_weights(model: Path) -> None:
         (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer", "cannot be loaded"]),
     ],
 )
-async def test_a_damaged_model_is_named_by_its_file(
-    tmp_path: Path, damage: Any, words: list[str]
-) -> None:
+async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: list[str]) -> None:
     config = a_fit_config(tmp_path)
     damage(tmp_path / "model")
-
     result = await checked(config)
 
     check = check_of(result, CheckId.MODEL_READABLE)
@@ -176,7 +163,6 @@ async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: 
     for file in (tmp_path / "model").glob("*.safetensors*"):
         file.unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"")
-
     check = check_of(await checked(config), CheckId.MODEL_READABLE)
 
     assert check.state is FAILED
@@ -189,7 +175,6 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
         (model / name).unlink()
     old = {"n_embd": 8, "n_layer": 5, "n_head": 2, "n_positions": 64, "vocab_size": 9}
     (model / "config.json").write_text(json.dumps(old))
-
     facts = (await checked(a_fit_config(tmp_path, {"model.path": str(model)}))).facts
 
     assert (facts.parameters, facts.layers, facts.kv_heads) == (256, 5, 2)
@@ -202,9 +187,7 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
 async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
     table = tmp_path / "train.parquet"
     pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
-    config = a_fit_config(tmp_path, {"data.trainFiles": [str(table)]})
-
-    result = await checked(config)
+    result = await checked(a_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
 
     check = check_of(result, CheckId.DATA_COLUMNS)
     assert check.state is FAILED
@@ -221,7 +204,6 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
     ]
     reward = {"reward.functions": [{"name": "RagScore"}]}
     config = a_fit_config(tmp_path, retrieval(*endpoints, mode="Reward") | reward)
-
     check = check_of(await checked(config), CheckId.DATA_COLUMNS)
 
     assert check.state is FAILED
@@ -258,7 +240,6 @@ async def test_held_out_files_are_read_too_and_rows_are_those_used(tmp_path: Pat
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("no JSON\n")
     changes = {"data.validationFiles": [str(held_out)], "data.maxSamples": 7}
-
     result = await checked(a_fit_config(tmp_path, changes))
 
     assert "held-out.jsonl, line 1" in check_of(result, CheckId.DATA_READABLE).evidence
@@ -273,7 +254,6 @@ async def test_the_longest_prompt_must_fit_wherever_it_stands(
     rows[450]["prompt"] = "x" * 60
     data = write_rows(tmp_path / "rows.jsonl", rows)
     config = a_fit_config(tmp_path, {"data.trainFiles": [str(data)], "data.maxPromptLength": limit})
-
     result = await checked(config)
 
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
@@ -311,7 +291,6 @@ async def test_whole_passages_and_their_templates_count(
 async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
-
     result = await checked(config)
 
     check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
@@ -322,9 +301,7 @@ async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Pat
 
 async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-
     await checked(a_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
-
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert list(logs.iterdir()) == []
 
@@ -352,7 +329,6 @@ async def test_checkpoints_that_are_there_already_need_no_more_space(tmp_path: P
     os.makedirs(shard.parent)
     os.close(os.open(shard, os.O_CREAT))
     os.truncate(shard, shutil.disk_usage(tmp_path).free)  # sparse: it takes no space
-
     check = check_of(await checked(config), CheckId.CHECKPOINT_SPACE)
 
     assert check.state is PASSED, check.evidence
@@ -411,7 +387,6 @@ async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     config = a_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
-
     async with asyncio.timeout(30):
         result = await checked(config)
 
@@ -438,7 +413,6 @@ async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -
 async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
-
     result = await checked(a_fit_config(tmp_path, retrieval(endpoint)))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
@@ -451,7 +425,6 @@ async def test_a_managed_retriever_is_measured_and_not_called(tmp_path: Path) ->
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 1234)
     changes = retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
-
     result = await checked(a_fit_config(tmp_path, changes))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
@@ -480,9 +453,7 @@ CODE = {
         ("missing", "No module named 'missing'"),
     ],
 )
-async def test_reward_code_is_imported_before_any_gpu_is_taken(
-    tmp_path: Path, module: str, words: str
-) -> None:
+async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, words: str) -> None:
     code = tmp_path / "code"
     code.mkdir()
     for name, text in CODE.items():
@@ -507,7 +478,6 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
     findings = [judged(check, [], "evidence " * 60) for check in list(CheckId)[:9]]
     findings.append(judged(CheckId.REWARD_CODE, ["reason " * 60], ""))
     facts = Facts(parameters=7_000_000_000, schema_digest="d" * 16)
-
     result = result_of(facts, findings)
 
     assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES
@@ -521,7 +491,6 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
 def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
     findings = [judged(check, [text], "") for check in CheckId]
     facts = Facts(parameters=2**60, ray_version="2.60.0", schema_digest="d" * 16)
-
     result = result_of(facts, findings)
 
     assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES
@@ -532,24 +501,14 @@ def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
 
 def test_evidence_that_fits_is_whole() -> None:
     result = result_of(Facts(), [not_evaluated(CheckId.GPU_MEMORY, "device  CPU\n")])
-
     assert not result.truncated
     assert result.checks[0].evidence == "device CPU"
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"),
-    [
-        ([], 0),
-        ([4], 4),
-        ([4, 3], 3),
-        ([4, 5], 5),
-        ([3, 5], 3),
-        ([4, 19], 19),
-    ],
+    ("codes", "expected"), [([], 0), ([4], 4), ([4, 3], 3), ([4, 5], 5), ([3, 5], 3), ([4, 19], 19)]
 )
 def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected: int) -> None:
     ids = list(CheckId)
     findings = [judged(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
-
     assert result_of(Facts(), findings).exit_code == expected

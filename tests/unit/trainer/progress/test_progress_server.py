@@ -39,7 +39,6 @@ async def test_the_operators_client_reads_the_newest_progress() -> None:
         server.update(PROGRESS.model_dump_json(by_alias=True).encode(), b"")
         newer = PROGRESS.model_copy(update={"step": 4})
         server.update(newer.model_dump_json(by_alias=True).encode(), b"")
-
         async with open_session() as session:
             api = HttpApi(session, f"http://127.0.0.1:{server.port}")
             progress = await ProgressClient(api).read()
@@ -50,9 +49,7 @@ async def test_the_operators_client_reads_the_newest_progress() -> None:
 def test_metrics_are_served_as_prometheus_text() -> None:
     with serving() as (server, http):
         server.update(b"{}", b'raggrpo_step{job="demo"} 3.0\n')
-
         answer = http.get("/metrics")
-
         assert answer.text == 'raggrpo_step{job="demo"} 3.0\n'
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 
@@ -88,7 +85,6 @@ def test_a_token_guards_every_path_but_the_metrics(
 def test_a_scraper_needs_no_token() -> None:
     with serving(token="secret") as (server, http):
         server.update(b"{}", b"raggrpo_step 3.0\n")
-
         assert http.get("/metrics").status_code == 200
 
 
@@ -100,10 +96,8 @@ def test_stacks_answers_which_processes_were_asked() -> None:
 def test_a_taken_port_is_an_error_and_leaves_no_thread() -> None:
     with serving() as (server, _):
         before = threading.active_count()
-
         with pytest.raises(OSError, match=r"address already in use|Address already in use"):
             ProgressServer(server.port)
-
         assert threading.active_count() == before
 
 
@@ -112,7 +106,4 @@ def test_close_ends_the_thread_and_frees_the_port() -> None:
     with serving() as (server, _):
         port = server.port
     assert threading.active_count() == before
-
-    again = ProgressServer(port)
-
-    again.close()
+    ProgressServer(port).close()

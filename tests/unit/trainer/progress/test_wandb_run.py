@@ -122,12 +122,10 @@ def test_no_process_is_started_for_a_run_that_nobody_wants(
 ) -> None:
     config = with_wandb(tmp_path, changes)
     reporter = Reporter(config, 1, publish=Published())
-
     reporter.step(a_step(1))
     reporter.close()
 
-    others = [pid for pid in warden.carriers(mark) if pid != os.getpid()]
-    assert others == []
+    assert [pid for pid in warden.carriers(mark) if pid != os.getpid()] == []
     assert not (log_dir_of(config) / "wandb").exists()
 
 
@@ -136,7 +134,6 @@ def test_closing_leaves_no_process(tmp_path: Path, mark: str) -> None:
     run = WandbRun(config)
     wait_for(lambda: runs(config) == 1)
     assert len(warden.carriers(mark)) == 2
-
     run.close()
 
     wait_for(lambda: warden.carriers(mark) == [])
@@ -179,7 +176,6 @@ def test_nothing_outlives_a_trainer_that_is_killed(tmp_path: Path, mark: str) ->
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     )
     wait_for(lambda: runs(with_wandb(tmp_path)) == 1)
-
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
 

@@ -59,9 +59,7 @@ def test_a_service_is_saturated_from_where_no_later_level_brings_a_tenth_more(
     assert saturation([level(2**i, rate) for i, rate in enumerate(rates)]) == at
 
 
-async def test_load_rises_to_the_most_calls_in_flight_and_every_answer_is_timed(
-    tmp_path: Path,
-) -> None:
+async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(tmp_path: Path) -> None:
     async def slow(received: Received) -> Response:
         await asyncio.sleep(0.02)
         return await search_r1()(received)
@@ -138,7 +136,6 @@ async def test_a_service_that_is_not_there_is_named_with_the_cause(tmp_path: Pat
 async def test_a_secret_that_is_not_set_is_named(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     kb = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
-
     with pytest.raises(TrainerError, match=r"header Authorization: .* is not set"):
         await rag_test(a_config(tmp_path, "Prompt", kb), {}, seconds=1, most=1)
 

@@ -101,7 +101,6 @@ async def test_actor_request_carries_required_fields_extra_body_and_headers() ->
 async def test_reference_request_carries_the_context_alone() -> None:
     async with asking(chat, name="reference-32b", role="Reference") as (server, client):
         await client.retrieve("reference-32b", "hello", sample="1")
-
     assert server.requests[0].body == {"context": "hello", "score_threshold": 0.95, "top_k": 3}
 
 
@@ -121,7 +120,6 @@ async def test_search_r1_request_and_both_shapes_of_its_answer() -> None:
 async def test_text_that_is_no_valid_unicode_still_gets_its_answer() -> None:
     async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "x", {"rewritten_query": "half \ud83d"}, sample="1")
-
     assert server.requests[0].body["rewritten_query"] == "half \ud83d"
 
 
@@ -191,9 +189,7 @@ def a_closed_port() -> int:
         ("http://nowhere.invalid/", FailureCause.DNS_FAILURE),
     ],
 )
-async def test_a_service_that_cannot_be_reached_fails_with_its_cause(
-    url: str, cause: FailureCause
-) -> None:
+async def test_a_service_out_of_reach_fails_with_its_cause(url: str, cause: FailureCause) -> None:
     url = url.format(port=a_closed_port())
     async with a_client(a_rag_chat(url)) as client:
         with pytest.raises(RetrievalFailed) as failed:
@@ -207,9 +203,7 @@ async def test_a_service_that_cannot_be_reached_fails_with_its_cause(
     ("scheme", "cause", "tries"),
     [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
 )
-async def test_a_broken_connection_fails_with_its_cause(
-    scheme: str, cause: FailureCause, tries: int
-) -> None:
+async def test_broken_connections_tell_cause(scheme: str, cause: FailureCause, tries: int) -> None:
     connections = 0
 
     async def neither_http_nor_tls(
@@ -260,7 +254,6 @@ async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
 async def test_questions_one_after_the_other_travel_alone() -> None:
     async with asking(search_r1(), an_endpoint) as (server, client):
         answers = [await client.retrieve("kb", query, sample=query) for query in "abc"]
-
     assert [request.body["queries"] for request in server.requests] == [["a"], ["b"], ["c"]]
     assert [passages[0].id for passages in answers] == ["a", "b", "c"]
 
@@ -285,9 +278,7 @@ async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
 
 
 @pytest.mark.parametrize("make", [an_endpoint, a_rag_chat])
-async def test_equal_questions_share_one_call_and_its_remembered_answer(
-    make: Make,
-) -> None:
+async def test_equal_questions_share_one_call_and_its_remembered_answer(make: Make) -> None:
     async def either(received: Received) -> Response:
         return await search_r1()(received) if "queries" in received.body else rag_chat(received)
 
@@ -305,7 +296,6 @@ async def test_equal_questions_are_asked_anew_where_the_cache_is_off() -> None:
     async with serving(chat) as server, a_client(a_rag_chat(server.url, cache=False)) as client:
         for number in range(2):
             await client.retrieve("actor-8b", "tea", sample=str(number))
-
     assert len(server.requests) == 2
 
 
@@ -313,7 +303,6 @@ async def test_the_cache_forgets_what_was_not_asked_for_longest() -> None:
     async with asking(chat, client={"cached_answers": 2}) as (server, client):
         for context in ("a", "b", "a", "c", "a", "b"):
             await client.retrieve("actor-8b", context, sample=context)
-
     assert [request.body["context"] for request in server.requests] == ["a", "b", "c", "b"]
 
 
@@ -398,7 +387,6 @@ async def test_requests_that_are_refused_do_not_open_the_circuit() -> None:
     async with asking(always("wrong", 400)) as (server, client):
         for number in range(12):
             await outcome(client, str(number))
-
     assert len(server.requests) == 12
 
 
@@ -488,7 +476,6 @@ async def test_calls_are_not_logged_unless_asked_for(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.INFO)
     async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "hello", sample="17")
-
     assert caplog.records == []
 
 
@@ -496,7 +483,6 @@ async def test_a_secret_that_is_no_legal_header_does_not_get_into_the_message() 
     headers = {"actor-8b": {"Authorization": "Bearer secret\ntoken-of-mine"}}
     async with asking(chat, client={"headers": headers}) as (_, client):
         failure = await outcome(client, "hello")
-
     assert isinstance(failure, RetrievalFailed)
     assert "token-of-mine" not in str(failure)
 

@@ -83,9 +83,7 @@ async def test_a_python_function_scores_a_sample(code: str, function: str, kind:
 
 
 @pytest.mark.parametrize("function", ["obey", "obey_async"])
-async def test_whatever_a_python_function_does_wrong_fails_one_sample(
-    code: str, function: str
-) -> None:
+async def test_what_a_python_function_does_wrong_fails_one_sample(code: str, function: str) -> None:
     expected = {
         "raise": (FailureCause.RAISED, "KeyError: 'profile'"),
         "text": (FailureCause.NOT_A_NUMBER, "'0.5'"),
@@ -138,7 +136,6 @@ async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> No
 
 async def test_calls_share_few_processes_and_none_outlives_the_hook(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=2)
-
     calls = (hook.score(a_sample("process")) for _ in range(8))
     processes = {int(number) for number in await asyncio.gather(*calls)}
     await hook.close()
@@ -155,7 +152,6 @@ def exists(process: int) -> bool:
 async def test_a_call_that_is_given_up_does_not_answer_the_next_one(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=1)
     await hook.score(a_sample("length"))
-
     given_up = asyncio.create_task(hook.score(a_sample("hang")))
     await asyncio.sleep(0)  # let it start
     given_up.cancel()
@@ -178,7 +174,6 @@ async def test_a_call_that_is_given_up_does_not_answer_the_next_one(code: str) -
 def test_code_that_cannot_be_imported_is_named(code: str, target: str, expected: str) -> None:
     with pytest.raises(TrainerError) as refusal:
         python_reward(target.format(code=code), 30.0)
-
     assert refusal.value.exit_code is ExitCode.REWARD_CODE_ERROR
     assert expected.format(code=code) in str(refusal.value)
 
@@ -259,7 +254,6 @@ async def test_a_judge_that_fails_has_the_causes_of_retrieval(
     async with a_judge(respond) as (server, judge):
         with pytest.raises(CallFailed) as failed:
             await judge.score(a_sample("Paris"))
-
     assert failed.value.cause is cause
     assert len(server.requests) == tries
 

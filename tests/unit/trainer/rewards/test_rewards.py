@@ -101,15 +101,12 @@ def test_the_answer_is_the_last_one_in_tags_or_everything(completion: str, expec
         (RetrievalMode.NONE, a_sample(" \n"), 0.0),
     ],
 )
-def test_format_is_what_the_mode_asks_for(
-    mode: RetrievalMode, sample: RewardSample, expected: float
-) -> None:
+def test_format_suits_the_mode(mode: RetrievalMode, sample: RewardSample, expected: float) -> None:
     assert format_score(sample, mode) == expected
 
 
 async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
     sample = a_sample("It is <answer>Paris, France</answer>")
-
     score = await scored(
         sample,
         {"name": "F1", "weight": 2.0},
@@ -124,28 +121,20 @@ async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
 
 async def test_exact_match_is_reported_even_when_it_is_no_part_of_the_reward() -> None:
     score = await scored(a_sample("paris."), {"name": "Format"})
-
     assert score == Score(total=1.0, parts={"Format": 1.0}, exact_match=1.0)
 
 
 async def test_rag_score_uses_the_actors_threshold() -> None:
-    retrieved = {
-        "Actor": passages(a=0.9, b=0.5, c=0.6),
-        "Reference": passages(a=0.5, b=0.3, c=0.2),
-    }
+    retrieved = {"Actor": passages(a=0.9, b=0.5, c=0.6), "Reference": passages(a=0.5, b=0.3, c=0.2)}
     sample = a_sample("{...}", fields={"rewritten_query": "x"}, retrieved=retrieved)
-
     score = await scored(sample, {"name": "RagScore"}, {"name": "Format"}, retrieval=SALES)
-
     assert score.parts == pytest.approx({"RagScore": 0.7, "Format": 1.0})
 
 
 async def test_unparsable_output_scores_zero_without_any_call() -> None:
     sample = a_sample("no fields", fields=None, retrieved={})
-
     async with Rewards(a_reward_spec({"name": "RagScore"}, {"name": "Format"}), SALES) as rewards:
         score = await rewards.score(sample)
-
     assert score.parts == {"RagScore": 0.0, "Format": 0.0}
     assert rewards.empty_references == 0
 
@@ -153,7 +142,6 @@ async def test_unparsable_output_scores_zero_without_any_call() -> None:
 async def test_a_reference_without_results_scores_zero_and_is_counted() -> None:
     retrieved = {"Actor": passages(a=0.9), "Reference": passages()}
     sample = a_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
-
     async with Rewards(a_reward_spec({"name": "RagScore"}), SALES) as rewards:
         score = await rewards.score(sample)
 

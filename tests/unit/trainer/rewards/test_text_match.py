@@ -34,9 +34,7 @@ def test_tokens_are_normalised_words_and_cjk_characters(text: str, expected: lis
         ("Paris", [], 0.0),
     ],
 )
-def test_exact_match_compares_after_normalisation(
-    text: str, answers: list[str], expected: float
-) -> None:
+def test_exact_match_compares_normal_forms(text: str, answers: list[str], expected: float) -> None:
     assert exact_match(text, answers) == expected
 
 
@@ -72,7 +70,5 @@ def test_f1_equals_values_worked_by_hand(text: str, answers: list[str], expected
         ("", [""], 0.0),
     ],
 )
-def test_contains_looks_for_whole_tokens_in_order(
-    text: str, answers: list[str], expected: float
-) -> None:
+def test_contains_whole_tokens_in_order(text: str, answers: list[str], expected: float) -> None:
     assert contains(text, answers) == expected

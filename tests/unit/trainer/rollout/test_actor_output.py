@@ -72,5 +72,4 @@ def test_tag_output_that_lacks_a_field_is_none(text: str) -> None:
 
 def test_the_job_names_the_fields() -> None:
     spec = ActorOutput(fields=["query"], format=ActorFormat.TAGS)
-
     assert parse_actor_output("<query>tea</query>", spec) == {"query": "tea"}

@@ -164,9 +164,7 @@ async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_witho
     assert sum(group.advantages) == pytest.approx(0, abs=1e-6)
 
 
-async def test_a_failed_call_drops_its_sample_and_leaves_the_baseline_to_the_others(
-    tmp_path: Path,
-) -> None:
+async def test_a_failed_call_drops_its_sample_and_the_others_keep_baseline(tmp_path: Path) -> None:
     collector, rollouts, _, _ = await a_sales_step(
         tmp_path, fields("rates"), fields("broken"), fields("weather"), maxFailureRatio=0.5
     )
@@ -191,9 +189,7 @@ async def test_with_zero_reward_a_failed_sample_keeps_its_place(tmp_path: Path) 
     assert group.advantages[0] > 0 > group.advantages[1]
 
 
-async def test_too_many_failures_end_the_attempt_with_endpoint_counts_and_an_example(
-    tmp_path: Path,
-) -> None:
+async def test_too_many_failures_end_the_attempt_with_counts_and_an_example(tmp_path: Path) -> None:
     outputs = [fields(query) for query in ("rates", "broken", "broken", "odd")]
     collector, rollouts, _, _ = await a_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
 
@@ -246,15 +242,12 @@ def asks_once(text: str) -> str:
     return "<answer>right</answer>" if "<information>" in text else f"I look it up {SEARCH}"
 
 
-async def test_inserted_passages_are_read_by_the_policy_and_marked_not_sampled(
-    tmp_path: Path,
-) -> None:
+async def test_inserted_passages_are_read_by_a_policy_and_marked_unsampled(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         sample, requests = await one_search(a_search_config(tmp_path, kb.url, 256), asks_once)
 
     assert [r.body["queries"] for r in kb.requests] == [["loans"]]
-    whole = f"I look it up {SEARCH}{FOUND}<answer>right</answer>"
-    assert text_of(sample.token_ids) == whole
+    assert text_of(sample.token_ids) == f"I look it up {SEARCH}{FOUND}<answer>right</answer>"
     inserted = [
         t for t, sampled in zip(sample.token_ids, sample.sampled, strict=True) if not sampled
     ]
@@ -267,9 +260,7 @@ async def test_inserted_passages_are_read_by_the_policy_and_marked_not_sampled(
     assert sample.completion().sampled == tuple(sample.sampled)
 
 
-async def test_after_max_turns_searches_the_policy_is_asked_once_more_without_a_stop(
-    tmp_path: Path,
-) -> None:
+async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = a_search_config(tmp_path, kb.url, 1000, maxTurns=2)
         sample, requests = await one_search(config, lambda _: SEARCH)
@@ -314,9 +305,7 @@ async def fails_for_broken(received: Received) -> Response:
     return await search_r1()(received)
 
 
-async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_and_no_other(
-    tmp_path: Path,
-) -> None:
+async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_alone(tmp_path: Path) -> None:
     async with serving(fails_for_broken) as kb:
         retrieval = {
             "mode": "Prompt",
@@ -328,8 +317,7 @@ async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_and_no_other(
         prompts = [a_prompt(i, text) for i, text in enumerate(["loans", "broken", "cars"])]
         collector, rollouts = await collected(config, pool, prompts, n=2)
 
-    failed = [s.name for s in rollouts.samples if s.failure]
-    assert failed == ["1/0", "1/1"]
+    assert [s.name for s in rollouts.samples if s.failure] == ["1/0", "1/1"]
     assert [s.reward for s in rollouts.samples] == [1.0, 0.0, None, None, 1.0, 0.0]
     assert len(pool.requests) == 4  # nothing is generated for the lost prompt
     assert "about loans" in text_of(pool.requests[0].prompt_ids)

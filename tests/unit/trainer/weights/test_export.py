@@ -28,7 +28,6 @@ def exported(path: Path) -> int:
 def test_an_export_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
     store.export(a_model(1))
-
     assert store.export(a_model(2)) == tmp_path / "export"
     assert exported(tmp_path) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export", "fence"]

@@ -56,7 +56,6 @@ def main() -> int:
 
 
 def report(begin: int, step: int, stage: Stage) -> None:
-    """Publish progress."""
     saved = int(SAVED.read_text()) if SAVED.exists() else 0
     progress = Progress(
         attempt=CONFIG.attempt.number,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        """Answer with the file."""
         body = Path(sys.argv[2]).read_bytes()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
