@@ -14,7 +14,7 @@ def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
 
 
 def avoided(story: Story) -> list[str]:
-    return list(avoided_nodes(story.status.restart_state.remedies, story.job.spec.recovery))
+    return list(avoided_nodes(story.status.restart_state, story.job.spec.recovery))
 
 
 def created(story: Story) -> list[CreateCluster]:
