@@ -3,13 +3,24 @@
 The operator edits a status with `dataclasses.replace`. Nothing else is kept between two rounds.
 """
 
-import operator
-from dataclasses import field
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import Field, TypeAdapter, WithJsonSchema
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from .base import DATACLASS_CONFIG, Time, api_dataclass
 from .preflight import Check, Facts
@@ -179,10 +190,9 @@ class Baseline:
 
 
 @api_dataclass
-class RestartState:
-    """What `decide` must remember between two rounds."""
+class RetryState:
+    """Why the running attempt is being stopped, and what delays the next one."""
 
-    # Why the running attempt is being stopped, and what delays the next one
     next_retry_time: Time = None
     intent: Cause | None = None
     """Why the running attempt is being stopped; written before it is done."""
@@ -194,7 +204,11 @@ class RestartState:
     saved_step: int = 0
     """Highest checkpoint that attempts which have ended left; one beyond it is progress."""
 
-    # What the next attempts do differently because of the failures so far
+
+@api_dataclass
+class Remedies:
+    """What the next attempts do differently because of the failures so far."""
+
     mitigations: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
     skipped_steps: Annotated[list[int], Field(max_length=64)] = field(default_factory=list)
     """Steps whose prompts are left out: their loss was not finite twice."""
@@ -203,7 +217,11 @@ class RestartState:
     failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = field(default_factory=dict)
     """How often a pod or its node failed there; pods that somebody deleted do not count."""
 
-    # Where the job's time went
+
+@api_dataclass
+class SpentTime:
+    """Where the job's time went."""
+
     active_seconds: int = 0
     """Of all ended attempts together."""
     down_seconds: int = 0
@@ -211,7 +229,11 @@ class RestartState:
     kept_seconds: float = 0.0
     """Of the ended attempts' steps that were not lost."""
 
-    # How far the next attempt has come before it runs
+
+@api_dataclass
+class LaunchState:
+    """How far the next attempt has come before it runs."""
+
     cluster_since: Time = None
     """When the newest attempt was recorded; bounds provisioning and submission."""
     tries: int = 0
@@ -219,7 +241,11 @@ class RestartState:
     waiting_since: Time = None
     """When the preflight or the managed retrievers were last started."""
 
-    # When the job was observed, and since when nothing has moved
+
+@api_dataclass
+class WatchState:
+    """When the job was observed, and since when nothing has moved."""
+
     looked: Time = None
     """Last look at the job while it was under way, to the half minute."""
     watched_since: Time = None
@@ -233,11 +259,70 @@ class RestartState:
     reads_since_step: int = 0
     """Successful reads of /progress since the step last moved, counted to 2."""
 
-    # What the attempts have shown
+
+Group = RetryState | Remedies | SpentTime | LaunchState | WatchState
+
+
+@api_dataclass
+class RestartState:
+    """What `decide` must remember between two rounds."""
+
+    # In groups here; flat on the wire and in the CRD, as every release reads and writes it.
+    retry: RetryState = RetryState()
+    remedies: Remedies = Remedies()
+    spent: SpentTime = SpentTime()
+    launch: LaunchState = LaunchState()
+    watch: WatchState = WatchState()
     slowest_save_seconds: float = 0.0
     """Of all attempts; sizes the grace of the next cluster's pods."""
     baseline: Baseline = Baseline()
     """Of the running attempt."""
+
+    def having(self, group: Group) -> "RestartState":
+        """Return the state with this group in place of the one of its type."""
+        changed: dict[str, Any] = {
+            name: group for name, kind in _GROUPS.items() if isinstance(group, kind)
+        }
+        return replace(self, **changed)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _grouped(cls, wire: Any) -> Any:
+        if not isinstance(wire, dict):  # made in Python
+            return wire
+        grouped = {key: value for key, value in wire.items() if key not in _GROUP_OF}
+        for key in wire.keys() & _GROUP_OF.keys():
+            grouped.setdefault(_GROUP_OF[key], {})[key] = wire[key]
+        return grouped
+
+    @model_serializer(mode="wrap")
+    def _flat(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _ungrouped(serialize(self))
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        fields_of = {
+            name: handler.resolve_ref_schema(value)["properties"] if name in _GROUPS else value
+            for name, value in schema["properties"].items()
+        }
+        return schema | {"properties": _ungrouped(fields_of)}
+
+
+_GROUPS: dict[str, Any] = {
+    each.name: each.type for each in fields(RestartState) if each.type in get_args(Group)
+}
+_GROUP_OF = {to_camel(each.name): name for name in _GROUPS for each in fields(_GROUPS[name])}
+"""Name on the wire → the group that holds it."""
+
+
+def _ungrouped(grouped: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in grouped.items():
+        flat |= value if name in _GROUPS else {name: value}
+    return flat
 
 
 class PodRole(StrEnum):
@@ -314,17 +399,21 @@ class ClusterStatus:
     number: int = 0
 
 
-Pin = Annotated[str, Field(exclude_if=operator.not_)]
+_STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 @dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG | {"extra": "ignore"})
 class Pinned:
     """Decided once and kept; what an older operator wrote beyond it is ignored."""
 
-    image: Pin = ""
-    ray_version: Pin = ""
-    precision: Pin = ""
-    attention: Pin = ""
+    image: str = ""
+    ray_version: str = ""
+    precision: str = ""
+    attention: str = ""
+
+    @model_serializer(mode="wrap")
+    def _known(self, serialize: SerializerFunctionWrapHandler) -> dict[str, str]:
+        return {name: value for name, value in serialize(self).items() if value}
 
 
 @api_dataclass

@@ -14,7 +14,7 @@ def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
 
 
 def avoided(story: Story) -> list[str]:
-    return list(avoided_nodes(story.status.restart_state, story.job.spec.recovery))
+    return list(avoided_nodes(story.status.restart_state.remedies, story.job.spec.recovery))
 
 
 def created(story: Story) -> list[CreateCluster]:
@@ -41,7 +41,7 @@ async def test_failures_of_different_nodes_exclude_none() -> None:
 
     await story.until_quiet()
 
-    assert story.status.restart_state.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
+    assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
     assert avoided(story) == []
 
 
@@ -60,7 +60,7 @@ async def test_a_job_that_finds_no_other_node_is_told_what_it_avoids_and_how_to_
         "recovery.deadlines": {"provisioningSeconds": 60},
     }
     story = a_story({(1, 15): fails_on("gpu-7")}, changes)
-    await story.until(lambda status: bool(status.restart_state.failures_by_node))
+    await story.until(lambda status: bool(status.restart_state.remedies.failures_by_node))
     story.runtime.cluster_seconds = 1e6
 
     status: JobStatus = await story.until_quiet()

@@ -115,7 +115,7 @@ async def looks(story: Story, until: float) -> None:
     await story.until(lambda status: bool(status.attempts and status.attempts[0].started))
     runtime = story.runtime
     assert isinstance(runtime, FakeRuntime)
-    while runtime.fake < until and story.status.restart_state.intent is None:
+    while runtime.fake < until and story.status.restart_state.retry.intent is None:
         now = runtime.now
         await story.round()
         runtime.now = max(runtime.now, now + timedelta(seconds=poll(runtime.timeline)))
@@ -127,7 +127,7 @@ async def test_a_healthy_run_is_no_hang(timeline: list[Part]) -> None:
 
     await looks(story, sum(lasts for _, _, lasts in timeline) - poll(timeline))
 
-    assert story.status.restart_state.intent is None
+    assert story.status.restart_state.retry.intent is None
     assert len(story.attempts) == 1
 
 
@@ -156,7 +156,7 @@ async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> N
 
     await looks(story, begun + limit + 100)
 
-    assert story.status.restart_state.intent is Cause.STALLED
+    assert story.status.restart_state.retry.intent is Cause.STALLED
     runtime = story.runtime
     assert isinstance(runtime, FakeRuntime)
     # One poll until the hang is seen to begin, one until its deadline is seen to be over.

@@ -166,12 +166,12 @@ async def test_pods_that_go_only_after_the_next_admission_were_preempted() -> No
 async def test_evicted_pods_that_no_queue_took_lead_to_a_new_cluster() -> None:
     story = a_story(changes={"recovery.maxRestarts": 0})
     await until_step(story, 23)
-    before = story.status.restart_state.cluster_since
+    before = story.status.restart_state.launch.cluster_since
     story.runtime.now += timedelta(minutes=1)
     story.runtime.lose_head(Cause.PREEMPTED, "head pod: EvictionByEvictionAPI")
     settled = await story.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
 
-    assert settled.restart_state.cluster_since == before, "the loss would be forgotten"
+    assert settled.restart_state.launch.cluster_since == before, "the loss would be forgotten"
     await story.until_quiet()
     assert story.count(CreateCluster) == 2
     assert [each.cause for each in story.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]

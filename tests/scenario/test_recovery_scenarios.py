@@ -140,7 +140,7 @@ async def test_delays_double_without_progress_and_end_at_the_largest() -> None:
 
 async def test_a_lost_cluster_is_deleted_before_the_delay() -> None:
     story = a_story({(n, 5): head_is_lost for n in (1, 2)}, {"recovery.backoffSeconds": 100})
-    await story.until(lambda status: bool(status.restart_state.next_retry_time))
+    await story.until(lambda status: bool(status.restart_state.retry.next_retry_time))
     lost_at = story.runtime.now
 
     await story.round()

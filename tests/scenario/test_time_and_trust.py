@@ -63,7 +63,7 @@ async def test_a_hang_during_an_outage_is_found_one_limit_after_it() -> None:
 async def test_a_clock_that_was_set_back_neither_delays_nor_kills(hours: int) -> None:
     changes = {"recovery.backoffSeconds": 100}
     story = a_story({(n, 5): CRASH for n in (1, 2)}, changes)
-    await story.until(lambda status: bool(status.restart_state.next_retry_time))
+    await story.until(lambda status: bool(status.restart_state.retry.next_retry_time))
 
     story.runtime.now += timedelta(hours=hours)
     set_back = story.runtime.now
@@ -79,9 +79,9 @@ async def test_progress_that_stays_unreadable_ends_the_attempt_after_its_long_de
     story.runtime.is_blind, since = True, story.runtime.now
     story.runtime.attempt.hangs = True  # type: ignore[union-attr]
 
-    await story.until(lambda status: status.restart_state.intent is not None)
+    await story.until(lambda status: status.restart_state.retry.intent is not None)
 
-    assert story.status.restart_state.intent is Cause.PROGRESS_UNREACHABLE
+    assert story.status.restart_state.retry.intent is Cause.PROGRESS_UNREACHABLE
     assert timedelta(seconds=300) < story.runtime.now - since < timedelta(seconds=310)
 
 
@@ -139,7 +139,7 @@ async def test_a_save_or_an_end_that_is_stuck_meets_its_deadline(stage: Stage) -
 
     story.runtime.attempt.hangs = True  # type: ignore[union-attr]
     story.runtime.stage, since = stage, story.runtime.now
-    await story.until(lambda status: status.restart_state.intent is Cause.STALLED)
+    await story.until(lambda status: status.restart_state.retry.intent is Cause.STALLED)
 
     assert timedelta(seconds=120) < story.runtime.now - since < timedelta(seconds=125)
     assert f"stage {stage} at step 15" in story.condition(ConditionType.STALLED)[2]
@@ -262,8 +262,8 @@ async def test_whatever_must_exist_once_is_written_down_before_each_try(
         async def perform(self, job: Any, todo: Any) -> None:
             if isinstance(todo, action) and self.tries < 3:
                 self.tries += 1
-                tries = [status.restart_state.tries for status in self.statuses]
-                assert job.status.restart_state.tries == tries[-1]
+                tries = [status.restart_state.launch.tries for status in self.statuses]
+                assert job.status.restart_state.launch.tries == tries[-1]
                 assert len(set(tries)) > self.tries
                 raise AccessRefused("HTTP 403")
             await super().perform(job, todo)

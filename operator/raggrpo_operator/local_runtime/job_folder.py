@@ -88,7 +88,7 @@ class JobFolder:
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise PermanentError(
                 f"{path} is damaged ({type(error).__name__}): remove it to begin a new job; the "
-                "checkpoints stay and training goes on from them"
+                "checkpoints stay and training goes on from them",
             ) from error
 
     def save(self, state: State) -> None:

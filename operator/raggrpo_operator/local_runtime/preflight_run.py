@@ -31,7 +31,11 @@ class PreflightRun:
     ) -> None:
         self._processes, self._spec_hash, self._output = processes, spec_hash, output
         output.unlink(missing_ok=True)
-        given = {**env, names.ENV_CONFIG: config.to_json(), names.ENV_PREFLIGHT_OUTPUT: str(output)}
+        given = {
+            **env,
+            names.ENV_CONFIG: config.to_json(),
+            names.ENV_PREFLIGHT_OUTPUT: str(output),
+        }
         self._child = processes.start("preflight", COMMAND, given, log_file)
 
     def wait(self) -> None:

@@ -189,7 +189,10 @@ class LocalRuntime:
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
             write_whole(record, json.dumps(json.loads(text), indent=1))
-        env = {names.ENV_CONFIG: text, names.ENV_PROGRESS_PORT: str(head.progress_port)}
+        env = {
+            names.ENV_CONFIG: text,
+            names.ENV_PROGRESS_PORT: str(head.progress_port),
+        }
         await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
 
     def _start_preflight(self, action: StartPreflight) -> None:

@@ -135,8 +135,8 @@ def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):
         yield from _attempt_lines(known.get(record.number), record)
-    retry = new.restart_state.next_retry_time
-    if retry and retry != old.restart_state.next_retry_time:
+    retry = new.restart_state.retry.next_retry_time
+    if retry and retry != old.restart_state.retry.next_retry_time:
         yield f"Next attempt at {format_time(retry)}"
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from raggrpo_api.spec.recovery import RecoverySpec
-from raggrpo_api.status import Cause, RestartState
+from raggrpo_api.status import Cause, Remedies
 
 from .observed import ClusterObserved
 
@@ -11,19 +11,18 @@ MOST_NODES = 64
 """As many as status can hold; the ones that failed least recently are forgotten."""
 
 
-def avoided_nodes(state: RestartState, recovery: RecoverySpec) -> tuple[str, ...]:
+def avoided_nodes(remedies: Remedies, recovery: RecoverySpec) -> tuple[str, ...]:
     """Return the nodes that get no Ray pod of the job, in a stable order."""
     limit = recovery.exclude_node_after_failures
-    failed = state.failures_by_node.items()
+    failed = remedies.failures_by_node.items()
     return tuple(sorted(node for node, failures in failed if 0 < limit <= failures))
 
 
-def with_failure(
-    state: RestartState, cluster: ClusterObserved | None, cause: Cause
-) -> RestartState:
-    """Return the state with the node counted that this end is blamed on, if there is one."""
+def with_failure(remedies: Remedies, cluster: ClusterObserved | None, cause: Cause) -> Remedies:
+    """Return the remedies with the node counted that this end is blamed on, if there is one."""
     if cluster is None or not cluster.node or cluster.cause is not cause:
-        return state
-    counts = dict(state.failures_by_node)
+        return remedies
+    counts = dict(remedies.failures_by_node)
     counts[cluster.node] = counts.pop(cluster.node, 0) + 1
-    return replace(state, failures_by_node=dict(list(counts.items())[-MOST_NODES:]))
+    newest = dict(list(counts.items())[-MOST_NODES:])
+    return replace(remedies, failures_by_node=newest)

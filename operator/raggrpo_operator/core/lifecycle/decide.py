@@ -110,9 +110,7 @@ def _has_ended(this: Round) -> bool:
         preflight=preflight,
         restarts=replace(status.restarts, since_progress=0),
         restart_state=RestartState(
-            mitigations=this.state.mitigations,
-            skipped_steps=this.state.skipped_steps,
-            rejected_checkpoints=this.state.rejected_checkpoints,
+            remedies=replace(this.state.remedies, failures_by_node={}),
             slowest_save_seconds=this.state.slowest_save_seconds,
         ),
         retry=retry,
@@ -145,7 +143,7 @@ def _suspended(this: Round) -> Decision:
 
 def _attend(this: Round) -> Decision:
     """Start the recorded attempt, follow it, or settle its end."""
-    observed, record, intent = this.observed, this.record, this.state.intent
+    observed, record, intent = this.observed, this.record, this.state.retry.intent
     cluster, attempt, progress = observed.cluster, observed.attempt, observed.progress
     this.look()
     if (
@@ -197,7 +195,7 @@ def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
         return False
     if cluster is None or cluster.is_lost or cluster.is_queued or cluster.cause is not None:
         return False
-    if this.state.intent is not None:
+    if this.state.retry.intent is not None:
         return False
     this.condition(ConditionType.PROGRESSING, False, "AwaitingEvidence")
     return this.seconds_in(ConditionType.PROGRESSING) < limit

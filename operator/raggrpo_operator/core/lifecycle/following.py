@@ -25,8 +25,8 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
     """Update the status and the attempt's record from what was read about it."""
     if this.record.started is None and attempt is not None:
         this.record = replace(this.record, started=this.now)
-        down = this.state.down_seconds + seconds_down(this.status, this.now)
-        this.state = replace(this.state, down_seconds=down)
+        spent, down = this.state.spent, seconds_down(this.status, this.now)
+        this.remember(replace(spent, down_seconds=spent.down_seconds + down))
     if progress is None:
         return
     began = progress.started_from_step
@@ -95,7 +95,7 @@ def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) 
 def follow(this: Round, progress: Progress | None) -> Decision:
     """Decide about an attempt that has not ended: let it run, or stop it with a recorded cause."""
     recovery, is_queued = this.spec.recovery, this.observed.is_queued
-    if this.state.intent is not None:  # recorded in an earlier round: carry it out
+    if this.state.retry.intent is not None:  # recorded in an earlier round: carry it out
         if is_queued:  # the queue ends the pods, whose hooks make the driver save
             return this.end(FOLLOW_SECONDS)
         return _stop(this)
@@ -111,8 +111,8 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     has_resumed = this.record.from_step is not None
     if has_resumed and not is_true(this.status, ConditionType.RESUME_VERIFIED):
         return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
-    this.state = watch(this.state, progress, this.now)
-    late = overdue(this.state, progress, recovery.deadlines, this.now)
+    this.remember(watch(this.state.watch, progress, this.now))
+    late = overdue(this.state.watch, progress, recovery.deadlines, this.now)
     if late is not None:
         this.condition(ConditionType.STALLED, True, "Stalled", late)
         this.actions.append(DumpStacks(this.record.number))
@@ -137,7 +137,7 @@ def _stop(this: Round) -> Decision:
 
 def _intend(this: Round, cause: Cause, message: str) -> Decision:
     """Record why the attempt will be stopped; the next round stops it."""
-    this.state = replace(this.state, intent=cause)
+    this.remember(replace(this.state.retry, intent=cause))
     this.condition(ConditionType.PROGRESSING, False, str(cause), message)
     return this.end(requeue_after=0.0)
 
@@ -145,14 +145,14 @@ def _intend(this: Round, cause: Cause, message: str) -> Decision:
 def why_stopped(status: JobStatus, cause: Cause) -> str:
     """Return the message recorded when the attempt was stopped for this cause, else ""."""
     progressing = get_condition(status, ConditionType.PROGRESSING)
-    is_why = status.restart_state.intent is cause and progressing.reason == str(cause)
+    is_why = status.restart_state.retry.intent is cause and progressing.reason == str(cause)
     return progressing.message if is_why else ""
 
 
 def _unreachable(this: Round) -> Decision:
     """Apply the long deadline of an unreadable /progress; one bad read kills nothing."""
-    since = this.state.unread_since or this.now
-    this.state = replace(this.state, unread_since=since)
+    since = this.state.watch.unread_since or this.now
+    this.remember(replace(this.state.watch, unread_since=since))
     limit = this.spec.recovery.deadlines.progress_unreachable_seconds
     if this.elapsed(since) > limit:
         return _intend(this, Cause.PROGRESS_UNREACHABLE, f"no /progress for {limit} s")
@@ -205,7 +205,7 @@ def _progress_status(progress: Progress, total_steps: int) -> ProgressStatus:
 
 def _has_run_longer(status: JobStatus, limit: int, now: datetime) -> bool:
     """Return whether all attempts together have run for more than `limit` seconds; 0: no limit."""
-    earlier, began = status.restart_state.active_seconds, status.attempts[0].started
+    earlier, began = status.restart_state.spent.active_seconds, status.attempts[0].started
     if not limit or began is None:
         return False
     return timedelta(seconds=earlier) + (now - began) > timedelta(seconds=limit)

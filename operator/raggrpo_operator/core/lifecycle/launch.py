@@ -32,8 +32,8 @@ def next_attempt(this: Round) -> Decision:
         if not cluster.may_save:
             this.actions.append(DeleteCluster(cluster.number))
         return this.end(requeue_after=0.5)
-    if this.state.next_retry_time is not None:
-        wait = (this.state.next_retry_time - this.now).total_seconds()
+    if (due := this.state.retry.next_retry_time) is not None:
+        wait = (due - this.now).total_seconds()
         # A clock that was set back doesn't prolong the delay.
         if 0 < wait <= recovery.longest_delay(this.spec.recovery):
             return this.end(wait + 0.1)
@@ -52,19 +52,18 @@ def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
         number=status.attempt + 1,
         tier=_tier(status, may_be_warm=keeps_cluster and not this.observed.is_queued),
         cluster=cluster,
-        mitigation=",".join(state.mitigations),
+        mitigation=",".join(state.remedies.mitigations),
     )
+    warm_failures = state.retry.warm_failures_in_a_row if keeps_cluster else 0
     state = replace(
         state,
-        intent=None,
-        next_retry_time=None,
-        warm_failures_in_a_row=state.warm_failures_in_a_row if keeps_cluster else 0,
-        cluster_since=this.now,
-        tries=0,
-        unread_since=None,
-        stage="",
-        still_since=None,
-        reads_since_step=0,
+        retry=replace(
+            state.retry, intent=None, next_retry_time=None, warm_failures_in_a_row=warm_failures
+        ),
+        launch=replace(state.launch, cluster_since=this.now, tries=0),
+        watch=replace(
+            state.watch, unread_since=None, stage="", still_since=None, reads_since_step=0
+        ),
         baseline=Baseline(),
     )
     this.status = replace(
@@ -83,7 +82,7 @@ def _tier(status: JobStatus, *, may_be_warm: bool) -> Tier:
     """Return how the next attempt begins; the pods of a kept cluster may be all new."""
     if not status.attempts:
         return Tier.FIRST
-    since, started = status.restart_state.cluster_since, status.attempts[0].started
+    since, started = status.restart_state.launch.cluster_since, status.attempts[0].started
     admitted_later = since is not None and (started is None or since > started)
     return Tier.WARM_CLUSTER if may_be_warm and not admitted_later else Tier.NEW_CLUSTER
 
@@ -104,7 +103,7 @@ def create_cluster(plan: PodPlan, number: int, status: JobStatus) -> CreateClust
         number,
         ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
         grace_seconds=grace_seconds(plan.spec, status),
-        avoided_nodes=avoided_nodes(status.restart_state, plan.spec.recovery),
+        avoided_nodes=avoided_nodes(status.restart_state.remedies, plan.spec.recovery),
     )
 
 
@@ -121,7 +120,7 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     if limit := _provisioning_overdue(this):
         why = cluster.message or "its pods are not ready"
         message = f"the cluster was not ready after {limit} s: {why}"
-        if nodes := avoided_nodes(this.state, this.spec.recovery):
+        if nodes := avoided_nodes(this.state.remedies, this.spec.recovery):
             message += f"; {', '.join(nodes)} failed before: "
             message += "set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
@@ -138,7 +137,9 @@ def submit(this: Round) -> Decision:
     config = this.attempt_config()
     this.condition(ConditionType.CLUSTER_READY, True, "Ready")
     this.status = replace(
-        this.status, config_hash=config.attempt.config_hash, resume_hash=config.attempt.resume_hash
+        this.status,
+        config_hash=config.attempt.config_hash,
+        resume_hash=config.attempt.resume_hash,
     )
     this.begin(SubmitAttempt(config, this.record.cluster))
     return this.end(requeue_after=0.5)
@@ -147,4 +148,4 @@ def submit(this: Round) -> Decision:
 def _provisioning_overdue(this: Round) -> int:
     """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
     limit = this.spec.recovery.deadlines.provisioning_seconds
-    return limit if this.elapsed(this.state.cluster_since) > limit else 0
+    return limit if this.elapsed(this.state.launch.cluster_since) > limit else 0

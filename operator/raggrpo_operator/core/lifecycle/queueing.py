@@ -22,7 +22,7 @@ def note_queue(this: Round) -> bool:
         return True
     if (suspended.status, suspended.reason) == ("True", QUEUED):
         this.condition(ConditionType.SUSPENDED, False, "Admitted")
-        this.state = replace(this.state, cluster_since=this.now)
+        this.remember(replace(this.state.launch, cluster_since=this.now))
     return False
 
 

@@ -40,17 +40,17 @@ def preflight(this: Round) -> Decision | None:
         if seen is not None:
             this.actions.append(DeletePreflight())
         return None
-    losses = this.state.preflight_losses
+    losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, wanted, seen.problem)
     if seen is None or seen.spec_hash != wanted:
-        this.state = replace(this.state, waiting_since=this.now)
+        this.remember(replace(this.state.launch, waiting_since=this.now))
     problem = seen.problem if seen is not None else ""
     waiting_for = seen.waiting_for if seen is not None else ""
     reason = PODS_WAITING if waiting_for else "Running"
     this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.spec.recovery.deadlines.preflight_seconds
-    is_late = this.elapsed(this.state.waiting_since) > limit
+    is_late = this.elapsed(this.state.launch.waiting_since) > limit
     if is_late and (seen is None or seen.result is None):
         why = problem or waiting_for or "no result"
         message = f"the checks did not finish within {limit} s: {why}"
@@ -58,7 +58,7 @@ def preflight(this: Round) -> Decision | None:
     if seen is None or seen.spec_hash != wanted or problem:
         if seen is not None:  # a lost one may already be gone when the next is started
             losses = losses + 1 if problem else 0
-            this.state = replace(this.state, preflight_losses=losses)
+            this.remember(replace(this.state.retry, preflight_losses=losses))
             this.actions.append(DeletePreflight())
         this.actions.append(StartPreflight(this.pod_plan(), this.attempt_config(), wanted))
         return this.end(requeue_after=1.0 if seen is None else POLL_SECONDS)
@@ -71,7 +71,7 @@ def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
     """End the job without a result, until its spec is fixed or the user asks for a retry."""
     preflight = replace(this.status.preflight, spec_hash=wanted)
     this.status = replace(this.status, preflight=preflight)
-    this.state = replace(this.state, preflight_losses=0)
+    this.remember(replace(this.state.retry, preflight_losses=0))
     this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
     return recovery.fail(this, Cause.PREFLIGHT_FAILED, message)
 
@@ -90,7 +90,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
         preflight=PreflightStatus(spec_hash=wanted, checks=[*checks, rules], facts=facts),
         sizing=size(resolved.spec, facts),  # also shows what does not fit
     )
-    this.state = replace(this.state, preflight_losses=0)
+    this.remember(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeletePreflight())
     if failed:
         named = [f"{c.id}: {c.evidence}" for c in failed if c.id is not rules.id]
@@ -118,13 +118,13 @@ def retrievers(this: Round) -> Decision | None:
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
     if not seen:
-        this.state = replace(this.state, waiting_since=this.now)
+        this.remember(replace(this.state.launch, waiting_since=this.now))
     this.condition(ConditionType.RETRIEVER_READY, False, "Loading", problems)
     for retriever in this.observed.retrievers:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
     limit = this.spec.recovery.deadlines.provisioning_seconds
-    if this.elapsed(this.state.waiting_since) > limit:
+    if this.elapsed(this.state.launch.waiting_since) > limit:
         message = f"the managed retriever was not ready after {limit} s: {problems}"
         return recovery.fail(this, Cause.START_FAILED, message)
     return this.end(requeue_after=0.5)

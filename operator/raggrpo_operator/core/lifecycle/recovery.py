@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.progress import CheckpointRef
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
-from raggrpo_api.status import Cause, ConditionType, JobStatus, RestartState
+from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
 from raggrpo_operator.core.spec.mitigations import next_mitigation
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_kept
 
@@ -35,7 +35,7 @@ def settle(this: Round, cause: Cause, message: str) -> Decision:
         this.condition(ConditionType.PROGRESSING, False, "TargetRaised", message)
         return this.end(requeue_after=0.0)
     if cause is Cause.SUSPENDED:
-        this.state = replace(this.state, intent=None)
+        this.remember(replace(this.state.retry, intent=None))
         this.condition(ConditionType.PROGRESSING, False, "Suspended")
         return this.end(requeue_after=0.0)
     progressed = _has_progressed(this.status)
@@ -51,11 +51,12 @@ def settle(this: Round, cause: Cause, message: str) -> Decision:
         text = f"{since - 1} restarts without a new checkpoint, last {cause}: {message}"
         return fail(this, Cause.RESTART_BUDGET_EXHAUSTED, text)
     if leaves_out_step(cause, times):
-        this.state = _leaving_out(this.state, record.to_step + 1, this.status.checkpoint)
+        step, newest = record.to_step + 1, this.status.checkpoint
+        this.remember(_leaving_out(this.state.remedies, step, newest))
     _plan_restart(this, cause, progressed)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
         # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
-        this.state = replace(this.state, cluster_since=this.now)
+        this.remember(replace(this.state.launch, cluster_since=this.now))
     this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
     return this.end(requeue_after=0.0)
 
@@ -76,7 +77,7 @@ def needs_new_cluster(status: JobStatus) -> bool:
         return False
     if POLICIES[status.attempts[0].cause].restart is Restart.NEW:
         return True
-    return status.restart_state.warm_failures_in_a_row >= WARM_FAILURES_BEFORE_NEW_CLUSTER
+    return status.restart_state.retry.warm_failures_in_a_row >= WARM_FAILURES_BEFORE_NEW_CLUSTER
 
 
 def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> JobStatus:
@@ -87,13 +88,14 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
     saved = status.checkpoint.step if status.checkpoint else 0
     lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
     record = replace(record, cause=cause, message=message[:1024], seconds=seconds, lost_steps=lost)
-    kept = state.kept_seconds + seconds_kept(record, status.progress.seconds_per_step)
-    active = state.active_seconds + seconds
+    kept = state.spent.kept_seconds + seconds_kept(record, status.progress.seconds_per_step)
+    active = state.spent.active_seconds + seconds
+    spent = replace(state.spent, active_seconds=active, kept_seconds=round(kept, 1))
     status = replace(
         status,
         attempts=[record, *older],
         restarts=replace(status.restarts, lost_steps=status.restarts.lost_steps + lost),
-        restart_state=replace(state, active_seconds=active, kept_seconds=round(kept, 1)),
+        restart_state=state.having(spent),
     )
     return replace(status, effective_training_time_ratio=effective_ratio(status, now))
 
@@ -113,7 +115,7 @@ def _has_progressed(status: JobStatus) -> bool:
 
     A checkpoint that is damaged and rewritten again and again is not progress.
     """
-    began, saved = status.attempts[0].from_step, status.restart_state.saved_step
+    began, saved = status.attempts[0].from_step, status.restart_state.retry.saved_step
     if began is None or status.checkpoint is None:
         return False
     return status.checkpoint.step > max(began, saved)
@@ -130,50 +132,52 @@ def _count(this: Round, cause: Cause, progressed: bool) -> None:
     )
     this.status = replace(this.status, restarts=restarts)
     if progressed and this.status.checkpoint is not None:
-        this.state = replace(this.state, saved_step=this.status.checkpoint.step)
+        this.remember(replace(this.state.retry, saved_step=this.status.checkpoint.step))
 
 
 def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
     """Set when the next attempt begins, and what it does differently."""
-    state, recovery = this.state, this.spec.recovery
+    retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     warm = POLICIES[cause].restart is Restart.WARM and POLICIES[cause].is_counted
-    in_a_row = 0 if progressed or not warm else state.warm_failures_in_a_row
-    ends = 1 if progressed else state.ends_in_a_row + 1
+    in_a_row = 0 if progressed or not warm else retry.warm_failures_in_a_row
+    ends = 1 if progressed else retry.ends_in_a_row + 1
     key = f"{this.job.metadata.uid}/{this.status.attempt}"
     delay = backoff(ends, recovery.backoff_seconds, recovery.max_backoff_seconds, key)
-    this.state = replace(
-        state,
+    retry = replace(
+        retry,
         intent=None,
         next_retry_time=this.now + timedelta(seconds=delay) if delay else None,
         ends_in_a_row=ends,
         warm_failures_in_a_row=in_a_row + (1 if warm else 0),
     )
-    if (found := next_mitigation(cause, state.mitigations, this.spec)) is not None:
-        this.state = replace(this.state, mitigations=[*state.mitigations, str(found)])
+    this.remember(retry)
+    if (found := next_mitigation(cause, remedies.mitigations, this.spec)) is not None:
+        this.remember(replace(remedies, mitigations=[*remedies.mitigations, str(found)]))
     restarts = replace(this.status.restarts, total=this.status.restarts.total + 1)
     this.status = replace(this.status, restarts=restarts)
 
 
 def _blame_node(this: Round, cause: Cause) -> str:
     """Count the node that the end is blamed on; return what to say if it is avoided from now on."""
-    recovery, before = this.spec.recovery, this.state
-    this.state = with_failure(before, this.observed.cluster, cause)
-    avoided = set(avoided_nodes(this.state, recovery)) - set(avoided_nodes(before, recovery))
+    recovery, before = this.spec.recovery, this.state.remedies
+    remedies = with_failure(before, this.observed.cluster, cause)
+    this.remember(remedies)
+    avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(
-        f"; node {node} failed {this.state.failures_by_node[node]} times and is avoided from now on"
+        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided from now on"
         for node in avoided
     )
 
 
-def _leaving_out(state: RestartState, step: int, newest: CheckpointRef | None) -> RestartState:
+def _leaving_out(remedies: Remedies, step: int, newest: CheckpointRef | None) -> Remedies:
     """Leave out this step's prompts, and resume from before the newest checkpoint.
 
     Its weights may already be broken. What was saved before it has to exist.
     """
-    rejected = [*state.rejected_checkpoints, *([newest.path] if newest is not None else [])]
+    rejected = [*remedies.rejected_checkpoints, *([newest.path] if newest is not None else [])]
     return replace(
-        state,
-        skipped_steps=[*state.skipped_steps, step][-MOST_LEFT_OUT:],
+        remedies,
+        skipped_steps=[*remedies.skipped_steps, step][-MOST_LEFT_OUT:],
         rejected_checkpoints=rejected[-MOST_LEFT_OUT:],
     )
 

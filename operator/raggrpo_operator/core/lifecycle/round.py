@@ -6,13 +6,18 @@ from datetime import datetime
 from pydantic.alias_generators import to_snake
 
 from raggrpo_api.job import JobSpec, RagGrpoJob
-from raggrpo_api.status import AttemptRecord, ConditionType, JobStatus, RestartState
+from raggrpo_api.status import AttemptRecord, ConditionType, Group, JobStatus, RestartState
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 from raggrpo_operator.core.state.clocks import elapsed, note_look
-from raggrpo_operator.core.state.conditions import get_condition, is_true, phase_from, set_condition
+from raggrpo_operator.core.state.conditions import (
+    get_condition,
+    is_true,
+    phase_from,
+    set_condition,
+)
 
 from .actions import Action, PodPlan
 from .observed import Observed
@@ -80,22 +85,27 @@ class Round:
         """Set a condition."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
+    def remember(self, group: Group) -> None:
+        """Replace one group of what is remembered between rounds."""
+        self.state = self.state.having(group)
+
     def begin(self, action: Action) -> None:
         """Request something that must exist only once.
 
         It is counted in the status, whose write is refused if somebody else has decided since.
         """
-        self.state = replace(self.state, tries=self.state.tries + 1)
+        launch = self.state.launch
+        self.remember(replace(launch, tries=launch.tries + 1))
         self.actions.append(action)
 
     def look(self) -> None:
         """Record that the job was observed: deadlines run, except while a queue holds it back."""
         if not self.observed.is_queued:
-            self.state = note_look(self.state, self.now)
+            self.remember(note_look(self.state.watch, self.now))
 
     def elapsed(self, since: datetime | None) -> float:
         """Return how long this has lasted, counting only observed time (seconds)."""
-        return elapsed(since, self.state, self.now)
+        return elapsed(since, self.state.watch, self.now)
 
     def seconds_in(self, kind: ConditionType) -> float:
         """Return how long a condition has had its present value; 0 if it was never set."""
@@ -109,16 +119,17 @@ class Round:
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""
+        remedies = self.state.remedies
         return trainer_config(
             self.job,
             self.resolved,
             number=self.status.attempt,
-            mitigations=self.state.mitigations,
+            mitigations=remedies.mitigations,
             pinned=self.status.pinned,
             facts=self.status.preflight.known_facts,
             schema=self._schema(),
-            skipped_steps=self.state.skipped_steps,
-            rejected_checkpoints=self.state.rejected_checkpoints,
+            skipped_steps=remedies.skipped_steps,
+            rejected_checkpoints=remedies.rejected_checkpoints,
         )
 
     def upgrade_required(self) -> str:

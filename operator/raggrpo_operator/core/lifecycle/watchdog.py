@@ -5,7 +5,7 @@ from datetime import datetime
 
 from raggrpo_api.progress import Progress
 from raggrpo_api.spec.recovery import Deadlines
-from raggrpo_api.status import RestartState
+from raggrpo_api.status import WatchState
 from raggrpo_operator.core.state.clocks import elapsed
 
 from .stages import advice, stage_limit
@@ -14,7 +14,7 @@ ENOUGH_READS = 2
 """One read shows where the driver is, another that it is still there."""
 
 
-def watch(state: RestartState, progress: Progress, now: datetime) -> RestartState:
+def watch(state: WatchState, progress: Progress, now: datetime) -> WatchState:
     """Return the clock after one successful read of /progress.
 
     A step finished between two reads restarts it too: every read may fall into a save.
@@ -32,7 +32,7 @@ def watch(state: RestartState, progress: Progress, now: datetime) -> RestartStat
 
 
 def overdue(
-    state: RestartState, progress: Progress, deadlines: Deadlines, now: datetime
+    state: WatchState, progress: Progress, deadlines: Deadlines, now: datetime
 ) -> str | None:
     """Return a message about what is overdue, None if nothing is.
 

@@ -2,7 +2,11 @@
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
+from raggrpo_operator.core.lifecycle.actions import (
+    PodPlan,
+    StartPreflight,
+    StartRetriever,
+)
 from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.sizing.size import size

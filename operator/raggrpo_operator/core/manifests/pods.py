@@ -163,7 +163,10 @@ def _claims(spec: JobSpec) -> list[Manifest]:
     return [
         {
             "name": _claim(volume.name),
-            "persistentVolumeClaim": {"claimName": volume.claim_name, "readOnly": volume.read_only},
+            "persistentVolumeClaim": {
+                "claimName": volume.claim_name,
+                "readOnly": volume.read_only,
+            },
         }
         for volume in spec.volumes
     ]
@@ -178,7 +181,11 @@ def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
     bound = spec.resources.device is Device.GPU and spec.scheduling.node_selector
     if not sizing.gpus and not bound:
         return given
-    usual = {"key": spec.resources.gpu_resource_name, "operator": "Exists", "effect": "NoSchedule"}
+    usual = {
+        "key": spec.resources.gpu_resource_name,
+        "operator": "Exists",
+        "effect": "NoSchedule",
+    }
     return given if usual in given else [*given, usual]
 
 

@@ -87,7 +87,7 @@ def _group(
     plan = action.plan
     env = trainer_env(plan.spec, _ray_env(action))
     ray_worker = container(plan, settings, "ray-worker", sizing=sizing, env=env) | {
-        "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP")
+        "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP"),
     }
     return {
         "groupName": str(sizing.role),

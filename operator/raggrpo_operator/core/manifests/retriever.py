@@ -23,7 +23,12 @@ def render_retriever(
     selector = {names.LABEL_JOB: job.name, **own}
     sized = pod(plan.sizing, PodRole.RETRIEVER, action.name)
     server = container(
-        plan, settings, "retriever", sizing=sized, env=plain_env({}), read_only_claims=True
+        plan,
+        settings,
+        "retriever",
+        sizing=sized,
+        env=plain_env({}),
+        read_only_claims=True,
     ) | {
         "command": _command(action.managed),
         "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],

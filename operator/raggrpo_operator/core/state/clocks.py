@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from raggrpo_api.status import RestartState
+from raggrpo_api.status import WatchState
 
 LOOK_SECONDS = 30.0
 """How often an observation is recorded; more often would only cost writes."""
@@ -11,22 +11,22 @@ GAP_SECONDS = 150.0
 """Longer than any regular time between two observations: the operator was away."""
 
 
-def note_look(state: RestartState, now: datetime) -> RestartState:
+def note_look(watch: WatchState, now: datetime) -> WatchState:
     """Return the state with this observation recorded.
 
     After a gap, or when the clock was set back, every deadline begins anew: an operator that was
     down has not seen anything hang.
     """
-    last = (now - state.looked).total_seconds() if state.looked is not None else None
+    last = (now - watch.looked).total_seconds() if watch.looked is not None else None
     if last is None or not 0 <= last <= GAP_SECONDS:
-        return replace(state, looked=now, watched_since=now)
-    return replace(state, looked=now) if last >= LOOK_SECONDS else state
+        return replace(watch, looked=now, watched_since=now)
+    return replace(watch, looked=now) if last >= LOOK_SECONDS else watch
 
 
-def elapsed(since: datetime | None, state: RestartState, now: datetime) -> float:
+def elapsed(since: datetime | None, watch: WatchState, now: datetime) -> float:
     """Return the seconds from `since` until now, counting only observed time; 0 if it is None."""
     if since is None:
         return 0.0
-    if (watched := state.watched_since) is not None:
+    if (watched := watch.watched_since) is not None:
         since = watched if since > now else max(since, watched)
     return max(0.0, (now - since).total_seconds())

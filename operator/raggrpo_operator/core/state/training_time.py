@@ -30,7 +30,7 @@ def seconds_kept(record: AttemptRecord, seconds_per_step: float) -> float:
 
 def effective_ratio(status: JobStatus, now: datetime) -> str:
     """Return the ratio with two decimals, as status shows it; empty while nothing is known."""
-    record, spent = status.attempts[0], status.restart_state
+    record, spent = status.attempts[0], status.restart_state.spent
     kept, lasted = spent.kept_seconds, float(spent.active_seconds + spent.down_seconds)
     if record.cause is None and record.started:
         kept += seconds_kept(record, status.progress.seconds_per_step)

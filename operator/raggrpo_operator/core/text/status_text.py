@@ -39,7 +39,7 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     yield from labelled("phase", status.phase, width)
     yield from labelled("progress", _progress(status), width)
     if status.phase is Phase.STARTING and status.progress.stage:
-        since = format_time(status.restart_state.still_since)
+        since = format_time(status.restart_state.watch.still_since)
         stage = Stage(status.progress.stage)
         yield from labelled("stage", f"{stage} since {since}: {advice(stage)}", width)
     if status.checkpoint is not None:

@@ -96,7 +96,7 @@ class Metrics(QueueObserver):
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,
         }
-        if moved := status.restart_state.still_since:
+        if moved := status.restart_state.watch.still_since:
             values["last_step_timestamp_seconds"] = moved.timestamp()
         if ratio := status.effective_training_time_ratio:
             values["effective_training_time_ratio"] = float(ratio)

@@ -222,7 +222,7 @@ class KubernetesRuntime:
         Status keeps whole seconds: what was lost in the very second in which the attempt was
         recorded, as when a queue took the pods, belongs to the attempt before.
         """
-        attempts, recorded = job.status.attempts, job.status.restart_state.cluster_since
+        attempts, recorded = job.status.attempts, job.status.restart_state.launch.cluster_since
         since = recorded + timedelta(seconds=1) if recorded else BEGINNING
         if attempts and attempts[0].started and attempts[0].cause is None:
             since = max(since, attempts[0].started)

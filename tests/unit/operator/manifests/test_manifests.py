@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_api.status import Pinned, PodRole, PodSizing, RestartState
+from raggrpo_api.status import Pinned, PodRole, PodSizing, Remedies, RestartState
 from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret
@@ -284,9 +284,9 @@ def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> 
 
 
 def test_no_ray_pod_goes_to_a_node_that_failed_too_often() -> None:
-    state = RestartState(failures_by_node={"gpu-7": 2, "gpu-8": 1, "gpu-9": 3})
+    remedies = Remedies(failures_by_node={"gpu-7": 2, "gpu-8": 1, "gpu-9": 3})
     job = a_clustered_job(a_job())
-    status = replace(job.status, restart_state=state)
+    status = replace(job.status, restart_state=RestartState(remedies=remedies))
     job = job.model_copy(update={"status": status})
 
     terms = {}

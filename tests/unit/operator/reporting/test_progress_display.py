@@ -15,6 +15,7 @@ from raggrpo_api.status import (
     Phase,
     ProgressStatus,
     RestartState,
+    RetryState,
     Tier,
 )
 from raggrpo_operator.reporting.progress_display import (
@@ -26,7 +27,7 @@ from raggrpo_operator.reporting.progress_display import (
 
 NOW = datetime(2026, 11, 21, 12, 0, 18, tzinfo=UTC)
 BEGUN = NOW.replace(second=0)
-RETRY = RestartState(next_retry_time=NOW.replace(minute=1))
+RETRY = RestartState(retry=RetryState(next_retry_time=NOW.replace(minute=1)))
 
 
 def a_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobStatus:

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from raggrpo_api.job import JobSpec
-from raggrpo_api.status import Cause, RestartState
+from raggrpo_api.status import Cause, Remedies
 from raggrpo_operator.core.spec.mitigations import (
     MAX_MITIGATIONS,
     Mitigation,
@@ -78,9 +78,9 @@ def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
     spec = a_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
     halved = [Mitigation.MICRO_BATCH_HALVED]
 
-    assert RestartState(mitigations=halved * MAX_MITIGATIONS)
+    assert Remedies(mitigations=halved * MAX_MITIGATIONS)
     with pytest.raises(ValidationError):
-        RestartState(mitigations=halved * (MAX_MITIGATIONS + 1))
+        Remedies(mitigations=halved * (MAX_MITIGATIONS + 1))
     assert next_mitigation(OOM, halved * (MAX_MITIGATIONS - 1), spec) is not None
     assert next_mitigation(OOM, halved * MAX_MITIGATIONS, spec) is None
 

@@ -12,6 +12,7 @@ from raggrpo_api.status import (
     ProgressStatus,
     RestartCounts,
     RestartState,
+    WatchState,
 )
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
@@ -66,7 +67,7 @@ def test_a_status_fits_its_width_and_holds_every_word() -> None:
 def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     status = a_status()
     progress = replace(status.progress, stage="StartingRollout")
-    state = RestartState(still_since=datetime(2026, 11, 22, 10, tzinfo=UTC))
+    state = RestartState(watch=WatchState(still_since=datetime(2026, 11, 22, 10, tzinfo=UTC)))
     starting = replace(status, phase=Phase.STARTING, progress=progress, restart_state=state)
     words = " ".join(render_status(starting).split())
     assert "stage StartingRollout since 2026-11-22T10:00:00Z: vLLM starts, reads the model" in words
