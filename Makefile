@@ -41,11 +41,11 @@ test: setup ## all tests that need neither a GPU nor a cluster
 	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
-	$(BIN)/python tests/tools/kind/tools.py helm
+	$(BIN)/python tests/tools/kind/go_programs.py helm
 	$(BIN)/python -m pytest tests/chart --durations=10
 
 checkov: setup $(CHECKOV) ## static security checks of the rendered chart and of what a job makes
-	$(BIN)/python tests/tools/kind/tools.py helm
+	$(BIN)/python tests/tools/kind/go_programs.py helm
 	PYTHONPATH=tests $(BIN)/python tests/chart/static_security.py .cache/checkov/bin/checkov
 
 $(CHECKOV): requirements/checkov.txt | $(SETUP)
@@ -55,7 +55,7 @@ $(CHECKOV): requirements/checkov.txt | $(SETUP)
 	touch $@
 
 api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
-	$(BIN)/python tests/tools/kind/tools.py kube etcd kuberay-config helm
+	$(BIN)/python tests/tools/kind/go_programs.py kube etcd kuberay-config helm
 	$(BIN)/python -m pytest tests/api --durations=10
 
 kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
@@ -73,7 +73,7 @@ drills-cluster: export KIND_NODES = 2
 drills-cluster: SELECTED = tests/e2e/drills -n 3 --drills-table docs/cluster-drills.md
 drills-cluster: kind-up ## every kind of loss on a cluster of two nodes; writes docs/cluster-drills.md (long)
 e2e e2e-full drills-cluster:
-	$(BIN)/python tests/tools/kind/tools.py helm
+	$(BIN)/python tests/tools/kind/go_programs.py helm
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/images.py
 	$(BIN)/python -m pytest $(SELECTED) --durations=10
 

@@ -10,7 +10,7 @@ import yaml
 
 from support.builders.jobs import a_raw_job
 from tools.kind.api_server import ApiServer
-from tools.kind.tools import tool_folder
+from tools.kind.go_programs import tool_folder
 
 CHART = Path("helm/raggrpo-operator").resolve()
 RELEASE = "raggrpo-operator"

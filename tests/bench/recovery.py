@@ -50,12 +50,12 @@ from bench_recovery import (  # noqa: E402
 from raggrpo_api import names  # noqa: E402
 from raggrpo_api.history import Record  # noqa: E402
 from tools.kind import kind_cluster  # noqa: E402
+from tools.kind.go_programs import KUBERAY, CannotBuild, tool_folder  # noqa: E402
 from tools.kind.images import REPOSITORY, images  # noqa: E402
 from tools.kind.kind_cluster import BASE_IMAGE, CannotStart  # noqa: E402
 from tools.kind.kubernetes import Kubernetes  # noqa: E402
 from tools.kind.objects import a_pod, mounting  # noqa: E402
 from tools.kind.operator_release import install  # noqa: E402
-from tools.kind.tools import KUBERAY, CannotBuild, tool_folder  # noqa: E402
 from tools.kind.training_job import (  # noqa: E402
     CLAIM,
     KILL_DRIVER,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.helm_chart import Chart
-from tools.kind.tools import tool_folder
+from tools.kind.go_programs import tool_folder
 
 
 @pytest.fixture(scope="session")

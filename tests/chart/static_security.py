@@ -22,7 +22,7 @@ from raggrpo_cli.manifests_text import as_yaml
 from support.builders.jobs import KNOWN_7B, SAMPLES, a_sample
 from support.builders.manifests import a_clustered_job, objects_of
 from support.helm_chart import MATRIX, Chart
-from tools.kind.tools import tool_folder
+from tools.kind.go_programs import tool_folder
 
 CHART = Path("helm/raggrpo-operator").resolve()
 ALONE = {"CKV_SKIP_PACKAGE_UPDATE_CHECK": "true"}

@@ -10,11 +10,11 @@ import pytest
 
 from support.builders.rows import write_rows
 from tools.kind import kind_cluster
+from tools.kind.go_programs import only_one
 from tools.kind.images import REPOSITORY, Images, images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import MONITORING, install
 from tools.kind.results_table import commit_of, drills_page, page
-from tools.kind.tools import only_one
 from tools.kind.training_job import seed, write_model_and_data
 
 PAGES = {"--results-table": page, "--drills-table": drills_page}

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tools.kind.go_programs import tool_folder
 from tools.kind.kind_cluster import run
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import RELEASE, SYSTEM
-from tools.kind.tools import tool_folder
 
 
 @pytest.mark.timeout(1200)  # the first test waits for cluster and images

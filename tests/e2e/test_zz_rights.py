@@ -9,7 +9,7 @@ import pytest
 
 from support.helm_chart import NAMESPACE, RELEASE, Chart, of_kind
 from tools.kind import kind_cluster
-from tools.kind.tools import tool_folder
+from tools.kind.go_programs import tool_folder
 
 pytestmark = pytest.mark.long
 

@@ -50,7 +50,8 @@ def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_param
     run.wait_for(lambda s: s.get("checkpoint", {}).get("step", 0) >= 9, "the save of step 9")
     process.kill()
     process.wait(60)
-    newest = max((tmp_path / "run" / "checkpoints").glob("step_*"))
+    checkpoints = tmp_path / "run" / "checkpoints"
+    newest = max(marker.parent for marker in checkpoints.glob("step_*/COMPLETE"))
     shard = next(newest.glob("*.distcp"))
     shard.write_bytes(shard.read_bytes()[:100])
     outcome = run.finish(run.start())

@@ -18,9 +18,9 @@ import httpx
 import yaml
 
 from support.ports import free_port
+from tools.kind.go_programs import tool_folder
 from tools.kind.kubernetes import Kubernetes, kubeconfig_with
 from tools.kind.program import Program
-from tools.kind.tools import tool_folder
 
 log = logging.getLogger(__name__)
 

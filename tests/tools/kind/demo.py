@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from tools.kind import kind_cluster
+from tools.kind.go_programs import CannotBuild, tool_folder
 from tools.kind.images import REPOSITORY, images
 from tools.kind.kind_cluster import CannotStart
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.objects import a_claim, a_pod, mounting
 from tools.kind.operator_release import install
-from tools.kind.tools import CannotBuild, tool_folder
 
 SAMPLE = REPOSITORY / "crds" / "samples" / "cluster-cpu.yaml"
 NAMESPACE = "raggrpo-demo"

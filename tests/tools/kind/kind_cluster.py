@@ -27,9 +27,9 @@ from typing import Any
 import yaml
 
 from tools.kind import registry
+from tools.kind.go_programs import KUBERNETES, CannotBuild, tool_folder
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.objects import shared_volumes
-from tools.kind.tools import KUBERNETES, CannotBuild, tool_folder
 
 log = logging.getLogger("kind")
 

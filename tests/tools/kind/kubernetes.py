@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tools.kind.tools import tool_folder
+from tools.kind.go_programs import tool_folder
 
 END_SECONDS = 90
 

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from raggrpo_api.names import LABEL_QUEUE
+from tools.kind.go_programs import KUEUE, tool_folder
 from tools.kind.kind_cluster import BASE_IMAGE, READY_SECONDS, build_manager, has_image, load
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.objects import a_pod
-from tools.kind.tools import KUEUE, tool_folder
 
 IMAGE = f"raggrpo-kueue:{KUEUE}"
 QUEUE = "research"

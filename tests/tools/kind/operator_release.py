@@ -5,9 +5,9 @@ from datetime import datetime
 from pathlib import Path
 
 from tools.kind import kind_cluster
+from tools.kind.go_programs import tool_folder
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.tools import tool_folder
 
 RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
 MONITORING = "e2e-monitoring"

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.kind.tools import REGISTRY, tool_folder
+from tools.kind.go_programs import REGISTRY, tool_folder
 
 HERE = Path(__file__).parent
 NAME = "raggrpo-registry"

@@ -12,11 +12,11 @@ from raggrpo_api import names
 from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
+from tools.kind.go_programs import tool_folder
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.objects import a_claim, a_pod, mounting
 from tools.kind.program import Program
-from tools.kind.tools import tool_folder
 
 MOUNT = "/mnt/work"
 CLAIM = "work"

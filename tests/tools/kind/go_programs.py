@@ -1,8 +1,8 @@
 """Builds the programs of the test clusters from Go modules, once for each version and recipe.
 
-`python tests/tools/kind/tools.py kube etcd` prints a folder for each name. Standard library only.
-Go uses the machine's own module proxy; nothing here names one. What is built stays in the cache, so
-a second call takes no time.
+`python tests/tools/kind/go_programs.py kube etcd` prints a folder for each name. Standard library
+only. Go uses the machine's own module proxy; nothing here names one. What is built stays in the
+cache, so a second call takes no time.
 """
 
 import argparse
