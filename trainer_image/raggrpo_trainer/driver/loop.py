@@ -155,9 +155,7 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
 
 async def _publish_weights(parts: Parts, version: int) -> None:
     """Send the ranks' weights to all engines."""
-    weights = await parts.ranks.send_weights(version)
-    await parts.pool.wake()
-    await parts.pool.load_weights(weights)
+    await parts.pool.load_weights(await parts.ranks.send_weights(version))
 
 
 async def _check_parity(parts: Parts, state: TrainState) -> None:

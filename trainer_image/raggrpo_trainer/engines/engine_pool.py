@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class EnginePool:
         log_folder: Path,
     ) -> None:
         self._config, self._options = config, options
+        self._sleeps = options.enable_sleep and options.device != "cpu"
         self._placement, self._epoch, self._log_folder = placement, epoch, str(log_folder)
         self.engines: list[Any] = []
         self.processes: list[PodProcess] = []
@@ -96,19 +98,14 @@ class EnginePool:
         return futures
 
     async def load_weights(self, weights: SentWeights) -> None:
-        """Have every engine load this version; a later replacement loads it before serving."""
+        """Have every engine wake and load this version; a later replacement loads it too."""
         self._weights = weights
-        await asyncio.gather(*(self._load(i) for i in range(len(self.engines))))
+        await asyncio.gather(*(self._load(i, weights) for i in range(len(self.engines))))
 
     async def sleep(self) -> None:
         """Free GPU memory for ranks that share the devices."""
-        if self._options.enable_sleep and self._options.device != "cpu":
+        if self._sleeps:
             await asyncio.gather(*(e.sleep.remote(self._epoch) for e in self.engines))
-
-    async def wake(self) -> None:
-        """Reclaim GPU memory."""
-        if self._options.enable_sleep and self._options.device != "cpu":
-            await asyncio.gather(*(e.wake.remote(self._epoch) for e in self.engines))
 
     async def _obtain(self, index: int) -> tuple[Any, EngineInfo, bool]:
         name = f"engine-{index}"
@@ -167,38 +164,50 @@ class EnginePool:
                 work = [(request, future) for request, future in work if not future.done()]
                 await self._replace(index, engine, error)
 
-    async def _load(self, index: int) -> None:
-        if self._weights is None:
-            return
-        sent, engine = self._weights, self.engines[index]
-        data = sent.data_for(self.processes[index].node)
-        try:
-            await engine.load_weights.remote(self._epoch, sent.version, sent.handle, data)
-        except ACTOR_LOST as error:
-            await self._replace(index, engine, error)
+    async def _load(self, index: int, sent: SentWeights) -> None:
+        """Load weights into one engine; if it is lost, into its replacement."""
+        while True:
+            engine = self.engines[index]
+            try:
+                await self._load_into(engine, self.processes[index].node, sent)
+                return
+            except ACTOR_LOST as error:
+                await self._replace(index, engine, error)
+
+    async def _load_into(self, engine: Any, node: str, sent: SentWeights) -> None:
+        if self._sleeps:
+            await engine.wake.remote(self._epoch)
+        data = sent.data_for(node)
+        await engine.load_weights.remote(self._epoch, sent.version, sent.handle, data)
 
     async def _replace(self, index: int, lost: Any, error: Exception) -> None:
-        """Replace a lost engine and load the current weights into it (in-place tier)."""
+        """Replace a lost engine by one that serves requests once it has the current weights.
+
+        If that one is lost too, whoever calls it next replaces it.
+        """
+        name = f"engine-{index}"
         async with self._replacing:
             if self.engines[index] is not lost:
                 return  # another request noticed the loss first
             if len(self.replacements) >= MAX_REPLACEMENTS:
                 raise TrainerError(
                     ExitCode.ROLLOUT_ENGINE_LOST,
-                    f"engine-{index} was lost after {MAX_REPLACEMENTS} replacements: {error}",
+                    f"{name} was lost after {MAX_REPLACEMENTS} replacements: {error}",
                 ) from error
             began = time.monotonic()
-            log.warning("engine-%d is lost, replacing it in place: %s", index, error)
-            await end_actor(lost, f"engine-{index}")
-            self.engines[index] = self._start(f"engine-{index}", index)
-            info = await self._adopt(self.engines[index], f"engine-{index}")
-            self.processes[index] = info.process
+            log.warning("%s is lost, replacing it in place: %s", name, error)
+            await end_actor(lost, name)
+            engine = self._start(name, index)
+            process = self.processes[index] = (await self._adopt(engine, name)).process
             if self.on_replaced is not None:
                 await self.on_replaced()
-            await self._load(index)
+            if self._weights is not None:
+                with suppress(*ACTOR_LOST):
+                    await self._load_into(engine, process.node, self._weights)
+            self.engines[index] = engine
             lasted = time.monotonic() - began
             self.replacements.append(
-                f"RolloutEngineLost: engine-{index} replaced in place in {lasted:.0f} s"
+                f"RolloutEngineLost: {name} replaced in place in {lasted:.0f} s"
             )
 
 

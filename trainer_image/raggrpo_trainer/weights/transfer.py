@@ -1,7 +1,6 @@
 """How weights get from the ranks to the engines. Imports neither torch nor Ray.
 
     sent = await ranks.send_weights(step)      # every rank's actor: sender.send(...)
-    await pool.wake()                          # colocated engines reclaim their device
     await pool.load_weights(sent)              # every engine's actor: receiver.received(...)
     pool.submit(requests)                      # sampled from the policy after `step`
 

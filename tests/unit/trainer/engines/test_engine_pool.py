@@ -1,0 +1,209 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import ray
+from ray.exceptions import ActorDiedError
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.engines.engine_actor import EngineInfo
+from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool, engine_options
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.host.placement import Placement
+from raggrpo_trainer.host.pod_processes import PodProcess
+from raggrpo_trainer.weights.transfer import SentWeights
+from support.builders.reports import a_config
+
+NO_WEIGHTS = -1
+REQUESTS = [GenerationRequest((1, 2), 4, 1.0, seed) for seed in range(2)]
+
+
+class FakeEngine:
+    """An engine's Ray handle."""
+
+    def __init__(self, may_load: asyncio.Event, dies_loading: bool) -> None:
+        self._may_load, self._dies_loading = may_load, dies_loading
+        self._dead, self._awake = False, True
+        self.version = NO_WEIGHTS
+        self.generate = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._generate))
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(type(self), f"_{name}").__get__(self))
+
+    def die(self) -> None:
+        self._dead = True
+
+    def _check(self) -> None:
+        if self._dead:
+            raise ActorDiedError
+
+    async def _adopt(self, *_: object) -> EngineInfo:
+        return EngineInfo("digest", PodProcess("node", 1))
+
+    async def _load_weights(self, _epoch: int, version: int, *_: object) -> None:
+        self._check()
+        await self._may_load.wait()
+        self._dead = self._dead or self._dies_loading
+        self._check()
+        assert self._awake
+        self.version = version
+
+    async def _sleep(self, _epoch: int) -> None:
+        self._check()
+        self._awake = False
+
+    async def _wake(self, _epoch: int) -> None:
+        self._check()
+        self._awake = True
+
+    async def _generate(
+        self, _epoch: int, requests: Sequence[GenerationRequest]
+    ) -> AsyncIterator[Awaitable[list[tuple[int, Generation]]]]:
+        for i, _ in enumerate(requests):
+            self._check()
+            yield asyncio.sleep(0, [(i, Generation((1,), (0.0,), "stop", self.version))])
+
+
+class FakeRay:
+    """Starts engines; they die when they load weights, if their number is in `die_loading`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, die_loading: Sequence[int] = ()) -> None:
+        self.started: list[FakeEngine] = []
+        self.may_load = asyncio.Event()
+        self.may_load.set()
+        self._die_loading = die_loading
+        monkeypatch.setattr(ray, "remote", self._remote)
+        monkeypatch.setattr(ray, "get_actor", self._get_actor)
+        monkeypatch.setattr(ray, "kill", FakeEngine.die)
+
+    def _remote(self, _actor: type) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._start))
+
+    def _start(self, *_: object) -> FakeEngine:
+        engine = FakeEngine(self.may_load, len(self.started) in self._die_loading)
+        self.started.append(engine)
+        return engine
+
+    @staticmethod
+    def _get_actor(_name: str) -> None:
+        raise ValueError
+
+
+async def a_pool(folder: Path, *, device: str = "cpu") -> EnginePool:
+    config = a_config(folder)
+    options = replace(engine_options(config, "FP32"), device=device, enable_sleep=True)
+    placement = cast(Placement, SimpleNamespace(for_engine=lambda index: index))
+    pool = EnginePool(config, options, placement, epoch=1, log_folder=folder)
+    await pool.start()
+    return pool
+
+
+def weights(version: int) -> SentWeights:
+    return SentWeights(version, "/dev/shm/weights", "node", fetch=lambda: None)
+
+
+async def everybody_waits() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def versions(pool: EnginePool) -> list[int]:
+    return [each.policy_version for each in await asyncio.gather(*pool.submit(REQUESTS))]
+
+
+async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay(monkeypatch)
+    pool = await a_pool(tmp_path)
+    await pool.load_weights(weights(3))
+    fake.started[0].die()
+
+    assert await versions(pool) == [3, 3]
+    assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
+
+
+async def test_no_request_is_given_to_a_replacement_before_it_has_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay(monkeypatch)
+    pool = await a_pool(tmp_path)
+    await pool.load_weights(weights(3))
+    fake.started[0].die()
+    fake.may_load.clear()
+    first = asyncio.create_task(versions(pool))
+    await everybody_waits()
+
+    second = asyncio.create_task(versions(pool))
+    await everybody_waits()
+    fake.may_load.set()
+
+    assert await first == await second == [3, 3]
+    assert len(fake.started) == 2
+
+
+async def test_weights_that_come_during_a_replacement_reach_the_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay(monkeypatch)
+    pool = await a_pool(tmp_path)
+    await pool.load_weights(weights(3))
+    fake.started[0].die()
+    fake.may_load.clear()
+    rollouts = asyncio.create_task(versions(pool))
+    await everybody_waits()
+
+    published = asyncio.create_task(pool.load_weights(weights(4)))
+    await everybody_waits()
+    fake.may_load.set()
+    await asyncio.gather(rollouts, published)
+
+    assert await versions(pool) == [4, 4]
+
+
+async def test_a_replacement_that_is_lost_while_it_loads_is_replaced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay(monkeypatch, die_loading=(1,))
+    pool = await a_pool(tmp_path)
+    await pool.load_weights(weights(3))
+    fake.started[0].die()
+
+    async with asyncio.timeout(5):
+        await pool.load_weights(weights(4))
+
+    assert await versions(pool) == [4, 4]
+    assert len(fake.started) == 3
+
+
+async def test_weights_that_no_engine_survives_end_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay(monkeypatch, die_loading=range(10))
+    pool = await a_pool(tmp_path)
+
+    with pytest.raises(TrainerError, match="engine-0 was lost after 3 replacements") as raised:
+        async with asyncio.timeout(5):
+            await pool.load_weights(weights(1))
+
+    assert raised.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
+    assert len(fake.started) == 1 + MAX_REPLACEMENTS
+
+
+async def test_an_engine_that_was_lost_in_its_sleep_is_replaced_when_it_is_woken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay(monkeypatch)
+    pool = await a_pool(tmp_path, device="cuda")
+    await pool.load_weights(weights(3))
+    await pool.sleep()
+    fake.started[0].die()
+
+    await pool.load_weights(weights(4))
+
+    assert await versions(pool) == [4, 4]
