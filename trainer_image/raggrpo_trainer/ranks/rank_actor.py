@@ -57,7 +57,7 @@ class RankActor:
             importlib.import_module("raggrpo_trainer.policy.policy")  # start now, `build` needs it
         self._rank, self._world_size = rank, world_size
         self._policy: Policy | None = None
-        self._weights: WeightSender = SharedMemorySender(rank)
+        self._weights: WeightSender = SharedMemorySender(ray.get_runtime_context().namespace, rank)
 
     def address(self) -> tuple[str, int]:
         """Return this pod's address and a free port, for the process group."""

@@ -21,9 +21,11 @@ FOLDER = Path("/dev/shm")
 class SharedMemorySender:
     """A `WeightSender`; all ranks gather, only rank 0 writes."""
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, job: str, rank: int, folder: Path = FOLDER) -> None:
+        self._rank, self._folder, self._prefix = rank, folder, f"{job}-weights"
         self._written: list[Path] = []
+        for left in folder.glob(f"{self._prefix}-*"):
+            left.unlink(missing_ok=True)  # ranks of an earlier attempt were killed
 
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
         """Write a file and return its path; "" on every rank but the first."""
@@ -33,7 +35,7 @@ class SharedMemorySender:
             return ""
         from safetensors.torch import save_file
 
-        path = FOLDER / f"raggrpo-weights-{os.getpid()}-{version}.safetensors"
+        path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
         while len(self._written) >= KEPT_WEIGHT_FILES:
             self._written.pop(0).unlink()
         save_file(dict(weights), path)
@@ -55,13 +57,16 @@ class SharedMemorySender:
 class SharedMemoryReceiver:
     """A `WeightReceiver`."""
 
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder
+
     @asynccontextmanager
     async def received(self, handle: str, data: Any) -> AsyncIterator[str]:
         """Yield the sender's file, or a temporary one on this node that holds `data`."""
         if data is None:
             yield handle
             return
-        local = FOLDER / f"raggrpo-engine-{os.getpid()}.safetensors"
+        local = self._folder / f"raggrpo-engine-{os.getpid()}.safetensors"
         await asyncio.to_thread(local.write_bytes, memoryview(data))
         try:
             yield str(local)

@@ -1,0 +1,66 @@
+import os
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from raggrpo_trainer.engines.engine import WORKER_EXTENSION
+from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver, SharedMemorySender
+from raggrpo_trainer.weights.vllm_extension import WorkerExtension
+
+
+def tensors(version: int) -> list[tuple[str, torch.Tensor]]:
+    return [("layer", torch.full((3,), float(version))), ("head", torch.zeros(2))]
+
+
+def version_of(path: str | Path) -> float:
+    return load_file(path)["layer"][0].item()
+
+
+def test_rank_0_keeps_the_newest_two_versions_until_it_is_closed(tmp_path: Path) -> None:
+    sender = SharedMemorySender("job", 0, tmp_path)
+
+    paths = [Path(sender.send(version, tensors(version))) for version in range(4)]
+
+    assert sorted(tmp_path.iterdir()) == sorted(paths[2:])
+    assert [version_of(path) for path in paths[2:]] == [2.0, 3.0]
+    sender.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_rank_takes_part_in_gathering_and_writes_nothing(tmp_path: Path) -> None:
+    gathered = iter(tensors(1))
+    assert SharedMemorySender("job", 1, tmp_path).send(1, gathered) == ""
+    assert next(gathered, None) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_killed_ranks_left_is_removed_by_those_of_the_jobs_next_attempt(
+    tmp_path: Path,
+) -> None:
+    for version in range(2):
+        SharedMemorySender("job", 0, tmp_path).send(version, tensors(version))
+    other = SharedMemorySender("other-job", 0, tmp_path).send(0, tensors(0))
+
+    SharedMemorySender("job", 1, tmp_path)
+
+    assert [str(path) for path in tmp_path.iterdir()] == [other]
+
+
+async def test_an_engine_reads_the_file_in_place_and_on_another_node_a_copy_that_does_not_stay(
+    tmp_path: Path,
+) -> None:
+    sender, receiver = SharedMemorySender("job", 0, tmp_path), SharedMemoryReceiver(tmp_path)
+    sent = sender.send(7, tensors(7))
+
+    async with receiver.received(sent, None) as path:
+        assert path == sent
+    async with receiver.received(sent, sender.data(sent)) as copy:
+        assert copy != sent
+        assert version_of(copy) == 7.0
+
+    assert os.listdir(tmp_path) == [os.path.basename(sent)]
+
+
+def test_vllm_is_told_where_the_extension_of_its_worker_is() -> None:
+    assert f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}" == WORKER_EXTENSION
