@@ -15,7 +15,8 @@ from typing import Any
 from raggrpo_api.spec.monitoring import MonitoringMode
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.driver import attempt as driver
-from raggrpo_trainer.progress.reporter import Publish, Reporter
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.progress.reporting_thread import Publish
 from raggrpo_trainer.progress.step_record import StepRecord
 
 ENV_RESULT = "RAGGRPO_BENCH_RESULT"
