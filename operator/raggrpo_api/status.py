@@ -399,12 +399,9 @@ class ClusterStatus:
     number: int = 0
 
 
-_STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
-
-
 @dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG | {"extra": "ignore"})
 class Pinned:
-    """Decided once and kept; what an older operator wrote beyond it is ignored."""
+    """Decided once and kept; unknown keys from other releases are ignored."""
 
     image: str = ""
     ray_version: str = ""
@@ -448,6 +445,12 @@ class JobStatus:
     """Value of the annotation raggrpo.io/retry that was honoured last."""
     start_time: Time = None
     completion_time: Time = None
+
+    @property
+    def ray_version(self) -> str:
+        """The Ray version that the attempts so far ran with; empty before the first."""
+        began_with = self.pinned.ray_version or self.preflight.facts.ray_version
+        return began_with if self.attempt else ""
 
 
 _STATUS = TypeAdapter(JobStatus)

@@ -10,7 +10,8 @@ IDLE_SECONDS = 5.0
 
 def open_session() -> aiohttp.ClientSession:
     """Return a session that many APIs can share; the caller closes it."""
-    connector = aiohttp.TCPConnector(keepalive_timeout=IDLE_SECONDS, use_dns_cache=False)
+    # No limit: it would hold for all heads together, so that hanging ones starved the others.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, use_dns_cache=False)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 

@@ -94,3 +94,18 @@ async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
     await story.until_quiet()
     assert story.status.phase is Phase.SUCCEEDED
     assert story.status.pinned.ray_version == "2.60.0"
+
+
+async def test_before_its_first_attempt_a_job_may_change_to_an_image_with_another_ray() -> None:
+    def with_ray(version: str) -> PreflightResult:
+        return PreflightResult(facts=KNOWN_TINY.model_copy(update={"ray_version": version}))
+
+    story = a_story(preflight_result=with_ray("2.60.0"), default_image="trainer:1")
+    await story.until(lambda status: status.pinned.ray_version == "2.60.0")
+    assert story.status.attempt == 0
+    story.runtime.preflight_result = with_ray("2.61.0")
+    story.edit({"image": "trainer:2"})
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert story.status.pinned.ray_version == "2.61.0"

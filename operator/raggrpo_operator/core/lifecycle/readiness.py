@@ -85,8 +85,10 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])
     checks = [c for c in result.checks if c.id is not rules.id]
     failed = [c for c in [*checks, rules] if c.state is CheckState.FAILED]
+    began_with = this.job.status.ray_version
     this.status = replace(
         this.status,
+        pinned=replace(this.status.pinned, ray_version=began_with),
         preflight=PreflightStatus(spec_hash=wanted, checks=[*checks, rules], facts=facts),
         sizing=size(resolved.spec, facts),  # also shows what does not fit
     )
@@ -100,7 +102,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
         return recovery.fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
     this.resolved = resolved
     if this.image:
-        ray_version = this.status.pinned.ray_version or facts.ray_version
+        ray_version = began_with or facts.ray_version
         pinned = replace(this.status.pinned, image=this.image, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
     this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")

@@ -70,7 +70,7 @@ def workers_fit_cpus(given: RuleInput) -> Iterator[Violation]:
 
 def ray_version_is_the_same(given: RuleInput) -> Iterator[Violation]:
     """Require the Ray version that the job began with."""
-    image, pinned = given.facts.ray_version, given.job.status.pinned.ray_version
+    image, pinned = given.facts.ray_version, given.job.status.ray_version
     if image and pinned and image != pinned:
         message = f"the image has Ray {image}, this job began with {pinned}"
         remedy = f"an image with Ray {pinned}, or a new job"

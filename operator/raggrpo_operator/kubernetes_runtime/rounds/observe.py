@@ -142,7 +142,7 @@ def observed_preflight(
     living = [pod for pod in pods if not is_going(pod)]
     if not living:
         return None
-    pod = max(living, key=lambda each: str(each["metadata"].get("creationTimestamp", "")))
+    pod = max(living, key=_created)
     spec_hash = pod["metadata"]["labels"].get(names.LABEL_SPEC_HASH, "")
     ended = _ended(pod)
     if ended is not None:
@@ -206,3 +206,8 @@ def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
 
 def _name(pod: Manifest) -> str:
     return str(pod["metadata"]["name"])
+
+
+def _created(pod: Manifest) -> datetime:
+    created: str = pod["metadata"].get("creationTimestamp", "1970-01-01T00:00:00Z")
+    return parse_timestamp(created)

@@ -200,7 +200,7 @@ ROWS: tuple[Row, ...] = (
     Row(world.workers_fit_cpus, Reason.WORKERS_EXCEED_CPUS, "spec.data.numWorkers",
         {"data.numWorkers": 9}, {"data.numWorkers": 8}, severity=WARNING),
     Row(world.ray_version_is_the_same, Reason.RAY_VERSION_MISMATCH, "spec.image",
-        {}, {}, KNOWN_7B, status=JobStatus(pinned=Pinned(ray_version="2.59.0"))),
+        {}, {}, KNOWN_7B, status=JobStatus(attempt=1, pinned=Pinned(ray_version="2.59.0"))),
     Row(world.async_needs_disaggregation, Reason.ASYNC_NEEDS_DISAGGREGATION,
         "spec.training.offPolicySteps",
         with_steps(offPolicySteps=1), with_steps(offPolicySteps=1) | {"resources": SPLIT}),
