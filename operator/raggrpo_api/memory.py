@@ -1,4 +1,4 @@
-"""Memory arithmetic that the operator plans with and the trainer works by; in bytes."""
+"""Memory arithmetic shared by the operator's sizing and the trainer; in bytes."""
 
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.rollout import RolloutSpec
@@ -28,7 +28,7 @@ def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, precision: Pr
 
 
 def concurrent_sequences(data: DataSpec, rollout: RolloutSpec) -> int:
-    """Return the most sequences that an engine ever decodes together."""
+    """Return the maximum number of sequences that an engine decodes concurrently."""
     return min(rollout.max_num_seqs, data.train_batch_size * rollout.n)
 
 

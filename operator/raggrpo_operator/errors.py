@@ -2,7 +2,7 @@
 
 
 class OperatorError(Exception):
-    """The cluster, Ray or a process did not do what was asked; `retryable` tells what helps."""
+    """The cluster, Ray or a process failed to do something; `retryable` says whether to retry."""
 
     retryable = True
 

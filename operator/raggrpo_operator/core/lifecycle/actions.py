@@ -1,4 +1,4 @@
-"""Actions: what `decide` has a runtime do. Each is safe to perform twice.
+"""Actions: what `decide` tells a runtime to do. Each is safe to perform twice.
 
 They carry everything that was decided, so a runtime neither resolves nor sizes anything.
 """
@@ -13,7 +13,7 @@ from raggrpo_api.trainer_config import TrainerConfig
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """What all pods of a job are made from; on one machine, its processes."""
+    """What a job's pods (locally: its processes) are built from."""
 
     spec: JobSpec
     """Resolved."""
@@ -56,7 +56,7 @@ class CreateCluster:
     plan: PodPlan
     number: int
     ray_version: str
-    """Empty where no preflight has read it."""
+    """Empty if no preflight has reported it."""
     grace_seconds: int
     """How long a driver has to save after SIGTERM."""
     avoided_nodes: tuple[str, ...] = ()

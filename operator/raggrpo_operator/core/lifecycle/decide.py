@@ -34,7 +34,7 @@ PROOF_SECONDS = 60.0
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     """Return what to do for this job, given what was observed of it and the time."""
-    if job.metadata.deletion_timestamp:  # what it owns goes with it
+    if job.metadata.deletion_timestamp:  # its objects are garbage-collected
         return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
     status = replace(
@@ -120,7 +120,7 @@ def _has_ended(this: Round) -> bool:
 
 
 def _clean_up(this: Round) -> Decision:
-    """Release everything, then stay quiet."""
+    """Release everything; schedule nothing further."""
     this.actions.extend(_releases(this.observed))
     return this.end(requeue_after=RELEASE_SECONDS if this.actions else None)
 
@@ -148,7 +148,7 @@ def _attend(this: Round) -> Decision:
     this.look()
     if (
         cluster is not None and cluster.number < record.cluster
-    ):  # an old one that showed up late goes first
+    ):  # an old cluster that appeared late is deleted first
         this.actions.append(DeleteCluster(cluster.number))
         return this.end(RELEASE_SECONDS)
     readiness.keep_retrievers(this)

@@ -125,13 +125,13 @@ def classify(
         return Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
     if attempt is None or not attempt.status.is_terminal:
         return None
-    if attempt.status is SubmissionStatus.SUCCEEDED:  # anything lost on the way was replaced
+    if attempt.status is SubmissionStatus.SUCCEEDED:  # losses along the way were replaced in place
         return _verified_success(progress, total_steps)
     if cluster.cause is not None:
         return Ended(cluster.cause, cluster.message)
     if intent is not None:
         return Ended(intent, f"the attempt was stopped: {intent}")
-    if cluster.is_queued:  # drivers end with any code when ranks go first
+    if cluster.is_queued:  # once ranks die first, the driver's exit code means nothing
         return Ended(Cause.PREEMPTED, cluster.message)
     if attempt.status is SubmissionStatus.STOPPED:
         return Ended(Cause.STOPPED, "somebody else stopped the submission")

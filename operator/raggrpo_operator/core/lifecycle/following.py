@@ -22,7 +22,7 @@ STOP_SECONDS = 60.0
 
 
 def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progress | None) -> None:
-    """Update the status and the attempt's record from what was read about it."""
+    """Update status and record from the progress that was read."""
     if this.record.started is None and attempt is not None:
         this.record = replace(this.record, started=this.now)
         spent, down = this.state.spent, seconds_down(this.status, this.now)
@@ -86,7 +86,7 @@ def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
 
 
 def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
-    """Name the newest checkpoint; a failed backup ends nothing but must be seen."""
+    """Report the newest checkpoint; a failed backup is shown but never ends the attempt."""
     reason = "BackupFailed" if backup_failure else "Saved"
     message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
     this.condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
@@ -127,7 +127,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
 
 
 def _stop(this: Round) -> Decision:
-    """Stop the attempt; a driver that outlives even SIGKILL goes with its cluster."""
+    """Stop the attempt; if the driver survives SIGKILL, delete its cluster."""
     limit = grace_seconds(this.spec, this.status) + STOP_SECONDS
     asked = get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
     is_stuck, record = this.elapsed(asked) > limit, this.record
@@ -150,7 +150,7 @@ def why_stopped(status: JobStatus, cause: Cause) -> str:
 
 
 def _unreachable(this: Round) -> Decision:
-    """Apply the long deadline of an unreadable /progress; one bad read kills nothing."""
+    """Apply the long deadline for an unreadable /progress; a single failed read is ignored."""
     since = this.state.watch.unread_since or this.now
     this.remember(replace(this.state.watch, unread_since=since))
     limit = this.spec.recovery.deadlines.progress_unreachable_seconds

@@ -28,7 +28,7 @@ def next_attempt(this: Round) -> Decision:
     status, cluster = this.status, this.observed.cluster
     keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
     keep = keep and not recovery.needs_new_cluster(status)
-    if cluster is not None and not keep:  # before any delay: nobody needs what it holds
+    if cluster is not None and not keep:  # delete before the delay: nobody needs its resources
         if not cluster.may_save:
             this.actions.append(DeleteCluster(cluster.number))
         return this.end(requeue_after=0.5)

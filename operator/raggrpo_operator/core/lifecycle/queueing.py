@@ -1,4 +1,4 @@
-"""A queueing system that holds a job's pods back or takes them away: it is no failure. Pure.
+"""A queueing system holds a job's pods back or takes them away; this is not a failure. Pure.
 
 Kueue suspends the RayCluster at its creation and whenever it preempts it, and lets it go on later.
 We only watch that: another RayCluster would begin at the end of the queue.
@@ -27,7 +27,7 @@ def note_queue(this: Round) -> bool:
 
 
 def wait_in_queue(this: Round) -> Decision:
-    """Wait for admission; there is no deadline, for queues can be long."""
+    """Wait for admission; there is no deadline, because queues can be long."""
     this.condition(ConditionType.CLUSTER_READY, False, QUEUED)
     this.condition(ConditionType.PROGRESSING, False, QUEUED)
     return this.end(requeue_after=None)

@@ -19,7 +19,7 @@ from .failures import CAUSE_OF_EXIT
 from .round import PODS_WAITING, POLL_SECONDS, Decision, Round
 
 MAX_PREFLIGHT_LOSSES = 3
-"""Preflights that may end without a result, such as evicted pods; a broken image uses all."""
+"""Preflights that may end without a result, such as evicted pods; a broken image exhausts them."""
 
 
 def spec_hash(job: RagGrpoJob) -> str:

@@ -1,4 +1,4 @@
-"""The end of an attempt, settled: success, another attempt after a delay, or failure for good."""
+"""Settles the end of an attempt: success, another attempt after a delay, or failure for good."""
 
 import hashlib
 from dataclasses import replace
@@ -62,7 +62,7 @@ def settle(this: Round, cause: Cause, message: str) -> Decision:
 
 
 def fail(this: Round, cause: Cause, message: str) -> Decision:
-    """End the job as failed; the annotation it carries now will not reopen it."""
+    """End the job as failed; its current retry annotation does not reopen it."""
     this.condition(ConditionType.FAILED, True, str(cause), message)
     this.condition(ConditionType.PROGRESSING, False, "Failed")
     this.condition(ConditionType.CLUSTER_READY, False, "Failed")
@@ -158,7 +158,7 @@ def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
 
 
 def _blame_node(this: Round, cause: Cause) -> str:
-    """Count the node that the end is blamed on; return what to say if it is avoided from now on."""
+    """Count the blamed node; return a message if it is avoided from now on."""
     recovery, before = this.spec.recovery, this.state.remedies
     remedies = with_failure(before, this.observed.cluster, cause)
     this.remember(remedies)

@@ -19,7 +19,7 @@ def times_there(ended: AttemptRecord, earlier: Sequence[AttemptRecord]) -> int:
 
 
 def repetition(ended: AttemptRecord, times: int) -> str:
-    """Return what to say about a failure that repeats itself, else ""."""
+    """Return a remark about a repeated failure, or ""."""
     if times < 2 or ended.cause is None or not ended.to_step:
         return ""
     return f" (deterministic: {times} attempts ended so after step {ended.to_step})"

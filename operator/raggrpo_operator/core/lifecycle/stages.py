@@ -18,7 +18,7 @@ class StageGuide:
     """One stage."""
 
     field: str
-    """Of `Deadlines`: what limits it."""
+    """Name of the `Deadlines` field that limits it."""
     advice: str
     """What it waits for, and what a person can look at."""
 

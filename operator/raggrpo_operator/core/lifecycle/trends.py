@@ -44,7 +44,7 @@ def note_trends(this: Round, progress: Progress) -> None:
 
 
 def degradation(status: JobStatus) -> str:
-    """Return what a new attempt would fix; empty while the attempt is as good as at its start."""
+    """Return what a new attempt would fix; empty if nothing has degraded."""
     if not status.restart_state.baseline.step:  # conditions still describe the previous attempt
         return ""
     found = (get_condition(status, kind) for kind in TRENDS)
@@ -76,7 +76,7 @@ def slower(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
 
 
 def memory_grows(base: Baseline, progress: Progress, limits: Mapping[PodRole, float]) -> str:
-    """Return when a pod's memory will have grown beyond its limit; empty: not in this job.
+    """Return when a pod will exceed its memory limit; empty if not within this job.
 
     `limits` are in bytes, 0 for none.
     """

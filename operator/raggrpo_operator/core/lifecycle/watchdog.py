@@ -1,4 +1,4 @@
-"""The watchdog: a clock per stage and the step-time rule. Unobserved time kills nothing."""
+"""The watchdog: a clock per stage and the step-time rule. Time nobody observed never counts."""
 
 from dataclasses import replace
 from datetime import datetime

@@ -60,7 +60,7 @@ STARTING = frozenset(
 
 
 def phase_from(status: JobStatus) -> Phase:
-    """Return the one word for people that these conditions amount to."""
+    """Return the phase that summarises these conditions."""
     true = {c.type for c in status.conditions if c.status == "True"}
     false = {c.type for c in status.conditions if c.status == "False"}
     progressing = get_condition(status, ConditionType.PROGRESSING)
