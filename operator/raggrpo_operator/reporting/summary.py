@@ -9,10 +9,8 @@ from pydantic_core import to_jsonable_python
 
 from raggrpo_api.history import Record, read_events, read_history
 from raggrpo_api.status import JobStatus
+from raggrpo_operator.core.text.figures import END_STEPS
 from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_whole
-
-WINDOW = 10
-"""Steps at each end of the run whose mean rewards are compared."""
 
 
 def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
@@ -26,8 +24,8 @@ def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
         "totalSteps": status.progress.total_steps,
         "restarts": status.restarts.total,
         "attempts": to_jsonable_python(status.attempts, by_alias=True),
-        "rewardFirst": fmean(rewards[:WINDOW]) if rewards else None,
-        "rewardLast": fmean(rewards[-WINDOW:]) if rewards else None,
+        "rewardFirst": fmean(rewards[:END_STEPS]) if rewards else None,
+        "rewardLast": fmean(rewards[-END_STEPS:]) if rewards else None,
         "exactMatchBefore": _measured(validations, "before", "exact_match"),
         "exactMatchAfter": _measured(validations, "after", "exact_match"),
         "exactMatchControl": _measured(validations, "after", "control_exact_match"),

@@ -1,6 +1,6 @@
 """Actions: what `decide` tells a runtime to do. Each is safe to perform twice.
 
-They carry everything that was decided, so a runtime neither resolves nor sizes anything.
+They carry everything that was decided, so a runtime neither resolves a job nor sizes its pods.
 """
 
 from dataclasses import dataclass
