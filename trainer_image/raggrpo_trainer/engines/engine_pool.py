@@ -166,13 +166,14 @@ class EnginePool:
 
     async def _load(self, index: int, sent: SentWeights) -> None:
         """Load weights into one engine; if it is lost, into its replacement."""
-        while True:
+        is_loaded = False
+        while not is_loaded:
             engine = self.engines[index]
             try:
                 await self._load_into(engine, self.processes[index].node, sent)
-                return
+                is_loaded = True
             except ACTOR_LOST as error:
-                await self._replace(index, engine, error)
+                is_loaded = await self._replace(index, engine, error)
 
     async def _load_into(self, engine: Any, node: str, sent: SentWeights) -> None:
         if self._sleeps:
@@ -180,15 +181,16 @@ class EnginePool:
         data = sent.data_for(node)
         await engine.load_weights.remote(self._epoch, sent.version, sent.handle, data)
 
-    async def _replace(self, index: int, lost: Any, error: Exception) -> None:
+    async def _replace(self, index: int, lost: Any, error: Exception) -> bool:
         """Replace a lost engine by one that serves requests once it has the current weights.
 
-        If that one is lost too, whoever calls it next replaces it.
+        Returns whether this call gave it weights: another may have replaced it already, or it was
+        lost while it loaded them; then whoever calls it next replaces it.
         """
         name = f"engine-{index}"
         async with self._replacing:
             if self.engines[index] is not lost:
-                return  # another request noticed the loss first
+                return False  # another request noticed the loss first
             if len(self.replacements) >= MAX_REPLACEMENTS:
                 raise TrainerError(
                     ExitCode.ROLLOUT_ENGINE_LOST,
@@ -201,14 +203,17 @@ class EnginePool:
             process = self.processes[index] = (await self._adopt(engine, name)).process
             if self.on_replaced is not None:
                 await self.on_replaced()
+            is_loaded = False
             if self._weights is not None:
                 with suppress(*ACTOR_LOST):
                     await self._load_into(engine, process.node, self._weights)
+                    is_loaded = True
             self.engines[index] = engine
             lasted = time.monotonic() - began
             self.replacements.append(
                 f"RolloutEngineLost: {name} replaced in place in {lasted:.0f} s"
             )
+            return is_loaded
 
 
 def _fail_rest(

@@ -19,7 +19,12 @@ class Answer:
 
     status: int
     body: bytes
-    text: str
+    encoding: str
+
+    @property
+    def text(self) -> str:
+        """The body, with what cannot be decoded replaced."""
+        return self.body.decode(self.encoding, errors="replace")
 
 
 class HttpPool:
@@ -34,8 +39,7 @@ class HttpPool:
         async with self._session.post(
             url, data=content, headers=headers, proxy=proxy, allow_redirects=False
         ) as response:
-            body = await response.read()
-            return Answer(response.status, body, await response.text(errors="replace"))
+            return Answer(response.status, await response.read(), response.get_encoding())
 
     async def close(self) -> None:
         """Close all connections."""

@@ -30,7 +30,7 @@ class SharedMemorySender:
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
         """Write a file and return its path; "" on every rank but the first."""
         if self._rank != 0:
-            for _ in weights:  # gathering a tensor takes part of all ranks
+            for _ in weights:  # every rank takes part in gathering each tensor
                 pass
             return ""
         from safetensors.torch import save_file

@@ -18,8 +18,10 @@ def parse_timestamp(text: str) -> datetime:
 
 def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
     """Return the condition, `Unknown` when it was never set."""
-    unknown = Condition(type=kind, status="Unknown", reason="NotEvaluated")
-    return next((each for each in status.conditions if each.type is kind), unknown)
+    for condition in status.conditions:
+        if condition.type is kind:
+            return condition
+    return Condition(type=kind, status="Unknown", reason="NotEvaluated")
 
 
 def is_true(status: JobStatus, kind: ConditionType) -> bool:

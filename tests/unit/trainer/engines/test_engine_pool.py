@@ -29,7 +29,7 @@ class FakeEngine:
     def __init__(self, may_load: asyncio.Event, dies_loading: bool) -> None:
         self._may_load, self._dies_loading = may_load, dies_loading
         self._dead, self._awake = False, True
-        self.version = NO_WEIGHTS
+        self.version, self.num_loads = NO_WEIGHTS, 0
         self.generate = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._generate))
 
     def __getattr__(self, name: str) -> Any:
@@ -51,7 +51,7 @@ class FakeEngine:
         self._dead = self._dead or self._dies_loading
         self._check()
         assert self._awake
-        self.version = version
+        self.version, self.num_loads = version, self.num_loads + 1
 
     async def _sleep(self, _epoch: int) -> None:
         self._check()
@@ -72,26 +72,32 @@ class FakeEngine:
 class FakeRay:
     """Starts engines; they die when they load weights, if their number is in `die_loading`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, die_loading: Sequence[int] = ()) -> None:
+    def __init__(self) -> None:
         self.started: list[FakeEngine] = []
+        self.die_loading: Sequence[int] = ()
         self.may_load = asyncio.Event()
         self.may_load.set()
-        self._die_loading = die_loading
-        monkeypatch.setattr(ray, "remote", self._remote)
-        monkeypatch.setattr(ray, "get_actor", self._get_actor)
-        monkeypatch.setattr(ray, "kill", FakeEngine.die)
 
-    def _remote(self, _actor: type) -> Any:
+    def remote(self, _actor: type) -> Any:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._start))
 
     def _start(self, *_: object) -> FakeEngine:
-        engine = FakeEngine(self.may_load, len(self.started) in self._die_loading)
+        engine = FakeEngine(self.may_load, len(self.started) in self.die_loading)
         self.started.append(engine)
         return engine
 
     @staticmethod
-    def _get_actor(_name: str) -> None:
+    def get_actor(_name: str) -> None:
         raise ValueError
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setattr(ray, "remote", fake.remote)
+    monkeypatch.setattr(ray, "get_actor", fake.get_actor)
+    monkeypatch.setattr(ray, "kill", FakeEngine.die)
+    return fake
 
 
 async def a_pool(folder: Path, *, device: str = "cpu") -> EnginePool:
@@ -112,29 +118,31 @@ async def everybody_waits() -> None:
         await asyncio.sleep(0)
 
 
+async def with_a_lost_engine(fake: FakeRay, folder: Path) -> EnginePool:
+    """Return a pool with version 3 of the weights whose engine is gone."""
+    pool = await a_pool(folder)
+    await pool.load_weights(weights(3))
+    fake.started[0].die()
+    return pool
+
+
 async def versions(pool: EnginePool) -> list[int]:
     return [each.policy_version for each in await asyncio.gather(*pool.submit(REQUESTS))]
 
 
 async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRay, tmp_path: Path
 ) -> None:
-    fake = FakeRay(monkeypatch)
-    pool = await a_pool(tmp_path)
-    await pool.load_weights(weights(3))
-    fake.started[0].die()
+    pool = await with_a_lost_engine(fake, tmp_path)
 
     assert await versions(pool) == [3, 3]
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
 
 
 async def test_no_request_is_given_to_a_replacement_before_it_has_the_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRay, tmp_path: Path
 ) -> None:
-    fake = FakeRay(monkeypatch)
-    pool = await a_pool(tmp_path)
-    await pool.load_weights(weights(3))
-    fake.started[0].die()
+    pool = await with_a_lost_engine(fake, tmp_path)
     fake.may_load.clear()
     first = asyncio.create_task(versions(pool))
     await everybody_waits()
@@ -147,13 +155,8 @@ async def test_no_request_is_given_to_a_replacement_before_it_has_the_weights(
     assert len(fake.started) == 2
 
 
-async def test_weights_that_come_during_a_replacement_reach_the_replacement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = FakeRay(monkeypatch)
-    pool = await a_pool(tmp_path)
-    await pool.load_weights(weights(3))
-    fake.started[0].die()
+async def test_weights_coming_during_a_replacement_reach_it(fake: FakeRay, tmp_path: Path) -> None:
+    pool = await with_a_lost_engine(fake, tmp_path)
     fake.may_load.clear()
     rollouts = asyncio.create_task(versions(pool))
     await everybody_waits()
@@ -166,13 +169,17 @@ async def test_weights_that_come_during_a_replacement_reach_the_replacement(
     assert await versions(pool) == [4, 4]
 
 
-async def test_a_replacement_that_is_lost_while_it_loads_is_replaced_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_engine_lost_between_steps_is_replaced_by_one_that_loads_weights_once(
+    fake: FakeRay, tmp_path: Path
 ) -> None:
-    fake = FakeRay(monkeypatch, die_loading=(1,))
-    pool = await a_pool(tmp_path)
-    await pool.load_weights(weights(3))
-    fake.started[0].die()
+    pool = await with_a_lost_engine(fake, tmp_path)
+    await pool.load_weights(weights(4))
+    assert [(each.version, each.num_loads) for each in fake.started[1:]] == [(4, 1)]
+
+
+async def test_a_replacement_lost_in_loading_is_replaced_too(fake: FakeRay, tmp_path: Path) -> None:
+    fake.die_loading = (1,)
+    pool = await with_a_lost_engine(fake, tmp_path)
 
     async with asyncio.timeout(5):
         await pool.load_weights(weights(4))
@@ -181,10 +188,8 @@ async def test_a_replacement_that_is_lost_while_it_loads_is_replaced_too(
     assert len(fake.started) == 3
 
 
-async def test_weights_that_no_engine_survives_end_the_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = FakeRay(monkeypatch, die_loading=range(10))
+async def test_weights_no_engine_survives_end_the_attempt(fake: FakeRay, tmp_path: Path) -> None:
+    fake.die_loading = range(10)
     pool = await a_pool(tmp_path)
 
     with pytest.raises(TrainerError, match="engine-0 was lost after 3 replacements") as raised:
@@ -196,9 +201,8 @@ async def test_weights_that_no_engine_survives_end_the_attempt(
 
 
 async def test_an_engine_that_was_lost_in_its_sleep_is_replaced_when_it_is_woken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRay, tmp_path: Path
 ) -> None:
-    fake = FakeRay(monkeypatch)
     pool = await a_pool(tmp_path, device="cuda")
     await pool.load_weights(weights(3))
     await pool.sleep()
