@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raggrpo_api.preflight import CheckId, Facts, PreflightResult
+from raggrpo_api.preflight import CheckId, PreflightResult
 from raggrpo_api.status import Cause, ConditionType, Phase
 from raggrpo_api.trainer_config import schema_digest
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartPreflight, SubmitAttempt
@@ -10,9 +10,8 @@ from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import CRASH, Story, a_story
 
 
-def facts(schema: str) -> PreflightResult:
-    told: Facts = KNOWN_TINY.model_copy(update={"schema_digest": schema})
-    return PreflightResult(facts=told)
+def reporting(**facts: str) -> PreflightResult:
+    return PreflightResult(facts=KNOWN_TINY.model_copy(update=facts))
 
 
 def digests(story: Story) -> list[str]:
@@ -25,7 +24,9 @@ def digests(story: Story) -> list[str]:
 
 async def test_a_job_stays_with_the_image_that_it_began_with() -> None:
     story = a_story(
-        {(1, 25): CRASH}, preflight_result=facts(schema_digest()), default_image="trainer:1"
+        {(1, 25): CRASH},
+        preflight_result=reporting(schema_digest=schema_digest()),
+        default_image="trainer:1",
     )
     await story.until(lambda status: status.attempt == 1)
 
@@ -41,10 +42,12 @@ async def test_a_job_stays_with_the_image_that_it_began_with() -> None:
 
 async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_on() -> None:
     story = a_story(
-        {(1, 25): CRASH}, preflight_result=facts(schema_digest()), default_image="trainer:1"
+        {(1, 25): CRASH},
+        preflight_result=reporting(schema_digest=schema_digest()),
+        default_image="trainer:1",
     )
     await story.until(lambda status: status.progress.step > 20)
-    told = facts("an operator of long ago").facts
+    told = reporting(schema_digest="an operator of long ago").facts
     status = replace(story.status, preflight=replace(story.status.preflight, facts=told))
     story.job = story.job.model_copy(update={"status": status})
 
@@ -66,18 +69,17 @@ async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_
 
 
 async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
-    def with_ray(version: str) -> PreflightResult:
-        return PreflightResult(facts=KNOWN_TINY.model_copy(update={"ray_version": version}))
-
     story = a_story(
-        {(1, 25): CRASH}, preflight_result=with_ray("2.60.0"), default_image="trainer:1"
+        {(1, 25): CRASH},
+        preflight_result=reporting(ray_version="2.60.0"),
+        default_image="trainer:1",
     )
     await story.until(lambda status: status.progress.step > 20)
     assert story.status.pinned.ray_version == "2.60.0"
     [created] = [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
     assert created.ray_version == "2.60.0"
 
-    story.runtime.preflight_result = with_ray("2.61.0")
+    story.runtime.preflight_result = reporting(ray_version="2.61.0")
     story.edit({"image": "trainer:2"})
     await story.until_quiet()
 
@@ -88,7 +90,7 @@ async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
     assert (story.status.pinned.image, story.status.pinned.ray_version) == ("trainer:1", "2.60.0")
     assert story.submitted == [1]
 
-    story.runtime.preflight_result = with_ray("2.60.0")
+    story.runtime.preflight_result = reporting(ray_version="2.60.0")
     story.edit({"image": "trainer:3"})
     story.retry("yes")
     await story.until_quiet()
@@ -97,13 +99,10 @@ async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
 
 
 async def test_before_its_first_attempt_a_job_may_change_to_an_image_with_another_ray() -> None:
-    def with_ray(version: str) -> PreflightResult:
-        return PreflightResult(facts=KNOWN_TINY.model_copy(update={"ray_version": version}))
-
-    story = a_story(preflight_result=with_ray("2.60.0"), default_image="trainer:1")
+    story = a_story(preflight_result=reporting(ray_version="2.60.0"), default_image="trainer:1")
     await story.until(lambda status: status.pinned.ray_version == "2.60.0")
     assert story.status.attempt == 0
-    story.runtime.preflight_result = with_ray("2.61.0")
+    story.runtime.preflight_result = reporting(ray_version="2.61.0")
     story.edit({"image": "trainer:2"})
     await story.until_quiet()
 

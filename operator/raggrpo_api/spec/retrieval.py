@@ -181,3 +181,8 @@ class RetrievalSpec(ApiModel):
     def external(self) -> list[RetrievalEndpoint]:
         """Endpoints that exist independently of the job; the others are started with it."""
         return [endpoint for endpoint in self.endpoints if endpoint.managed is None]
+
+    @property
+    def managed(self) -> dict[str, ManagedRetriever]:
+        """The retrievers that are started with the job, by the name of their endpoint."""
+        return {each.name: each.managed for each in self.endpoints if each.managed is not None}

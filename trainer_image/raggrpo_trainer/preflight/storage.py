@@ -35,7 +35,7 @@ def check_paths(config: TrainerConfig) -> Finding:
 
 def corpus_bytes(config: TrainerConfig) -> int:
     """Return the size of the files that managed retrievers load."""
-    managed = [e.managed for e in config.retrieval.endpoints if e.managed is not None]
+    managed = config.retrieval.managed.values()
     files = [Path(name) for m in managed for name in (m.corpus, m.vectors) if name]
     return sum(file.stat().st_size for file in files if file.is_file())
 

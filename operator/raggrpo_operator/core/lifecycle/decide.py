@@ -146,9 +146,7 @@ def _attend(this: Round) -> Decision:
     observed, record, intent = this.observed, this.record, this.state.retry.intent
     cluster, attempt, progress = observed.cluster, observed.attempt, observed.progress
     this.look()
-    if (
-        cluster is not None and cluster.number < record.cluster
-    ):  # an old cluster that appeared late is deleted first
+    if cluster is not None and cluster.number < record.cluster:  # it appeared late: delete it first
         this.actions.append(DeleteCluster(cluster.number))
         return this.end(RELEASE_SECONDS)
     readiness.keep_retrievers(this)

@@ -85,10 +85,10 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])
     checks = [c for c in result.checks if c.id is not rules.id]
     failed = [c for c in [*checks, rules] if c.state is CheckState.FAILED]
-    began_with = this.job.status.ray_version
+    pinned = replace(this.status.pinned, ray_version=this.job.status.ray_version)
     this.status = replace(
         this.status,
-        pinned=replace(this.status.pinned, ray_version=began_with),
+        pinned=pinned,
         preflight=PreflightStatus(spec_hash=wanted, checks=[*checks, rules], facts=facts),
         sizing=size(resolved.spec, facts),  # also shows what does not fit
     )
@@ -102,8 +102,8 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
         return recovery.fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
     this.resolved = resolved
     if this.image:
-        ray_version = began_with or facts.ray_version
-        pinned = replace(this.status.pinned, image=this.image, ray_version=ray_version)
+        ray_version = pinned.ray_version or facts.ray_version
+        pinned = replace(pinned, image=this.image, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
     this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
     return this.end(requeue_after=0.0)
@@ -134,8 +134,7 @@ def retrievers(this: Round) -> Decision | None:
 
 def keep_retrievers(this: Round) -> list[str]:
     """Start the managed retrievers that do not run; returns the names of all."""
-    endpoints = this.spec.retrieval.endpoints
-    managed = {each.name: each.managed for each in endpoints if each.managed is not None}
+    managed = this.spec.retrieval.managed
     alive = {r.name for r in this.observed.retrievers if not r.has_ended}
     if missing := [name for name in managed if name not in alive]:
         plan = this.pod_plan()

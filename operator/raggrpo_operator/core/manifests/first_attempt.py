@@ -2,11 +2,7 @@
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_operator.core.lifecycle.actions import (
-    PodPlan,
-    StartPreflight,
-    StartRetriever,
-)
+from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
 from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.sizing.size import size
@@ -32,12 +28,12 @@ def render_first_attempt(
     preflight = StartPreflight(plan, config, spec_hash(job))
     cluster = create_cluster(plan, 1, status)
     found = {"preflight": render_preflight_pod(metadata, settings, preflight)}
-    for endpoint in spec.retrieval.endpoints:
-        if endpoint.managed is not None:
-            action = StartRetriever(plan, endpoint.name, endpoint.managed)
-            deployment, service = render_retriever(metadata, settings, action)
-            found[f"retriever-{endpoint.name}"] = deployment
-            found[f"retriever-{endpoint.name}-service"] = service
+    for name, managed in spec.retrieval.managed.items():
+        deployment, service = render_retriever(
+            metadata, settings, StartRetriever(plan, name, managed)
+        )
+        found[f"retriever-{name}"] = deployment
+        found[f"retriever-{name}-service"] = service
     return found | {
         "networkpolicy": render_network_policy(metadata, settings),
         "raycluster": render_ray_cluster(metadata, settings, cluster),
