@@ -140,8 +140,8 @@ class LocalRuntime:
         number = job.status.attempt
         try:
             return True, await head.jobs.status(_submission(job, number), number)
-        except OperatorError as trouble:
-            log.debug("%s", trouble)
+        except OperatorError as error:
+            log.debug("%s", error)
             return False, None
 
     def _silence(self, reachable: bool) -> str:

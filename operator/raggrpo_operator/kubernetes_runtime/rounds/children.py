@@ -65,9 +65,9 @@ class Children:
         """Delete the retrievers' Deployments and Services."""
         for deployment in deployments:
             await self.delete(DEPLOYMENTS, deployment)
-            about = deployment["metadata"]
+            metadata = deployment["metadata"]
             try:
-                service = await self.client.get(SERVICES, about["namespace"], about["name"])
+                service = await self.client.get(SERVICES, metadata["namespace"], metadata["name"])
             except NotFound:
                 continue
             if job.uid in owner_uids(service):
@@ -84,8 +84,8 @@ class Children:
         await self.client.apply(render_network_policy(job, self.settings))
         try:
             existing = await self._create(job, render_ray_cluster(job, self.settings, action))
-        except NotFound as trouble:
-            raise NotFound(f"{NO_KUBERAY} ({trouble})") from trouble
+        except NotFound as error:
+            raise NotFound(f"{NO_KUBERAY} ({error})") from error
         if existing is not None and is_going(existing):
             name = existing["metadata"]["name"]
             raise TransientError(f"the earlier RayCluster {name} is still being deleted")
@@ -101,25 +101,26 @@ class Children:
 
     async def delete(self, resource: Resource, thing: Manifest) -> None:
         """Delete exactly this object, unless it is already being deleted."""
-        about = thing["metadata"]
+        metadata = thing["metadata"]
         if is_going(thing):
             return
         try:
-            await self.client.delete(resource, about["namespace"], about["name"], about["uid"])
+            await self.client.delete(
+                resource, metadata["namespace"], metadata["name"], metadata["uid"]
+            )
         except (NotFound, Conflict) as gone:  # gone, or another object took its name
-            log.info("%s %s was gone already: %s", resource.plural, about["name"], gone)
+            log.info("%s %s was gone already: %s", resource.plural, metadata["name"], gone)
 
     async def _create(self, job: Metadata, manifest: Manifest) -> Manifest | None:
         """Create an object; return the one that exists when it is this job's own."""
-        about = manifest["metadata"]
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         try:
             await self.client.create(manifest)
         except Conflict:
-            resource = resource_of(manifest)
-            existing = await self.client.get(resource, about["namespace"], about["name"])
+            existing = await self.client.get(resource_of(manifest), namespace, name)
             if job.uid not in owner_uids(existing):
                 raise TransientError(
-                    f"{manifest['kind']} {about['name']} exists and is not this job's: delete it "
+                    f"{manifest['kind']} {name} exists and is not this job's: delete it "
                     "or give the job another name"
                 ) from None
             return existing

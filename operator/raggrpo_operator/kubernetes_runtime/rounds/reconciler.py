@@ -67,8 +67,8 @@ class Reconciler:
             decision = await reconcile(job, runtime, now)
             after = job.model_copy(update={"status": decision.status})
             await runtime.restore_record(after)
-        except OperatorError as trouble:
-            await self._report(key, runtime.body, trouble)
+        except OperatorError as error:
+            await self._report(key, runtime.body, error)
             raise
         self._failed.pop(key, None)
         await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
@@ -99,15 +99,15 @@ class Reconciler:
         if status != old:
             await self._context.writer.write(body, status)
 
-    async def _report(self, key: JobKey, body: Manifest, trouble: OperatorError) -> None:
+    async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
         """Report a lasting error in the status; a version conflict is not one."""
         failed = self._failed[key] = self._failed.get(key, 0) + 1
-        lasting = not trouble.retryable or isinstance(trouble, AccessRefused)
-        if isinstance(trouble, Conflict) or not (lasting or failed >= REPORTED_AFTER):
+        lasting = not error.retryable or isinstance(error, AccessRefused)
+        if isinstance(error, Conflict) or not (lasting or failed >= REPORTED_AFTER):
             return
         status = stored_status(body)
         try:
-            await self._context.writer.set_trouble(body, status, _reason(trouble), str(trouble))
+            await self._context.writer.set_trouble(body, status, _reason(error), str(error))
         except OperatorError as another:
             log.warning("the status could not tell of the trouble: %s", another)
 
@@ -130,11 +130,11 @@ class Reconciler:
         self._metrics.forget(key)
 
 
-def _reason(trouble: OperatorError) -> str:
-    match trouble:
+def _reason(error: OperatorError) -> str:
+    match error:
         case AccessRefused():
             return "AccessRefused"
         case NotFound():
             return "NotThere"
         case _:
-            return "ClusterTrouble" if trouble.retryable else "Refused"
+            return "ClusterTrouble" if error.retryable else "Refused"

@@ -72,9 +72,7 @@ class KubernetesRuntime:
 
     def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
         self._context, self._body = context, body
-        about = body["metadata"]
-        self._key = JobKey(about["namespace"], about["name"])
-        self._uid: str = about["uid"]
+        self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
 
     @property
     def body(self) -> Manifest:
@@ -190,8 +188,8 @@ class KubernetesRuntime:
             attempt = await head.jobs.status(_submission(job, number), number)
         except AccessRefused:
             raise
-        except OperatorError as trouble:
-            log.info("%s", trouble)
+        except OperatorError as error:
+            log.info("%s", error)
             return False, None, None
         if attempt is None:
             return True, None, None
@@ -260,10 +258,10 @@ class KubernetesRuntime:
         return self._head(ray_cluster)
 
     def _head(self, ray_cluster: Manifest) -> Head:
-        about = ray_cluster["metadata"]
-        key_id = about.get("annotations", {}).get(names.ANNOTATION_TOKEN_KEY, "")
+        metadata = ray_cluster["metadata"]
+        key_id = metadata.get("annotations", {}).get(names.ANNOTATION_TOKEN_KEY, "")
         token = self._context.children.keys.token(key_id, self._uid)
-        return self._context.heads.head(self._key.namespace, about["name"], token)
+        return self._context.heads.head(self._key.namespace, metadata["name"], token)
 
     def _deployments(self) -> list[Manifest]:
         return owned_by(self._uid, self._context.objects.deployments.get(self._key, ()))

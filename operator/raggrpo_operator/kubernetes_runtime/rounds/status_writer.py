@@ -47,7 +47,7 @@ class StatusWriter:
         A change of progress alone is held back while the last write is recent. Raises Conflict
         when the job has changed since `body` was read; the newer version is kept.
         """
-        key = JobKey(body["metadata"]["namespace"], body["metadata"]["name"])
+        key = JobKey.of(body)
         now, persisted, last = self._clock(), stored_status(body), self._written.get(key)
         is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds
         if is_recent and not differs_beyond_progress(persisted, status):
@@ -87,8 +87,8 @@ class StatusWriter:
         """Post an Event; the status says the same, so a lost one is only logged."""
         try:
             await self._client.create(event)
-        except OperatorError as trouble:
-            log.warning("an Event could not be posted: %s", trouble)
+        except OperatorError as error:
+            log.warning("an Event could not be posted: %s", error)
 
 
 def stored_status(body: Manifest) -> JobStatus:
@@ -113,15 +113,15 @@ def _without_progress(status: JobStatus) -> JobStatus:
 
 
 def _applied(body: Manifest, status: JobStatus) -> Manifest:
-    about = body["metadata"]
+    metadata = body["metadata"]
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {
-            "name": about["name"],
-            "namespace": about["namespace"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
             # The write is refused if the job has changed since the decision.
-            "resourceVersion": about["resourceVersion"],
+            "resourceVersion": metadata["resourceVersion"],
         },
         "status": status_to_json(status, with_nulls=False),
     }
