@@ -26,7 +26,9 @@ from raggrpo_operator.errors import (
 
 Manifest = dict[str, Any]
 TIMEOUT_SECONDS = 30
+JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
 
 
@@ -81,6 +83,10 @@ class KubeClient(Protocol):
         """Return all objects; an empty namespace means all namespaces."""
         ...
 
+    async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return the metadata of all objects, whose size does not matter then."""
+        ...
+
     async def create(self, manifest: Manifest) -> Manifest:
         """Create the object. Raises Conflict if one of this name exists."""
         ...
@@ -121,16 +127,12 @@ class ApiServer:
         return await self._call("GET", resource.path(namespace, name))
 
     async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return all objects, read in pages."""
-        found: list[Manifest] = []
-        query = {"limit": "500"}
-        while True:
-            page = await self._call("GET", resource.path(namespace), query=query)
-            found.extend(page["items"])
-            following = page["metadata"].get("continue", "")
-            if not following:
-                return found
-            query = {**query, "continue": following}
+        """Return all objects."""
+        return await self._list(resource, namespace, JSON)
+
+    async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return the metadata of all objects."""
+        return await self._list(resource, namespace, METADATA)
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create the object; fields unknown to the server are rejected, not dropped."""
@@ -160,6 +162,18 @@ class ApiServer:
         """Return the API server's own document at this path."""
         return await self._call("GET", path)
 
+    async def _list(self, resource: Resource, namespace: str, accept: str) -> list[Manifest]:
+        """Return all objects, read in pages."""
+        found: list[Manifest] = []
+        query = {"limit": "500"}
+        while True:
+            page = await self._call("GET", resource.path(namespace), query=query, accept=accept)
+            found.extend(page["items"])
+            following = page["metadata"].get("continue", "")
+            if not following:
+                return found
+            query = {**query, "continue": following}
+
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
         metadata = manifest["metadata"]
         path = resource_of(manifest).path(metadata["namespace"], metadata["name"], subresource)
@@ -173,13 +187,14 @@ class ApiServer:
         *,
         body: Manifest | None = None,
         query: Mapping[str, str] | None = None,
-        content: str = "application/json",
+        content: str = JSON,
+        accept: str = JSON,
     ) -> Manifest:
         prepared = await self._api.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
-            header_params={"Content-Type": content, "Accept": "application/json"},
+            header_params={"Content-Type": content, "Accept": accept},
             body=body,
             auth_settings=["BearerToken"],
         )

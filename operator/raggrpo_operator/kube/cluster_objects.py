@@ -10,6 +10,7 @@ from .client import Manifest
 
 RAY_CLUSTER_LABEL = "ray.io/cluster"
 """Holds the RayCluster's name on every pod that KubeRay creates."""
+RAY_NODE_TYPE_LABEL = "ray.io/node-type"
 
 
 class JobKey(NamedTuple):

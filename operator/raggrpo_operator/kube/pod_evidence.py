@@ -10,7 +10,7 @@ from raggrpo_api import names
 from raggrpo_api.status import Cause
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
-from .cluster_objects import condition_of, is_going
+from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going
 
 Pod = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ OUT_OF_MEMORY = "OOMKilled"
 
 def is_head(pod: Pod) -> bool:
     """Return whether KubeRay labelled the pod as the head of a Ray cluster."""
-    return bool(pod["metadata"].get("labels", {}).get("ray.io/node-type") == "head")
+    return bool(pod["metadata"].get("labels", {}).get(RAY_NODE_TYPE_LABEL) == "head")
 
 
 def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:

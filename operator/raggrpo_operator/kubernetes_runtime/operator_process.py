@@ -80,7 +80,10 @@ class _Operator:
         )
         reconciler = Reconciler(context, store, metrics, pace)
         self._queue: WorkQueue[JobKey] = WorkQueue(
-            reconciler.round, workers=settings.workers, observer=metrics
+            reconciler.round,
+            workers=settings.workers,
+            group=lambda key: key.namespace,
+            observer=metrics,
         )
         self._metrics.longest.set_function(lambda: self._queue.longest_running)
         self._ready = asyncio.Event()

@@ -43,6 +43,10 @@ class FakeKube:
             if plural == resource.plural and namespace in ("", where)
         ]
 
+    async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
+        found = await self.list_all(resource, namespace)
+        return [{"metadata": each["metadata"]} for each in found]
+
     async def create(self, manifest: Manifest) -> Manifest:
         name = manifest["metadata"]["name"]
         self._called("create", resource_of(manifest), name)

@@ -69,7 +69,7 @@ class Settings(BaseModel):
     """STATUS_SECONDS between two status writes that differ only in progress."""
     start_grace_seconds: float = _number(120.0, 0, 3600)
     """START_GRACE_SECONDS: how long a pod may fail to start before the failure is final."""
-    workers: int = _number(32, 1, 1024)
+    workers: int = _number(64, 1, 1024)
     """WORKERS: jobs reconciled concurrently."""
     http_port: int = _number(8080, 0, 65_535)
     """HTTP_PORT of /healthz, /readyz and /metrics; 0: any free one."""

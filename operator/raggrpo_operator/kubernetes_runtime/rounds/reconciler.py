@@ -1,11 +1,13 @@
 """`Reconciler`: one round of one job, and how its errors are reported."""
 
 import logging
+import traceback
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ConditionType
+from raggrpo_api.status import ConditionType, JobStatus
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 REPORTED_AFTER = 3
 """Failed rounds in a row after which the status reports them; one is not unusual."""
+MAX_BUG_TEXT = 256
 
 
 class Reconciler:
@@ -45,17 +48,25 @@ class Reconciler:
             if found is None:
                 self._forget(key)
                 return None
-            body, held_back = found
-            if is_going(body):
-                return None
-            job = self._parse(key, body)
-            if not isinstance(job, RagGrpoJob):
-                await self._refuse(body, job)
-                return None
-            if held_back is not None:
-                job = job.model_copy(update={"status": held_back})
-            with about(attempt=job.status.attempt):
-                return await self._round(key, body, job)
+            try:
+                return await self._look(key, *found)
+            except OperatorError:
+                raise
+            except Exception as error:
+                await self._report_bug(key, error)
+                raise
+
+    async def _look(self, key: JobKey, body: Manifest, held_back: JobStatus | None) -> float | None:
+        if is_going(body):
+            return None
+        job = self._parse(key, body)
+        if not isinstance(job, RagGrpoJob):
+            await self._refuse(body, job)
+            return None
+        if held_back is not None:
+            job = job.model_copy(update={"status": held_back})
+        with about(attempt=job.status.attempt):
+            return await self._round(key, body, job)
 
     async def _round(self, key: JobKey, body: Manifest, job: RagGrpoJob) -> float | None:
         now = self._context.clock()
@@ -111,6 +122,16 @@ class Reconciler:
         except OperatorError as another:
             log.warning("the status could not tell of the trouble: %s", another)
 
+    async def _report_bug(self, key: JobKey, error: Exception) -> None:
+        """Report an error that only a change of the operator can mend; other jobs go on."""
+        found = self._store.newest(key)
+        if found is None:
+            return
+        try:
+            await self._context.writer.tell_of_bug(found[0], _bug(error))
+        except OperatorError as another:
+            log.warning("the status could not tell of the error: %s", another)
+
     async def _remove(self, key: JobKey, body: Manifest) -> None:
         log.info("removed: ttlSecondsAfterFinished is over")
         uid = body["metadata"]["uid"]
@@ -128,6 +149,17 @@ class Reconciler:
         self._context.evidence.forget(key)
         self._context.writer.forget(key)
         self._metrics.forget(key)
+
+
+def _bug(error: Exception) -> str:
+    """Return the error with the last place in our own code that it passed, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [each for each in frames if "raggrpo_" in each.filename][-1]
+    text = " ".join(str(error).split())[:MAX_BUG_TEXT]
+    return (
+        f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {text}; "
+        "this is a mistake in the operator, please report it with its log"
+    )
 
 
 def _reason(error: OperatorError) -> str:

@@ -9,6 +9,8 @@ from raggrpo_api.status import JobStatus
 from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 
+from .kept import kept_job
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -38,7 +40,7 @@ class JobStore:
 
     def read(self, key: JobKey, body: Manifest) -> None:
         """Remember the version that the API server returned."""
-        self._kept[key] = _Kept(body)
+        self._kept[key] = _Kept(kept_job(body))
 
     def hold_back(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
         """Remember a status to be written later, along with the version of the job it is for."""
