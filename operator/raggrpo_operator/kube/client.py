@@ -168,7 +168,7 @@ class ApiServer:
         query = {"limit": "500"}
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, accept=accept)
-            found.extend(page["items"])
+            found.extend(page["items"] or [])  # null when there is no metadata to list
             following = page["metadata"].get("continue", "")
             if not following:
                 return found

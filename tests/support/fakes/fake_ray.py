@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -92,6 +92,8 @@ class FakeRay:
         self.refused: int = 0
         """Calls without the token that its cluster's first caller brought."""
         self.go_on = False
+        self.drips = False
+        """Every answer comes one byte a second and never ends."""
         self.url = ""
         self._drivers: dict[str, dict[str, Driver]] = {}
         self._tokens: dict[str, str] = {}
@@ -190,7 +192,18 @@ class FakeRay:
         if request.headers.get("Authorization") != f"Bearer {expected}":
             self.refused += 1
             return web.Response(status=401, text="Unauthorized")
+        if self.drips:
+            return await self._drip(request)
         return await handler(request)
+
+    async def _drip(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await answer.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await answer.write(b" ")
+                await asyncio.sleep(1)
+        return answer
 
 
 @asynccontextmanager
