@@ -8,6 +8,7 @@ from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.status import Cause
+from raggrpo_api.text import one_line
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
 from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going
@@ -70,6 +71,8 @@ _DISRUPTIONS: Mapping[str, Cause] = {
     "TerminationByKubelet": Cause.NODE_LOST,
 }
 OUT_OF_MEMORY = "OOMKilled"
+MAX_DETAIL = 512
+"""Characters kept of what a pod or its kubelet says."""
 
 
 def is_head(pod: Pod) -> bool:
@@ -82,7 +85,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
 
     `now` is used where the evidence has no time of its own, as with a deletion.
     """
-    if (found := _out_of_memory(pod)) or (found := _disrupted(pod, now)):
+    if (found := _out_of_memory(pod, now)) or (found := _disrupted(pod, now)):
         return found
     if found := _ended(pod, now):
         return found
@@ -105,12 +108,12 @@ def start_problem(pod: Pod) -> StartProblem | None:
     return None
 
 
-def _out_of_memory(pod: Pod) -> Loss | None:
+def _out_of_memory(pod: Pod, now: datetime) -> Loss | None:
     for ended in _ends(pod):
         if ended.get("reason") == OUT_OF_MEMORY:
             limit = _memory_limit(pod)
             detail = f"ran out of memory (OOMKilled, limit {limit})"
-            time = parse_timestamp(ended["finishedAt"])
+            time = _time(ended.get("finishedAt"), now)
             return _loss(pod, Cause.HOST_OUT_OF_MEMORY, detail, time, Weight.OUT_OF_MEMORY)
     return None
 
@@ -127,7 +130,7 @@ def _disrupted(pod: Pod, now: datetime) -> Loss | None:
     if disruption.get("status") != "True" or cause_of is None:
         return None
     detail = f"{disruption['reason']}: {disruption.get('message', '')}"
-    time = parse_timestamp(disruption["lastTransitionTime"])
+    time = _time(disruption.get("lastTransitionTime"), now)
     return _loss(pod, cause_of, detail, time, Weight.DISRUPTED)
 
 
@@ -138,7 +141,7 @@ def _ended(pod: Pod, now: datetime) -> Loss | None:
     ends = list(_ends(pod))
     if ends:
         detail = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
-        time = parse_timestamp(ends[0]["finishedAt"]) if ends[0].get("finishedAt") else now
+        time = _time(ends[0].get("finishedAt"), now)
         return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
     status = pod.get("status", {})
     if status.get("phase") == "Failed":
@@ -180,6 +183,10 @@ def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -
     return Loss(name, uid, is_head(pod), cause, _message(pod, detail), time, weight, node)
 
 
+def _time(text: str | None, otherwise: datetime) -> datetime:
+    return parse_timestamp(text) if text else otherwise
+
+
 def _name_and_uid(pod: Pod) -> tuple[str, str]:
     return pod["metadata"]["name"], pod["metadata"]["uid"]
 
@@ -188,4 +195,5 @@ def _message(pod: Pod, text: str) -> str:
     metadata = pod["metadata"]
     role = metadata.get("labels", {}).get(names.LABEL_ROLE, "pod")
     node = pod.get("spec", {}).get("nodeName")
-    return f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}: {text.strip(' :')}"
+    who = f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}"
+    return f"{who}: {one_line(text, MAX_DETAIL).strip(' :')}"

@@ -8,6 +8,7 @@ from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.progress import CheckpointRef
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
+from raggrpo_api.text import lines
 from raggrpo_operator.core.spec.mitigations import next_mitigation
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_kept
 
@@ -87,7 +88,9 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
     seconds = max(0, round((now - began).total_seconds())) if began is not None else 0
     saved = status.checkpoint.step if status.checkpoint else 0
     lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
-    record = replace(record, cause=cause, message=message[:1024], seconds=seconds, lost_steps=lost)
+    record = replace(
+        record, cause=cause, message=lines(message, 1024), seconds=seconds, lost_steps=lost
+    )
     kept = state.spent.kept_seconds + seconds_kept(record, status.progress.seconds_per_step)
     active = state.spent.active_seconds + seconds
     spent = replace(state.spent, active_seconds=active, kept_seconds=round(kept, 1))

@@ -11,6 +11,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import PreflightResult
 from raggrpo_api.status import Cause
+from raggrpo_api.text import one_line
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,
@@ -126,7 +127,7 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
     metadata = pod["metadata"]
     left = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
     # More than the whole grace period: our clock was set back; don't wait for days.
-    return 0 < left <= float(metadata["deletionGracePeriodSeconds"]) + CLOCK_SKEW_SECONDS
+    return 0 < left <= float(metadata.get("deletionGracePeriodSeconds", 0)) + CLOCK_SKEW_SECONDS
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
@@ -149,7 +150,7 @@ def observed_preflight(
         return _from_message(spec_hash, pod, ended)
     if pod.get("status", {}).get("phase") == "Failed":
         status = pod["status"]
-        words = f"{status.get('reason', 'Failed')}: {status.get('message', '')}"
+        words = one_line(f"{status.get('reason', 'Failed')}: {status.get('message', '')}", 512)
         return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
     if problem is None:
         return PreflightObserved(spec_hash)
@@ -164,7 +165,8 @@ def _from_message(spec_hash: str, pod: Manifest, ended: Manifest) -> PreflightOb
         result = PreflightResult.model_validate_json(message)
     except ValidationError:
         code, reason = ended.get("exitCode"), ended.get("reason", "")
-        words = f"ended with exit code {code} ({reason}) without a result: {message[-500:]}"
+        said = one_line(message[-500:], 500)
+        words = f"ended with exit code {code} ({reason}) without a result: {said}"
         return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
     return PreflightObserved(spec_hash, result)
 
@@ -187,7 +189,7 @@ def _retriever(deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObs
             code = ended.get("exitCode")
             words = f"pod {_name(pod)} ended with exit code {code}: {ended.get('message', '')}"
             cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
-            return RetrieverObserved(name, problem=words[:1000], cause=cause)
+            return RetrieverObserved(name, problem=one_line(words, 1000), cause=cause)
         if (problem := start_problem(pod)) is not None:
             return RetrieverObserved(name, problem=problem.message)
     return RetrieverObserved(name, problem="starting")

@@ -81,8 +81,11 @@ class Reconciler:
         except OperatorError as error:
             await self._report(key, runtime.body, error)
             raise
-        self._failed.pop(key, None)
-        await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
+        if runtime.refused is not None:
+            await self._report(key, runtime.body, runtime.refused)
+        else:
+            self._failed.pop(key, None)
+            await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
         self._metrics.show(key, after)
         delay = decision.requeue_after
         self._pace.note(key, is_busy=delay is not None)

@@ -73,6 +73,8 @@ class KubernetesRuntime:
     def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
         self._context, self._body = context, body
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
+        self.refused: AccessRefused | None = None
+        """The head's refusal of our token: worth a condition, but decisions go on without it."""
 
     @property
     def body(self) -> Manifest:
@@ -186,15 +188,13 @@ class KubernetesRuntime:
         head = self._head(ray_cluster)
         try:
             attempt = await head.jobs.status(_submission(job, number), number)
-        except AccessRefused:
-            raise
+            # Read last: when the attempt has ended, this is its final word.
+            return True, attempt, await head.progress.read() if attempt else None
+        except AccessRefused as error:
+            self.refused = error
         except OperatorError as error:
             log.info("%s", error)
-            return False, None, None
-        if attempt is None:
-            return True, None, None
-        # Read last: when the attempt has ended, this is its final word.
-        return True, attempt, await head.progress.read()
+        return False, None, None
 
     def _observed_cluster(
         self, job: RagGrpoJob, ray_cluster: Manifest, is_reachable: bool
