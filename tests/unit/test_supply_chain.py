@@ -75,3 +75,11 @@ def test_no_file_names_a_host_of_packages_or_images() -> None:
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert found.stdout == ""
+
+
+def test_what_the_threat_model_says_is_shown_by_tests_that_exist() -> None:
+    named = re.findall(
+        r"`((?:tests|scripts|\.github)/[\w./-]+)`", (ROOT / "SECURITY.md").read_text()
+    )
+    assert len(named) > 8
+    assert [path for path in named if not (ROOT / path).exists()] == []
