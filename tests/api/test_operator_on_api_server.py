@@ -108,7 +108,9 @@ async def fake(
     async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
         operator = an_operator(operator_account, tmp_path, ray, namespace)
         try:
-            yield World(api, namespace, ray, kuberay, operator)
+            world = World(api, namespace, ray, kuberay, operator)
+            yield world
+            assert "ValidatingAdmissionPolicy" not in world.operator.log_file.read_text()
         finally:
             operator.stop()
     await api.close()
@@ -169,6 +171,28 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
     told = [(each["reason"], each["note"]) for each in events]
     assert len(told) == len(set(told)), told
     assert ("TargetReached", "Complete=True: reached step 20") in told
+
+
+async def test_a_managed_retriever_serves_its_job_and_goes_with_it(world: World) -> None:
+    endpoint = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
+    await world.apply({"spec.retrieval": {"mode": "Search", "endpoints": [endpoint]}})
+    deployments, services = ("apps/v1", "deployments"), ("v1", "services")
+
+    async def there_is(kind: tuple[str, str]) -> bool:
+        return bool(await world.all_of(*kind))
+
+    await world.until_true(lambda: there_is(deployments))
+    [deployment] = await world.all_of(*deployments)
+    await world.until_true(lambda: there_is(services))
+    path = path_of(*deployments, world.namespace, deployment["metadata"]["name"])
+    ready = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
+    await world.api.patch(f"{path}/status", {"status": ready})
+    await world.until(is_phase("Succeeded"))
+
+    async def both_are_gone() -> bool:
+        return not await there_is(deployments) and not await there_is(services)
+
+    await world.until_true(both_are_gone)
 
 
 async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:

@@ -37,6 +37,11 @@ spec:
   expression: request.userInfo.username == {{ include "raggrpo.username" . | toJson }}
 {{- end -}}
 
+{{/* CEL: prefixes of the keys of labels and annotations that the operator and its cluster set. */}}
+{{- define "raggrpo.ownPrefixes" -}}
+{{ concat (list "raggrpo.io/" "kueue.x-k8s.io/") .Values.admissionPolicies.addedMetadata | toJson }}
+{{- end -}}
+
 {{/* CEL: a map has only these keys; (dict "map" "object.spec" "keys" (list …)). */}}
 {{- define "raggrpo.onlyKeys" -}}
 dyn({{ .map }}).all(key, key in {{ toJson .keys }})
