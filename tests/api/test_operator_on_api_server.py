@@ -1,4 +1,7 @@
-"""The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads."""
+"""The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads.
+
+It has the account and the rights of its chart, and the chart's admission policies hold it to them.
+"""
 
 import asyncio
 import signal
@@ -16,6 +19,7 @@ import pytest_asyncio
 
 from raggrpo_api.names import KIND
 from support.builders.jobs import a_raw_job
+from support.chart_release import Account
 from support.fakes.fake_kuberay import Api, FakeKubeRay, Manifest, fake_kuberay, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import FakeRay, Script, fake_ray
@@ -96,13 +100,17 @@ class World:
 
 
 @pytest_asyncio.fixture
-async def fake(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
+async def fake(
+    api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
+) -> AsyncIterator[World]:
     """Play a cluster; its operator does not run yet and watches one namespace."""
     api = Api(api_server.kubeconfig)
     async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
-        operator = an_operator(api_server, tmp_path, ray, namespace)
+        operator = an_operator(operator_account, tmp_path, ray, namespace)
         try:
-            yield World(api, namespace, ray, kuberay, operator)
+            world = World(api, namespace, ray, kuberay, operator)
+            yield world
+            assert "ValidatingAdmissionPolicy" not in world.operator.log_file.read_text()
         finally:
             operator.stop()
     await api.close()
@@ -116,7 +124,7 @@ def world(fake: World) -> World:
 
 
 def an_operator(
-    api_server: ApiServer, folder: Path, ray: FakeRay, namespace: str, **more: str
+    account: Account, folder: Path, ray: FakeRay, namespace: str, **more: str
 ) -> Program:
     """Return the operator as a child process that is not started yet."""
     key = folder / "key" / "current"
@@ -124,14 +132,15 @@ def an_operator(
     key.write_text("an installation key for tests only")
     settings = {
         "RAGGRPO_WATCH_NAMESPACES": namespace,
-        "RAGGRPO_NAMESPACE": namespace,
+        "RAGGRPO_NAMESPACE": account.namespace,
+        "RAGGRPO_LEASE_NAME": account.name,
         "RAGGRPO_KEY_FOLDER": str(key.parent),
         "RAGGRPO_TRAINER_IMAGE": "trainer:test",
         "RAGGRPO_POLL_SECONDS": "0.2",
         "RAGGRPO_STATUS_SECONDS": "0.5",
         "RAGGRPO_START_GRACE_SECONDS": "1",
         "RAGGRPO_HTTP_PORT": "0",
-        "KUBECONFIG": str(api_server.kubeconfig),
+        "KUBECONFIG": str(account.kubeconfig),
         "HEADS": ray.url,
         **more,
     }
@@ -162,6 +171,28 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
     told = [(each["reason"], each["note"]) for each in events]
     assert len(told) == len(set(told)), told
     assert ("TargetReached", "Complete=True: reached step 20") in told
+
+
+async def test_a_managed_retriever_serves_its_job_and_goes_with_it(world: World) -> None:
+    endpoint = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
+    await world.apply({"spec.retrieval": {"mode": "Search", "endpoints": [endpoint]}})
+    deployments, services = ("apps/v1", "deployments"), ("v1", "services")
+
+    async def there_is(kind: tuple[str, str]) -> bool:
+        return bool(await world.all_of(*kind))
+
+    await world.until_true(lambda: there_is(deployments))
+    [deployment] = await world.all_of(*deployments)
+    await world.until_true(lambda: there_is(services))
+    path = path_of(*deployments, world.namespace, deployment["metadata"]["name"])
+    ready = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
+    await world.api.patch(f"{path}/status", {"status": ready})
+    await world.until(is_phase("Succeeded"))
+
+    async def both_are_gone() -> bool:
+        return not await there_is(deployments) and not await there_is(services)
+
+    await world.until_true(both_are_gone)
 
 
 async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
@@ -364,10 +395,10 @@ async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(world:
 
 
 async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_there(
-    api_server: ApiServer, fake: World, tmp_path: Path
+    operator_account: Account, fake: World, tmp_path: Path
 ) -> None:
     # Watches the whole cluster: only then can a kind that appears later be noticed.
-    operator = an_operator(api_server, tmp_path, fake.ray, "", RAGGRPO_NAMESPACE=fake.namespace)
+    operator = an_operator(operator_account, tmp_path, fake.ray, "")
     fake.operator = operator
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
     kept = await fake.api.get(crd)
@@ -389,11 +420,11 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
 
 
 async def test_when_the_leader_is_killed_the_other_replica_goes_on(
-    api_server: ApiServer, fake: World, tmp_path: Path
+    operator_account: Account, fake: World, tmp_path: Path
 ) -> None:
     replicas = {
         name: an_operator(
-            api_server,
+            operator_account,
             tmp_path,
             fake.ray,
             fake.namespace,
@@ -403,7 +434,8 @@ async def test_when_the_leader_is_killed_the_other_replica_goes_on(
         for name in ("one", "two")
     }
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
-    lease = path_of("coordination.k8s.io/v1", "leases", fake.namespace, "raggrpo-operator")
+    account = operator_account
+    lease = path_of("coordination.k8s.io/v1", "leases", account.namespace, account.name)
 
     async def leader() -> str:
         found = await fake.api.get(lease)

@@ -73,6 +73,15 @@ def test_the_operator_was_refused_nothing(used: dict[Right, set[str]]) -> None:
     assert refused - ENDING == set()
 
 
+def test_no_admission_policy_refused_the_operator() -> None:
+    said = [
+        event.get("responseStatus", {}).get("message", "")
+        for event in kind_cluster.audit_events()
+        if event["user"]["username"] == OPERATOR
+    ]
+    assert [each for each in said if "ValidatingAdmissionPolicy" in each] == []
+
+
 def test_the_operator_asked_for_nothing_beyond_its_chart(
     used: dict[Right, set[str]], granted: set[Right]
 ) -> None:
