@@ -109,8 +109,8 @@ EnvName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128)
 ]
 LabelValue = Annotated[str, StringConstraints(max_length=253)]
-Count = Annotated[int, Field(ge=0, le=10**12)]
-"""How many of something, as a pod reports it."""
+Count = Annotated[int, Field(ge=0, le=10**9)]
+"""How many of something, as a pod reports it; times a Duration it stays within int64."""
 Duration = Annotated[float, Field(ge=0.0, le=10 * 365 * 86_400.0)]
 """Seconds, as a pod reports them."""
 Seconds = Annotated[int, Field(ge=1, le=30 * 24 * 3600)]

@@ -10,7 +10,6 @@ from raggrpo_api.progress import Progress
 from .errors import OperatorError, Unreachable
 from .http_api import HttpApi
 
-TIMEOUT_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
@@ -27,7 +26,10 @@ class ProgressClient:
         """
         try:
             answer = await self._http.call(
-                "GET", "/progress", seconds=TIMEOUT_SECONDS, max_bytes=MAX_PROGRESS_BYTES
+                "GET",
+                "/progress",
+                seconds=self._http.limits.progress_seconds,
+                max_bytes=MAX_PROGRESS_BYTES,
             )
         except Unreachable as error:
             log.debug("progress: %s", error)
@@ -44,6 +46,6 @@ class ProgressClient:
     async def dump_stacks(self) -> None:
         """Have all processes dump their stacks to the log folder before a stop; best effort."""
         try:
-            await self._http.call("POST", "/stacks", seconds=TIMEOUT_SECONDS)
+            await self._http.call("POST", "/stacks", seconds=self._http.limits.progress_seconds)
         except OperatorError as error:
             log.warning("stack dump not possible: %s", error)

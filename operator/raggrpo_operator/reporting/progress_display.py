@@ -124,10 +124,17 @@ def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) 
         parts.append(f"ETA {duration(progress.estimated_remaining_seconds)}")
     reward = {metric.name: metric.value for metric in progress.metrics}.get("reward_mean")
     if reward:
-        parts.append(f"reward {float(reward):.3g}")
+        parts.append(f"reward {_rounded(reward)}")
     if with_stage and progress.stage:
         parts.append(f"stage {progress.stage}")
     return ", ".join(parts)
+
+
+def _rounded(value: str) -> str:
+    try:
+        return f"{float(value):.3g}"
+    except ValueError:
+        return value
 
 
 def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:

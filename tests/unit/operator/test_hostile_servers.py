@@ -1,0 +1,78 @@
+"""A job's servers that answer as no honest server would: it costs one limit of time and of bytes."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import psutil
+import pytest
+import pytest_asyncio
+from aiohttp import ClientSession
+
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.http_api import HttpApi, Limits, open_session
+from raggrpo_operator.progress_client import ProgressClient
+from raggrpo_operator.ray_jobs import RayJobs
+from support.servers.hostile_server import ANSWERS, BOMB, hostile_server
+
+SECONDS = 0.3
+LIMITS = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_seconds=SECONDS)
+SLACK = 6
+"""Times its limit that a call may take on a busy machine; the servers answer without an end."""
+MAX_MEMORY_BYTES = 128 << 20
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    async with open_session() as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    process = psutil.Process()
+    idle = process.memory_info().rss
+    yield
+    assert process.memory_info().rss - idle < MAX_MEMORY_BYTES
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_what_no_honest_server_says_counts_as_silence(
+    name: str, session: ClientSession
+) -> None:
+    async with hostile_server(ANSWERS[name]) as url:
+        http = HttpApi(session, url, "s3cret", LIMITS)
+        for call in (
+            RayJobs(http).status("j-a1", 1),
+            RayJobs(http).environment("j-a1"),
+            RayJobs(http).stop("j-a1"),
+            RayJobs(http).submit("j-a1", "true", {}, {}),
+        ):
+            began = time.monotonic()
+            with pytest.raises(OperatorError) as caught:
+                await call
+            assert time.monotonic() - began < SLACK * LIMITS.submit_seconds
+            told = str(caught.value)
+            assert told.isprintable()
+            assert len(told) < 400
+            assert "s3cret" not in told
+        began = time.monotonic()
+        assert await ProgressClient(http).read() is None
+        await ProgressClient(http).dump_stacks()
+        assert time.monotonic() - began < 2 * SLACK * SECONDS
+
+
+async def test_the_bomb_is_one() -> None:
+    assert len(BOMB) < 2 << 20
+
+
+async def test_many_hostile_heads_at_once_stay_within_the_same_memory(
+    session: ClientSession,
+) -> None:
+    async def read(name: str) -> None:
+        async with hostile_server(ANSWERS[name]) as url:
+            assert await ProgressClient(HttpApi(session, url, limits=LIMITS)).read() is None
+
+    async with asyncio.TaskGroup() as group:
+        for name in ANSWERS:
+            group.create_task(read(name))
