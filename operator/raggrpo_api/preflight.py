@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from .base import ApiModel
-from .text import Message
+from .text import Message, Words
 
 
 class CheckId(StrEnum):
@@ -62,7 +62,7 @@ class Facts(ApiModel):
     corpus_bytes: Annotated[int, Field(ge=0, le=1_000_000_000_000_000)] = 0
     """Bytes of the managed retriever's corpus and vectors."""
     ray_version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+-]*$", max_length=32)] = ""
-    schema_digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)] = ""
+    schema_digest: Annotated[Words, Field(max_length=64)] = ""
 
 
 class PreflightResult(ApiModel):

@@ -97,7 +97,7 @@ class HttpApi:
             why = one_line(f"{type(error).__name__}: {error}", MAX_QUOTED)
             raise Unreachable(f"{self.address}: {why}") from error
         if answer.status in (401, 403):
-            raise AccessRefused(f"{self.address}: HTTP {answer.status} {answer.quoted}")
+            raise AccessRefused(f"{self.address}{path}: HTTP {answer.status} {answer.quoted}")
         return answer
 
     async def _answer(self, method: str, path: str, body: object, max_bytes: int) -> Answer:

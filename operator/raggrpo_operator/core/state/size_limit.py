@@ -9,7 +9,7 @@ from raggrpo_api.status import AttemptRecord, JobStatus, status_to_json
 MAX_BYTES = 64 * 1024
 USUAL_CHARACTERS = 8_000
 """With less text than this a status cannot come near the limit, so it is not measured."""
-SHORT, FEW = 96, 16
+SHORT, FEW = 64, 4
 """What is left of each text and each list of a status that would be too large."""
 
 
@@ -54,8 +54,8 @@ def _with_short_attempts(status: JobStatus) -> JobStatus:
         return replace(
             record,
             message=record.message[:SHORT],
-            in_place=[each[:SHORT] for each in record.in_place],
-            skipped_checkpoints=[each[:SHORT] for each in record.skipped_checkpoints],
+            in_place=[each[:SHORT] for each in record.in_place[:FEW]],
+            skipped_checkpoints=[each[:SHORT] for each in record.skipped_checkpoints[:FEW]],
         )
 
     return replace(status, attempts=[short(each) for each in status.attempts])
@@ -77,7 +77,7 @@ def _with_few_rejected_checkpoints(status: JobStatus) -> JobStatus:
 
 
 def _with_short_conditions(status: JobStatus) -> JobStatus:
-    conditions = [replace(each, message=each.message[: 2 * SHORT]) for each in status.conditions]
+    conditions = [replace(each, message=each.message[: 3 * SHORT]) for each in status.conditions]
     return replace(status, conditions=conditions)
 
 

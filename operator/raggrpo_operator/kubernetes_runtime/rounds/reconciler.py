@@ -81,8 +81,8 @@ class Reconciler:
         except OperatorError as error:
             await self._report(key, runtime.body, error)
             raise
-        if runtime.refused is not None:
-            await self._report(key, runtime.body, runtime.refused)
+        if runtime.trouble is not None:
+            await self._report(key, runtime.body, runtime.trouble)
         else:
             self._failed.pop(key, None)
             await self._context.writer.set_trouble(runtime.body, decision.status, "", "")

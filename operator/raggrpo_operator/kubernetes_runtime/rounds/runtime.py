@@ -25,7 +25,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
-from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError, TransientError
+from raggrpo_operator.errors import NotFound, OperatorError, TransientError, Unreachable
 from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, owned_by
 from raggrpo_operator.kube.pod_evidence import Loss
@@ -73,8 +73,8 @@ class KubernetesRuntime:
     def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
         self._context, self._body = context, body
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
-        self.refused: AccessRefused | None = None
-        """The head's refusal of our token: worth a condition, but decisions go on without it."""
+        self.trouble: OperatorError | None = None
+        """What is wrong with the head beyond its silence: worth a condition, decisions go on."""
 
     @property
     def body(self) -> Manifest:
@@ -149,8 +149,12 @@ class KubernetesRuntime:
             return
         if str(number) in (each["metadata"]["labels"][names.LABEL_ATTEMPT] for each in records):
             return
-        head = await self._running_head(job)
-        text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
+        try:
+            head = await self._running_head(job)
+            text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
+        except OperatorError as error:
+            log.info("the record of attempt %d could not be put back: %s", number, error)
+            return
         if text is None:  # the head has forgotten it: the next round deals with that
             return
         config = TrainerConfig.model_validate_json(text)
@@ -185,15 +189,15 @@ class KubernetesRuntime:
         number = job.status.attempt
         if not head_is_ready(ray_cluster):
             return False, None, None
-        head = self._head(ray_cluster)
         try:
+            head = self._head(ray_cluster)
             attempt = await head.jobs.status(_submission(job, number), number)
             # Read last: when the attempt has ended, this is its final word.
             return True, attempt, await head.progress.read() if attempt else None
-        except AccessRefused as error:
-            self.refused = error
-        except OperatorError as error:
+        except Unreachable as error:
             log.info("%s", error)
+        except OperatorError as error:
+            self.trouble = error
         return False, None, None
 
     def _observed_cluster(
