@@ -97,7 +97,7 @@ class RayJobs:
         if answer.status == 404:
             return None
         if not 200 <= answer.status < 300:
-            raise Unreachable(f"{doing}: HTTP {answer.status} {answer.quoted}")
+            raise TransientError(f"{doing}: HTTP {answer.status} {answer.quoted}")
         return answer
 
 
