@@ -20,8 +20,9 @@ MAX_QUOTED = 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long each kind of call may take, from connecting to the answer's last byte, and how much
-    it may bring. A round makes one call of status and one of progress, then performs its action.
+    """What a call may take, from connecting to the answer's last byte, and what it may bring.
+
+    A round makes one call of status and one of progress, then performs its action.
     """
 
     call_seconds: float = 10.0
@@ -29,6 +30,9 @@ class Limits:
     """Of looking for a submission and making it; that starts a process, slow on a busy machine."""
     progress_seconds: float = 3.0
     answer_bytes: int = 256 * 1024
+
+
+LIMITS = Limits()
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -61,7 +65,7 @@ class HttpApi:
         session: aiohttp.ClientSession,
         address: str,
         token: str = "",
-        limits: Limits = Limits(),
+        limits: Limits = LIMITS,
     ) -> None:
         self.address, self.limits = address, limits
         self._session = session

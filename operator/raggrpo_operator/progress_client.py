@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import Progress
+from raggrpo_api.text import one_line
 
 from .errors import OperatorError, Unreachable
 from .http_api import HttpApi
@@ -39,7 +40,7 @@ class ProgressClient:
         try:
             return Progress.model_validate_json(answer.body)
         except ValidationError as error:
-            fields = [".".join(map(str, each["loc"])) for each in error.errors()[:3]]
+            fields = [one_line(".".join(map(str, each["loc"])), 64) for each in error.errors()[:3]]
             log.warning("progress at %s is not readable: %s", self._http.address, fields)
             return None
 

@@ -83,10 +83,8 @@ class RayJobs:
             return _JobDetails.model_validate_json(answer.body)
         except ValidationError as error:
             first = error.errors()[0]
-            place, why = ".".join(map(str, first["loc"])), one_line(first["msg"], MAX_LINE)
-            raise Unreachable(
-                f"{self._http.address}: {doing} is unreadable: {place} {why}"
-            ) from None
+            why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}", MAX_LINE)
+            raise Unreachable(f"{self._http.address}: {doing} is unreadable: {why}") from None
 
     async def _call(
         self, doing: str, method: str, path: str, body: object = None, seconds: float = 0.0

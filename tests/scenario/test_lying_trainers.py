@@ -1,7 +1,7 @@
-"""A trainer that lies, never ends and never stops: nothing it says exempts its job from anything."""
+"""A trainer that lies, never ends and never stops exempts its job from nothing."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.progress import Progress
-from raggrpo_api.status import Cause, ConditionType, Phase
+from raggrpo_api.status import Cause, ConditionType, Phase, status_to_json
 from raggrpo_operator.core.lifecycle.following import STOP_SECONDS
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of
@@ -74,9 +74,18 @@ async def a_lying_story(name: str, changes: dict[str, Any] | None = None) -> Sto
     for _ in range(45):
         await story.round()
         assert size_of(story.status) <= MAX_BYTES
+        assert max(numbers(status_to_json(story.status))) < 2**63
         render_status(story.status)
         progress_line(story.status, T0)
     return story
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from numbers(each)
 
 
 def allowed(story: Story) -> timedelta:

@@ -7,6 +7,7 @@ import typer
 
 from raggrpo_api import names
 from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.terminal import show
 from raggrpo_cli.two_attempts import HELP, chosen, report
 from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name
 from raggrpo_operator.errors import NotFound
@@ -34,7 +35,7 @@ def diff(
         a, b = await _config(client, where, earlier), await _config(client, where, later)
         return report(earlier, a, later, b)
 
-    typer.echo(in_cluster(kubeconfig, context, read))
+    show(in_cluster(kubeconfig, context, read))
 
 
 async def _config(client: UserClient, namespace: str, name: AttemptName) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from raggrpo_api import names
+from raggrpo_api.text import one_line
 from raggrpo_operator.errors import (
     AccessRefused,
     Conflict,
@@ -26,6 +27,7 @@ from raggrpo_operator.errors import (
 
 Manifest = dict[str, Any]
 TIMEOUT_SECONDS = 30
+MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -229,9 +231,9 @@ def judged(status: int, call: str, text: bytes) -> OperatorError:
 
 def _message(text: bytes) -> str:
     try:
-        return str(json.loads(text)["message"])
+        return one_line(str(json.loads(text)["message"]), MAX_MESSAGE)
     except (ValueError, KeyError, TypeError):
-        return text[:300].decode(errors="replace")
+        return one_line(text[:MAX_MESSAGE].decode(errors="replace"), MAX_MESSAGE)
 
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:

@@ -10,15 +10,15 @@ import pytest_asyncio
 from aiohttp import ClientSession
 
 from raggrpo_operator.errors import AccessRefused, OperatorError
-from raggrpo_operator.http_api import HttpApi, Limits, open_session
+from raggrpo_operator.http_api import LIMITS, HttpApi, Limits, open_session
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 from support.servers.hostile_server import ANSWERS, BOMB, MIB, Say, hostile_server
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-MOST = Limits().answer_bytes
+MOST = LIMITS.answer_bytes
 SECONDS = 0.3
-LIMITS = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_seconds=SECONDS)
+SHORT = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_seconds=SECONDS)
 SLACK = 6
 """Times its limit that a call may take on a busy machine; the servers answer without an end."""
 MAX_MEMORY_BYTES = 64 * MIB
@@ -43,7 +43,7 @@ async def test_what_no_honest_server_says_counts_as_silence(
     name: str, session: ClientSession
 ) -> None:
     async with hostile_server(ANSWERS[name]) as url:
-        http = HttpApi(session, url, "s3cret", LIMITS)
+        http = HttpApi(session, url, "s3cret", SHORT)
         for call in (
             RayJobs(http).status("j-a1", 1),
             RayJobs(http).environment("j-a1"),
@@ -53,7 +53,7 @@ async def test_what_no_honest_server_says_counts_as_silence(
             began = time.monotonic()
             with pytest.raises(OperatorError) as caught:
                 await call
-            assert time.monotonic() - began < SLACK * LIMITS.submit_seconds
+            assert time.monotonic() - began < SLACK * SHORT.submit_seconds
             told = str(caught.value)
             assert told.isprintable()
             assert len(told) < 400
@@ -73,7 +73,7 @@ async def test_many_hostile_heads_at_once_stay_within_the_same_memory(
 ) -> None:
     async def read(name: str) -> None:
         async with hostile_server(ANSWERS[name]) as url:
-            assert await ProgressClient(HttpApi(session, url, limits=LIMITS)).read() is None
+            assert await ProgressClient(HttpApi(session, url, limits=SHORT)).read() is None
 
     async with asyncio.TaskGroup() as group:
         for name in ANSWERS:

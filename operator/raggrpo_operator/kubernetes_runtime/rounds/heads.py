@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from raggrpo_operator.http_api import HttpApi, Limits
+from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
@@ -46,7 +46,7 @@ class Heads:
 
     address: HeadResolver
     session: aiohttp.ClientSession
-    limits: Limits = Limits()
+    limits: Limits = LIMITS
 
     def head(self, namespace: str, cluster: str, token: str) -> Head:
         """Return the head of the Ray cluster with this name."""
