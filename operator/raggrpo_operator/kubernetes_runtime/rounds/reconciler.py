@@ -9,7 +9,13 @@ from raggrpo_api.status import ConditionType
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
-from raggrpo_operator.errors import AccessRefused, Conflict, NotFound, OperatorError
+from raggrpo_operator.errors import (
+    AccessRefused,
+    Conflict,
+    NameTaken,
+    NotFound,
+    OperatorError,
+)
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey, is_going
 from raggrpo_operator.kubernetes_runtime.process.json_logs import about
@@ -66,12 +72,11 @@ class Reconciler:
         try:
             decision = await reconcile(job, runtime, now)
             after = job.model_copy(update={"status": decision.status})
-            await runtime.restore_record(after)
+            await self._restore_record(key, runtime, after)
         except OperatorError as error:
             await self._report(key, runtime.body, error)
             raise
         self._failed.pop(key, None)
-        await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
         self._metrics.show(key, after)
         delay = decision.requeue_after
         self._pace.note(key, is_busy=delay is not None)
@@ -79,6 +84,17 @@ class Reconciler:
             return seconds_until_removal(after, now)
         moved = decision.actions or differs_beyond_progress(job.status, decision.status)
         return delay if moved else max(delay, self._pace.poll_seconds)
+
+    async def _restore_record(
+        self, key: JobKey, runtime: KubernetesRuntime, job: RagGrpoJob
+    ) -> None:
+        """Keep the record, and say that there is no trouble; an attempt can do without either."""
+        try:
+            await runtime.restore_record(job)
+        except NameTaken as error:
+            await self._report(key, runtime.body, error)
+        else:
+            await self._context.writer.set_trouble(runtime.body, job.status, "", "")
 
     def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
         """Parse each version of the job once: most rounds see one that is already known."""
@@ -102,7 +118,7 @@ class Reconciler:
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
         """Report a lasting error in the status; a version conflict is not one."""
         failed = self._failed[key] = self._failed.get(key, 0) + 1
-        lasting = not error.retryable or isinstance(error, AccessRefused)
+        lasting = not error.retryable or isinstance(error, AccessRefused | NameTaken)
         if isinstance(error, Conflict) or not (lasting or failed >= REPORTED_AFTER):
             return
         status = stored_status(body)
@@ -134,6 +150,8 @@ def _reason(error: OperatorError) -> str:
     match error:
         case AccessRefused():
             return "AccessRefused"
+        case NameTaken():
+            return "NameTaken"
         case NotFound():
             return "NotThere"
         case _:

@@ -120,6 +120,7 @@ def _kept(body: Mapping[str, Any]) -> Manifest:
     kept["metadata"] = {k: v for k, v in dict(kept["metadata"]).items() if k not in NOISE}
     if body.get("kind") == "Pod":
         spec = body["spec"]
-        resources = [{"resources": each.get("resources", {})} for each in spec["containers"]]
+        containers = spec.get("containers", [])
+        resources = [{"resources": each.get("resources", {})} for each in containers]
         kept["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
     return kept
