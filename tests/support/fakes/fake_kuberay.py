@@ -105,8 +105,8 @@ class FakeKubeRay:
                 await self._begin(cluster)
                 self._suspended.discard(uid)
         for pod in await self._api.items(self._path("v1", "pods")):
-            role = pod["metadata"]["labels"]["raggrpo.io/role"]
-            if not pod["status"].get("containerStatuses"):
+            role = pod["metadata"].get("labels", {}).get("raggrpo.io/role")
+            if role and not pod["status"].get("containerStatuses"):
                 await self._start(pod, role == "preflight")
 
     async def _begin(self, cluster: Manifest) -> None:
