@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 
 from raggrpo_api import names
@@ -9,9 +11,16 @@ from raggrpo_operator.core.lifecycle.actions import (
     StartRetriever,
 )
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.manifests.metadata import owner_reference
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from raggrpo_operator.errors import NotFound, OperatorError
+from raggrpo_operator.errors import (
+    AlreadyExists,
+    NameTaken,
+    NotFound,
+    OperatorError,
+    TransientError,
+)
 from raggrpo_operator.kube.client import CONFIG_MAPS, PODS, RAY_CLUSTERS, SERVICES
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
 from raggrpo_operator.kubernetes_runtime.rounds.children import KEPT_RECORDS, Children
@@ -150,3 +159,60 @@ async def test_retrievers_are_applied_twice_and_stopped_with_their_services() ->
     deployments = [found for (kind, _, _), found in kube.objects.items() if kind == "deployments"]
     await makes.stop_retrievers(METADATA, deployments)
     assert kube.named("deployments") == kube.named("services") == []
+
+
+EARLIER = METADATA.model_copy(update={"uid": "that of a deleted job"})
+OWNERS: dict[str, list[dict[str, object]]] = {
+    "nobody": [],
+    "an earlier job of this name": [owner_reference(EARLIER)],
+    "not the controller": [owner_reference(METADATA) | {"controller": False}],
+}
+
+
+@pytest.mark.parametrize("whose", OWNERS)
+async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins(
+    whose: str,
+) -> None:
+    kube, makes = children()
+    owned = {"name": RETRIEVER, "namespace": "default", "ownerReferences": OWNERS[whose]}
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": owned, "spec": {"mine": True}}
+    kept = copy.deepcopy(kube.put(theirs))
+
+    action = StartRetriever(a_plan(), "kb", ManagedRetriever(corpus="/mnt/runs/corpus.jsonl"))
+    with pytest.raises(NameTaken, match=f"Service default/{RETRIEVER} exists and is not this job"):
+        await makes.start_retriever(METADATA, action)
+    with pytest.raises(NameTaken):
+        await makes.keep_services(METADATA, {"kb": RETRIEVER})
+    await makes.owned.delete(METADATA, SERVICES, kept)
+
+    assert await kube.get(SERVICES, "default", RETRIEVER) == kept
+    assert kube.named("deployments") == []
+
+
+async def test_every_pod_begins_under_the_jobs_policy() -> None:
+    managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
+    endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
+    plan = a_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    config = trainer_config(JOB, resolve(JOB), number=0)
+    kube, makes = children()
+    for begin in (
+        lambda: makes.start_preflight(METADATA, StartPreflight(a_plan(), config, "hash")),
+        lambda: makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed)),
+        lambda: makes.create_cluster(METADATA, a_cluster()),
+    ):
+        kube.objects.clear()
+        kube.calls.clear()
+        await begin()
+        assert kube.calls[0] == ("create", "networkpolicies", NETWORK)
+
+
+async def test_what_is_gone_between_refusal_and_look_is_tried_again() -> None:
+    kube, makes = children()
+
+    def refuse(verb: str, plural: str) -> None:
+        if (verb, plural) == ("create", "rayclusters"):
+            raise AlreadyExists("exists")
+
+    kube.before = refuse
+    with pytest.raises(TransientError, match="and then it was gone"):
+        await makes.create_cluster(METADATA, a_cluster())

@@ -18,6 +18,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     observed_cluster,
     observed_preflight,
     observed_retrievers,
+    service_names,
 )
 from support.builders.jobs import KNOWN_TINY, a_job
 from support.builders.pods import CLUSTER, JOB, Manifest, a_pod, a_ray_cluster, container, ended
@@ -259,3 +260,18 @@ def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
     job = a_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
 
     assert ending_cluster(job, [a_pod(kind="head", going=True)], NOW) is None
+
+
+def test_a_retriever_of_an_earlier_release_keeps_its_services_name() -> None:
+    job = a_job().metadata
+
+    def a_deployment(name: str, endpoint: str) -> Manifest:
+        return {"metadata": {"name": name, "labels": {names.LABEL_RETRIEVER: endpoint}}}
+
+    ours = names.retriever_name("small", job.uid, "new")
+    there = [a_deployment("small-r-kb", "kb"), a_deployment("a", "new"), a_deployment(ours, "new")]
+    assert service_names(job, ["kb", "new", "later"], there) == {
+        "kb": "small-r-kb",
+        "new": ours,
+        "later": names.retriever_name("small", job.uid, "later"),
+    }
