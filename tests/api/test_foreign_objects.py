@@ -134,6 +134,11 @@ class Cluster:
 
     def __init__(self, world: World, client: ApiServer) -> None:
         self.world, self.client = world, client
+        world.kuberay.plays = False
+
+    def start_operator(self) -> None:
+        self.world.kuberay.plays = True
+        self.world.operator.start()
 
     async def read(self, manifest: Manifest) -> Manifest | None:
         metadata = manifest["metadata"]
@@ -346,7 +351,7 @@ async def test_a_running_operator_tells_what_is_taken_and_goes_on_when_it_is_fre
         theirs[kind] = foreign(about.render(job), [owner_reference(other)])
         kept[kind] = await cluster.client.create(theirs[kind])
 
-    world.operator.start()
+    cluster.start_operator()
     for kind in KINDS:
         await world.change({"spec": {"suspend": False}}, f"t-{kind.lower()}")
     for kind, each in theirs.items():
@@ -372,7 +377,7 @@ async def test_a_record_that_is_replaced_is_told_while_the_attempt_runs_on(
     cluster: Cluster,
 ) -> None:
     world = cluster.world
-    world.operator.start()
+    cluster.start_operator()
     world.ray.scripts["small-a1"] = Script(waits_at=7)
     job, other = await world.apply(), await world.apply({"spec.suspend": True}, "other")
     await world.until(lambda status: status.get("progress", {}).get("step") == 7)
@@ -388,7 +393,7 @@ async def test_a_record_that_is_replaced_is_told_while_the_attempt_runs_on(
 
 async def test_a_token_that_the_head_refuses_is_told_with_its_secret(cluster: Cluster) -> None:
     world = cluster.world
-    world.operator.start()
+    cluster.start_operator()
     world.ray.scripts["small-a1"] = Script(waits_at=7)
     job = await world.apply()
     await world.until(lambda status: status.get("progress", {}).get("step") == 7)
@@ -404,7 +409,7 @@ async def test_a_token_that_the_head_refuses_is_told_with_its_secret(cluster: Cl
 async def test_objects_that_only_look_like_a_jobs_change_nothing(cluster: Cluster) -> None:
     """They bear the operator's labels, some of them malformed; one even names the job."""
     world = cluster.world
-    world.operator.start()
+    cluster.start_operator()
     world.ray.scripts["small-a1"] = Script(waits_at=7)
     job, other = await world.apply(), await world.apply({"spec.suspend": True}, "other")
     owners = {"nobody": [], "other": [owner_reference(other)], "small": [owner_reference(job)]}

@@ -82,6 +82,7 @@ class FakeKubeRay:
         self.preflight = PreflightResult(facts=KNOWN_TINY)
         self.pods_waiting: dict[str, str] = {}
         """Reason and message of containers that do not start, when it is not empty."""
+        self.plays = True
         self.clusters_seen: set[str] = set()
         """uids of all RayClusters that ever existed."""
         self.most_at_once = 0
@@ -91,7 +92,8 @@ class FakeKubeRay:
         """Look at everything again and again."""
         while True:
             with suppress(httpx.HTTPStatusError):  # it changed or went away meanwhile
-                await self.look()
+                if self.plays:
+                    await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
