@@ -17,6 +17,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from raggrpo_api import names
 from raggrpo_operator.errors import (
     AccessRefused,
+    AlreadyExists,
     Conflict,
     NotFound,
     OperatorError,
@@ -88,7 +89,7 @@ class KubeClient(Protocol):
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object. Raises Conflict if one of this name exists."""
+        """Create the object. Raises AlreadyExists if one has this name."""
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -215,23 +216,26 @@ class ApiServer:
 
 def judged(status: int, call: str, text: bytes) -> OperatorError:
     """Return the OperatorError for an HTTP status from the API server."""
-    message = f"{call}: HTTP {status} {_message(text)}"
+    words = _said(text, "message") or text[:300].decode(errors="replace")
+    message = f"{call}: HTTP {status} {words}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessRefused(message)
     if status == _NOT_FOUND:
         return NotFound(message)
     if status == _CONFLICT:
-        return Conflict(message)
+        exists = _said(text, "reason") == "AlreadyExists"  # a quota that changed is no such thing
+        return AlreadyExists(message) if exists else Conflict(message)
     if status in (_GONE, _TOO_MANY) or status >= 500:
         return TransientError(message)
     return PermanentError(message)
 
 
-def _message(text: bytes) -> str:
+def _said(text: bytes, field: str) -> str:
+    """Return a field of the API server's Status, empty if the answer is none."""
     try:
-        return str(json.loads(text)["message"])
+        return str(json.loads(text)[field])
     except (ValueError, KeyError, TypeError):
-        return text[:300].decode(errors="replace")
+        return ""
 
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
