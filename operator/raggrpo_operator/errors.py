@@ -31,3 +31,11 @@ class NotFound(OperatorError):
 
 class Conflict(OperatorError):
     """HTTP 409: it exists already, or it changed since it was read."""
+
+
+class AlreadyExists(Conflict):
+    """HTTP 409 on create: an object of this kind has the name."""
+
+
+class NameTaken(OperatorError):
+    """An object that is not the job's has a name the job needs; it is left as it is."""

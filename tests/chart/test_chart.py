@@ -90,6 +90,9 @@ def test_pods_of_the_chart_are_restricted(chart: Chart, values: dict[str, Any]) 
         ({"settings": {"pollseconds": 5}}, "settings"),
         ({"metrics": {"serviceMonitor": {"interval": "often"}}}, "interval"),
         ({"imagePullSecrets": ["registry"]}, "imagePullSecrets"),
+        ({"networkPolicy": {"apiServer": ["192.0.2.10"]}}, "apiServer"),
+        ({"networkPolicy": {"apiServer": ["0.0.0.0/0"]}}, "apiServer"),
+        ({"networkPolicy": {"egress": [{"from": []}]}}, "egress"),
         ({"installationKey": {"value": "secret"}}, "installationKey"),
         ({"admissionPolicies": {"enabled": "sometimes"}}, "enabled"),
         ({"jobPolicy": {"allowedImage": ["a/"]}}, "allowedImage"),
@@ -283,7 +286,7 @@ def test_the_operator_understands_its_environment(
     ours = {name for name in environment if name.startswith(PREFIX)}
     assert ours <= environment.asked
     fixed = {"RAGGRPO_DASHBOARD_PORT", "RAGGRPO_PROGRESS_PORT"}  # the same in all clusters
-    assert environment.asked - ours <= fixed
+    assert environment.asked - ours <= fixed | {"KUBERNETES_SERVICE_HOST"}  # from Kubernetes
     assert settings.own_namespace == NAMESPACE
     assert settings.namespaces == tuple(values.get("watchNamespaces", ()))
     assert settings.leader_election is (values.get("replicas", 1) > 1)
@@ -301,7 +304,13 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
         "startGraceSeconds": 30,
         "workers": 4,
     }
-    environment = environment_of(chart.render({"settings": given}))
+    rule = {"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}], "ports": [{"port": 9000}]}
+    policy = {
+        "restrictEgress": False,
+        "apiServer": ["192.0.2.10/32", "fd00::/64"],
+        "egress": [rule],
+    }
+    environment = environment_of(chart.render({"settings": given, "networkPolicy": policy}))
 
     settings = read_settings(environment | {"RAGGRPO_KEY_FOLDER": str(tmp_path)})
 
@@ -309,6 +318,8 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
     assert settings.resync_seconds == given["resyncSeconds"]
     assert (settings.poll_seconds, settings.status_seconds) == (0.5, 20)
     assert (settings.start_grace_seconds, settings.workers) == (30, 4)
+    assert (settings.restrict_egress, settings.egress) == (False, (rule,))
+    assert settings.api_server == ("192.0.2.10/32", "fd00::/64")
 
 
 def test_policies_of_jobs_select_the_operators_pods(chart: Chart) -> None:

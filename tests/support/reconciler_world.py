@@ -6,7 +6,18 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
+from raggrpo_api.preflight import Facts
+from raggrpo_api.status import (
+    AttemptRecord,
+    ClusterStatus,
+    ConditionType,
+    JobStatus,
+    PreflightStatus,
+    status_to_json,
+)
+from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import read_keys
@@ -19,13 +30,25 @@ from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from support.builders.jobs import a_raw_job
+from support.builders.jobs import a_job, a_raw_job
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("team-a", "small")
 UID = "5f1d"
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 NOBODY = "http://127.0.0.1:9"
+
+
+def a_running_status(facts: Facts | None = None) -> Manifest:
+    """Return the stored status of a job whose preflight has passed and whose first attempt runs."""
+    status = JobStatus(
+        attempt=1,
+        attempts=[AttemptRecord(number=1, started=NOW)],
+        cluster=ClusterStatus(name="small-c1", number=1),
+        preflight=PreflightStatus(spec_hash=spec_hash(a_job()), facts=facts or Facts()),
+    )
+    status = set_condition(status, ConditionType.PREFLIGHT_PASSED, True, "Passed", "", NOW)
+    return status_to_json(status, with_nulls=False)
 
 
 @dataclass

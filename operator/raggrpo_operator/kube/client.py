@@ -18,6 +18,7 @@ from raggrpo_api import names
 from raggrpo_api.text import one_line
 from raggrpo_operator.errors import (
     AccessRefused,
+    AlreadyExists,
     Conflict,
     NotFound,
     OperatorError,
@@ -90,7 +91,7 @@ class KubeClient(Protocol):
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object. Raises Conflict if one of this name exists."""
+        """Create the object. Raises AlreadyExists if one has this name."""
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -217,23 +218,26 @@ class ApiServer:
 
 def judged(status: int, call: str, text: bytes) -> OperatorError:
     """Return the OperatorError for an HTTP status from the API server."""
-    message = f"{call}: HTTP {status} {_message(text)}"
+    words = _said(text, "message") or text.decode(errors="replace")
+    message = f"{call}: HTTP {status} {one_line(words, MAX_MESSAGE)}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessRefused(message)
     if status == _NOT_FOUND:
         return NotFound(message)
     if status == _CONFLICT:
-        return Conflict(message)
+        exists = _said(text, "reason") == "AlreadyExists"  # a quota that changed is no such thing
+        return AlreadyExists(message) if exists else Conflict(message)
     if status in (_GONE, _TOO_MANY) or status >= 500:
         return TransientError(message)
     return PermanentError(message)
 
 
-def _message(text: bytes) -> str:
+def _said(text: bytes, field: str) -> str:
+    """Return a field of the API server's Status, empty if the answer is none."""
     try:
-        return one_line(str(json.loads(text)["message"]), MAX_MESSAGE)
+        return str(json.loads(text)[field])
     except (ValueError, KeyError, TypeError):
-        return one_line(text[:MAX_MESSAGE].decode(errors="replace"), MAX_MESSAGE)
+        return ""
 
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:

@@ -11,7 +11,7 @@ from raggrpo_api.status import Cause
 from raggrpo_api.text import one_line
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
-from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going, part
+from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going, labels_of, part
 
 Pod = Mapping[str, Any]
 
@@ -77,7 +77,7 @@ MAX_DETAIL = 512
 
 def is_head(pod: Pod) -> bool:
     """Return whether KubeRay labelled the pod as the head of a Ray cluster."""
-    return bool(pod["metadata"].get("labels", {}).get(RAY_NODE_TYPE_LABEL) == "head")
+    return labels_of(pod).get(RAY_NODE_TYPE_LABEL) == "head"
 
 
 def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
@@ -172,8 +172,9 @@ def _last_end(status: Mapping[str, Any]) -> str:
 
 
 def _memory_limit(pod: Pod) -> str:
-    limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
-    return str(limits.get("memory", "none"))
+    for container in pod["spec"].get("containers", [])[:1]:
+        return str(container.get("resources", {}).get("limits", {}).get("memory", "none"))
+    return "none"
 
 
 def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -> Loss:
@@ -198,7 +199,7 @@ def _name_and_uid(pod: Pod) -> tuple[str, str]:
 
 def _message(pod: Pod, text: str) -> str:
     metadata = pod["metadata"]
-    role = metadata.get("labels", {}).get(names.LABEL_ROLE, "pod")
+    role = labels_of(pod).get(names.LABEL_ROLE, "pod")
     node = pod.get("spec", {}).get("nodeName")
     who = f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}"
     return f"{who}: {one_line(text, MAX_DETAIL).strip(' :')}"

@@ -149,6 +149,9 @@ def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSetti
         token_key_id=keys.current_id,
         scrape_namespaces=settings.metrics_namespaces,
         image_pull_policy=settings.trainer_image_pull_policy,
+        restrict_egress=settings.restrict_egress,
+        api_server=settings.api_server_networks,
+        egress=settings.egress,
     )
 
 

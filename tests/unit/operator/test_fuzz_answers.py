@@ -25,22 +25,13 @@ from raggrpo_api.progress import (
     SkippedCheckpoint,
     Stage,
 )
-from raggrpo_api.status import (
-    AttemptRecord,
-    ClusterStatus,
-    ConditionType,
-    JobStatus,
-    PreflightStatus,
-    status_to_json,
-)
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
-from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import open_session
 from support.builders.hostile_answers import hostile_answers, hostile_value
 from support.builders.jobs import a_job
 from support.builders.pods import Manifest, a_pod, a_ray_cluster, container
-from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld
+from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld, a_running_status
 
 ANSWERS = int(os.environ.get("RAGGRPO_FUZZ_ANSWERS", "150"))
 """Of each kind."""
@@ -133,25 +124,6 @@ def bounded_memory() -> Iterator[None]:
     assert process.memory_info().rss - idle < MAX_MEMORY_BYTES
 
 
-def passed() -> JobStatus:
-    """Return the status of a job whose preflight has passed."""
-    preflight = PreflightStatus(spec_hash=spec_hash(a_job()), facts=RESULT.facts)
-    status = JobStatus(preflight=preflight)
-    return set_condition(status, ConditionType.PREFLIGHT_PASSED, True, "Passed", "", NOW)
-
-
-def running() -> Manifest:
-    """Return the stored status of a job whose first attempt runs."""
-    status = passed()
-    changed = {
-        "attempt": 1,
-        "attempts": [AttemptRecord(number=1, started=NOW)],
-        "cluster": ClusterStatus(name="small-c1", number=1),
-    }
-    values = {name: getattr(status, name) for name in ("preflight", "conditions")}
-    return status_to_json(JobStatus(**values, **changed), with_nulls=False)
-
-
 def owned(manifest: Manifest, uid: str) -> Manifest:
     owner = {"uid": uid, "controller": True, "kind": names.KIND, "apiVersion": names.API_VERSION}
     manifest["metadata"]["ownerReferences"] = [owner]
@@ -200,7 +172,7 @@ def leaves(value: Any) -> Iterator[str | float]:
 async def test_a_head_that_says_the_truth_is_believed(
     tmp_path: Path, session: ClientSession, head: tuple[HostileHead, str], validator: OAS30Validator
 ) -> None:
-    world = ReconcilerWorld(tmp_path, session, running(), head[1])
+    world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), head[1])
     show_cluster(world)
 
     await survives(world, validator, "the truth")
@@ -225,7 +197,7 @@ async def test_no_answer_of_a_head_breaks_a_round(
         said = next(answers)
         setattr(hostile, kind, said)
         if number % 10 == 0:  # between that, one job hears them all
-            world = ReconcilerWorld(tmp_path, session, running(), url)
+            world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), url)
             show_cluster(world)
         await survives(world, validator, said[:2000])
 
@@ -271,7 +243,9 @@ async def test_no_status_of_a_pod_breaks_a_round(
         pod["status"] |= hostile_texts({"reason": "Evicted", "message": "memory"}, chance)
         if kind == "preflight":
             owner, pod["metadata"]["labels"][names.LABEL_ROLE] = UID, "preflight"
-        world = ReconcilerWorld(tmp_path, session, None if kind == "preflight" else running())
+        world = ReconcilerWorld(
+            tmp_path, session, None if kind == "preflight" else a_running_status(RESULT.facts)
+        )
         owned(pod, owner)
         show_cluster(world)
         world.objects.pods = {KEY: [pod]}

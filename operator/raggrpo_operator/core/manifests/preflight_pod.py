@@ -37,7 +37,7 @@ def render_preflight_pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": child_metadata(job, names.preflight_name(job.name), labels=labels),
+        "metadata": child_metadata(job, names.preflight_name(job.name, job.uid), labels=labels),
         "spec": pod_spec(plan, settings, preflight, sizing=sized, with_reward_code=True)
         | {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1},
     }

@@ -11,7 +11,13 @@ from raggrpo_api.status import ConditionType, JobStatus
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
-from raggrpo_operator.errors import AccessRefused, Conflict, NotFound, OperatorError
+from raggrpo_operator.errors import (
+    AccessRefused,
+    Conflict,
+    NameTaken,
+    NotFound,
+    OperatorError,
+)
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey, is_going
 from raggrpo_operator.kubernetes_runtime.process.json_logs import about
@@ -116,7 +122,7 @@ class Reconciler:
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
         """Report a lasting error in the status; a version conflict is not one."""
         failed = self._failed[key] = self._failed.get(key, 0) + 1
-        lasting = not error.retryable or isinstance(error, AccessRefused)
+        lasting = not error.retryable or isinstance(error, AccessRefused | NameTaken)
         if isinstance(error, Conflict) or not (lasting or failed >= REPORTED_AFTER):
             return
         status = stored_status(body)
@@ -169,6 +175,8 @@ def _reason(error: OperatorError) -> str:
     match error:
         case AccessRefused():
             return "AccessRefused"
+        case NameTaken():
+            return "NameTaken"
         case NotFound():
             return "NotThere"
         case _:

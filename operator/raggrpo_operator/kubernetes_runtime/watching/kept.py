@@ -54,13 +54,13 @@ def kept_child(body: Mapping[str, Any]) -> Manifest:
     spec, status = body.get("spec", {}), body.get("status", {})
     match body.get("kind"):
         case "Pod":
-            resources = [_only(each, ("resources",)) for each in spec["containers"]]
+            resources = [_only(each, ("resources",)) for each in spec.get("containers", [])]
             kept["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
             kept["status"] = _only(status, POD_STATUS)
         case "RayCluster":
             groups = spec.get("workerGroupSpecs", [])
             sizes = [_only(each, ("replicas", "numOfHosts")) for each in groups]
-            kept["spec"] = _only(spec, ("suspend",)) | {"workerGroupSpecs": sizes}
+            kept["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
             kept["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
         case "Deployment":
             kept["status"] = _only(status, ("readyReplicas",))

@@ -12,22 +12,11 @@ import pytest_asyncio
 from aiohttp import ClientSession, web
 
 from raggrpo_api import names
-from raggrpo_api.status import (
-    AttemptRecord,
-    ClusterStatus,
-    ConditionType,
-    JobStatus,
-    PreflightStatus,
-    status_to_json,
-)
-from raggrpo_operator.core.lifecycle.readiness import spec_hash
-from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import RAY_CLUSTERS
-from support.builders.jobs import KNOWN_TINY, a_job
 from support.builders.pods import a_ray_cluster
-from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld
+from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld, a_running_status
 
 ROUND_SECONDS = 5
 ENOUGH_SECONDS = 600
@@ -67,14 +56,7 @@ async def a_head(status: int, text: str) -> AsyncIterator[str]:
 def a_world(
     folder: Path, session: ClientSession, url: str, key: str = "", **spec: Any
 ) -> ReconcilerWorld:
-    status = JobStatus(
-        attempt=1,
-        attempts=[AttemptRecord(number=1, started=NOW)],
-        cluster=ClusterStatus(name="small-c1", number=1),
-        preflight=PreflightStatus(spec_hash=spec_hash(a_job(spec)), facts=KNOWN_TINY),
-    )
-    status = set_condition(status, ConditionType.PREFLIGHT_PASSED, True, "Passed", "", NOW)
-    world = ReconcilerWorld(folder, session, status_to_json(status, with_nulls=False), url)
+    world = ReconcilerWorld(folder, session, a_running_status(), url)
     world.stored()["spec"].update(spec)
     cluster = a_ray_cluster()
     cluster["metadata"] |= {
