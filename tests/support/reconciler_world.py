@@ -17,6 +17,8 @@ from raggrpo_api.status import (
 )
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
@@ -46,6 +48,7 @@ def a_running_status(facts: Facts | None = None) -> Manifest:
         attempts=[AttemptRecord(number=1, started=NOW)],
         cluster=ClusterStatus(name="small-c1", number=1),
         preflight=PreflightStatus(spec_hash=spec_hash(a_job()), facts=facts or Facts()),
+        sizing=size(resolve(a_job()).spec, facts),
     )
     status = set_condition(status, ConditionType.PREFLIGHT_PASSED, True, "Passed", "", NOW)
     return status_to_json(status, with_nulls=False)

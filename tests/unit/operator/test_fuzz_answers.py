@@ -42,12 +42,15 @@ CONTROLS = {*range(0x20), *range(0x7F, 0xA0), 0x202E, 0x2066} - {0x0A}
 PROGRESS = Progress(
     attempt=1,
     stage=Stage.TRAINING,
-    step=7,
+    step=12,
     total_steps=100,
     started_from_step=0,
     seconds_per_step=1.5,
     seconds_by_stage={"train": 1.0},
-    metrics=[Metric(name="reward_mean", value="0.5")],
+    metrics=[
+        Metric(name=name, value="0.5")
+        for name in ("reward_mean", "host_memory_bytes", "rank_memory_bytes")
+    ],
     checkpoint=CheckpointRef(step=5, path="/mnt/runs/5", time="2026-11-21T12:01:00Z"),
     skipped_checkpoints=[SkippedCheckpoint(path="/mnt/runs/6", reason="incomplete")],
     in_place=["RolloutEngineLost: engine 0 was replaced"],
