@@ -13,6 +13,7 @@ from typing import assert_never
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.status import Cause, JobStatus
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
@@ -189,10 +190,7 @@ class LocalRuntime:
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
             write_whole(record, json.dumps(json.loads(text), indent=1))
-        env = {
-            names.ENV_CONFIG: text,
-            names.ENV_PROGRESS_PORT: str(head.progress_port),
-        }
+        env = seal(text) | {names.ENV_PROGRESS_PORT: str(head.progress_port)}
         await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
 
     def _start_preflight(self, action: StartPreflight) -> None:

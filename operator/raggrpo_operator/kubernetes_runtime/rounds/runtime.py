@@ -9,6 +9,7 @@ from typing import assert_never
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.progress import Progress
+from raggrpo_api.sealed_config import open_sealed, seal
 from raggrpo_api.status import JobStatus, PodRole
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
@@ -148,10 +149,15 @@ class KubernetesRuntime:
         if str(number) in (each["metadata"]["labels"][names.LABEL_ATTEMPT] for each in records):
             return
         head = await self._running_head(job)
-        text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
-        if text is None:  # the head has forgotten it: the next round deals with that
+        environment = await head.jobs.environment(_submission(job, number))
+        if not environment:  # the head has forgotten it: the next round deals with that
             return
-        config = TrainerConfig.model_validate_json(text)
+        try:
+            config = TrainerConfig.model_validate_json(open_sealed(environment))
+        except ValueError as error:  # its text might quote the configuration
+            kind = type(error).__name__
+            log.warning("attempt %d: what was submitted is not readable: %s", number, kind)
+            return
         await self._context.children.record(job.metadata, config, records)
         log.info("the record of attempt %d was put back", number)
 
@@ -237,7 +243,7 @@ class KubernetesRuntime:
         await self._head(ray_cluster).jobs.submit(
             _submission(job, attempt),
             ENTRYPOINT,
-            {names.ENV_CONFIG: text},
+            seal(text),
             {"attempt": str(attempt)},
         )
 

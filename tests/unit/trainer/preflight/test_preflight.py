@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
@@ -36,7 +37,7 @@ async def checked(config: TrainerConfig, env: Mapping[str, str] | None = None) -
 def preflight(config: TrainerConfig, **env: str) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(
         [sys.executable, "-m", "raggrpo_trainer.preflight"],
-        env={**os.environ, names.ENV_CONFIG: config.to_json(), **env},
+        env={**os.environ, **seal(config.to_json()), **env},
         capture_output=True,
         timeout=120,
         check=False,
