@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -36,6 +37,7 @@ from raggrpo_operator.ray_jobs import submittable
 
 from .job_folder import JobFolder, State, write_whole
 from .preflight_run import PreflightRun
+from .private_files import private_folder
 from .processes import Processes
 from .ray_head import RayHead, driver_log, make_temp_dir, remove_temp_dir, start_ray_head
 from .retrievers import Retrievers
@@ -195,6 +197,8 @@ class LocalRuntime:
 
     def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()
+        with suppress(OSError):  # the preflight says which folder cannot be written
+            private_folder(self._log_dir)
         self._preflight = PreflightRun(
             self._processes,
             action.config,
