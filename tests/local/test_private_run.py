@@ -1,4 +1,4 @@
-"""What others on the machine can reach and read of a real run, looked at from start to end."""
+"""What others can reach and read of a real run and its checkpoints, from its start to its end."""
 
 import json
 import os
@@ -15,7 +15,12 @@ import pytest
 
 from local.drill import DEADLINE_SECONDS, Run
 
-WIDER = ("spec.resources.ranks=2", "spec.training.totalSteps=6")
+TEMPLATE = "{passages} {prompt} $A_SECRET $(A_SECRET) $$"
+CHANGES = (
+    "spec.resources.ranks=2",
+    "spec.training.totalSteps=6",
+    f"spec.retrieval.promptTemplate='{TEMPLATE}'",
+)
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 SUBMISSIONS = ("/api/jobs/", "/api/job_agent/jobs/")
 """Of the dashboard and of its agent: either would run what it is sent."""
@@ -40,9 +45,10 @@ class Seen:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     folder = tmp_path_factory.mktemp("private")
     before = os.umask(0o022)
+    os.environ["A_SECRET"] = "hunter2"
     try:
         found = Seen(Run(folder / "run"))
-        process = found.run.start("", *WIDER)
+        process = found.run.start("", *CHANGES)
         deadline = time.monotonic() + DEADLINE_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             look(found)
@@ -52,6 +58,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         found.run.finish(process)
     finally:
         os.umask(before)
+        del os.environ["A_SECRET"]
     yield found
     assert not (folder / "owned").exists()
 
@@ -144,6 +151,14 @@ def test_only_checkpoints_can_be_read_by_others(seen: Seen) -> None:
     assert mode_of(marker) == 0o644
     assert mode_of(marker.parent) == 0o755
     assert any(path.suffix == ".safetensors" for path in seen.modes)
+
+
+@pytest.mark.timeout(600)
+def test_a_template_is_saved_as_its_author_wrote_it(seen: Seen) -> None:
+    saved = list((seen.run.dir.parent / "checkpoints").rglob("meta.json"))
+    assert saved
+    for meta in saved:
+        assert json.loads(meta.read_text())["resume_values"]["retrieval.promptTemplate"] == TEMPLATE
 
 
 def mode_of(path: Path) -> int:

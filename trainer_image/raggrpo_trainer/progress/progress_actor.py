@@ -28,7 +28,7 @@ class _Server:
         self._driver = DriverProcess()
         self._server = ProgressServer(
             port,
-            host=_host(token),
+            host=host_of(token),
             token=token,
             dump_stacks=self._dump_stacks,
             stop_driver=self._driver.stop,
@@ -48,7 +48,7 @@ class _Server:
         return send(self._watched, signal.SIGUSR1)
 
 
-def _host(token: str) -> str:
+def host_of(token: str) -> str:
     """Return where to listen: everywhere in a guarded pod, else as in a local run."""
     is_local = ray.util.get_node_ip_address() == LOOPBACK
     return "0.0.0.0" if token and not is_local else LOOPBACK

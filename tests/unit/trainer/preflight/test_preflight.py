@@ -55,6 +55,7 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
 
     assert ended.returncode == 0, ended.stderr.decode()
     result = PreflightResult.model_validate_json(output.read_bytes())
+    assert output.stat().st_mode & 0o777 == 0o600
     assert {c.id for c in result.checks} == set(CheckId) - {CheckId.RULES_ON_FACTS}
     assert [c for c in result.checks if c.state is FAILED] == []
     assert (result.exit_code, result.truncated) == (0, False)
