@@ -12,7 +12,7 @@ def init_process_group(
 
     On GPUs the group also carries CPU tensors, for checkpointing.
     """
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not re-exported
         master_addr,
         master_port,
         world_size,
