@@ -30,7 +30,9 @@ ANNOTATION_MOUNTED: Final = "raggrpo.io/mounted"
 """Set by a local run on its copy of the job: local folders stand in for the volumes."""
 
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
-"""TrainerConfig as JSON, at most 64 KiB."""
+"""TrainerConfig as JSON of at most 64 KiB, in base64."""
+ENV_CONFIG_SHA256: Final = "RAGGRPO_CONFIG_SHA256"
+"""SHA-256 of that JSON, in hexadecimal."""
 ENV_FAULT: Final = "RAGGRPO_FAULT"
 """Faults for drills, such as kill-rank@step=7."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
@@ -40,8 +42,14 @@ ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File the preflight writes its result to; in a pod, the termination message."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 RESERVED_ENV: Final = frozenset(
-    {ENV_CONFIG, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK, "CUDA_VISIBLE_DEVICES"}
-    | {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK}
+    | {
+        "CUDA_VISIBLE_DEVICES",
+        "RAY_ADDRESS",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
+    }
 )
 """Set by the operator for each process; a job must not set them."""
 
