@@ -134,7 +134,7 @@ def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, st
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on loopback, the default elsewhere
         **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo"),
         "VLLM_HOST_IP": "127.0.0.1",
-        "TMPDIR": str(temp_dir),
+        "TMPDIR": str(temp_dir),  # of engines and drivers too: others could guess names in /tmp
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(GCS_RECONNECT_SECONDS),
         "PYTHONUNBUFFERED": "1",
     }
