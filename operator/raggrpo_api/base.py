@@ -87,8 +87,9 @@ PLAIN_TEXT: Final = f"^[^{CONTROLS}]*$"
 _ANY: Final = f"[^/{CONTROLS}]"
 _NO_DOT: Final = f"[^/.{CONTROLS}]"
 _PART: Final = rf"({_NO_DOT}{_ANY}*|\.{_NO_DOT}{_ANY}*|\.\.{_ANY}+)"
-ABSOLUTE_PATH: Final = f"^(/|(/{_PART})+/?)$"
-OPTIONAL_PATH: Final = f"^(/|(/{_PART})+/?)?$"
+_PATH: Final = f"/({_PART}(/{_PART})*/?)?"
+ABSOLUTE_PATH: Final = f"^{_PATH}$"
+OPTIONAL_PATH: Final = f"^({_PATH})?$"
 """Without empty parts, `.` and `..`, so that a path has one spelling and stays where it seems."""
 MAX_PATH: Final = 512
 MAX_CHECKPOINT_PATH: Final = 480

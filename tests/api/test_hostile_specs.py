@@ -4,6 +4,7 @@ So no spec can pass admission and then fail for ever where pods or a RayCluster 
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from support.admission import first_round
 from support.builders.hostile_specs import hostile_jobs
 from tools.kind.api_server import ADMIN_TOKEN, ApiServer
 
-SPECS = 300
+SPECS = int(os.environ.get("RAGGRPO_FUZZ_SPECS", "300"))
 RESOURCES = {
     "Pod": "api/v1/{}/pods",
     "ConfigMap": "api/v1/{}/configmaps",

@@ -15,10 +15,16 @@ SECRET_NAME_PATTERN: Final = (
 """Valid in Python and in RE2; must not match TOKENIZERS_PARALLELISM or max_tokens."""
 
 SECRET_QUERY_PATTERN: Final = (
-    f"(?i)[?&;#](([^=&;#]*[_-])?({_WHOLE_WORDS}([_-][^=&;#]*)?|{_LAST_WORDS})"
-    f"|[^=&;#]*{_ANYWHERE}[^=&;#]*)=[^&;#]"
+    f"(?i)[?&;#](([^?=&;#]*[_-])?({_WHOLE_WORDS}([_-][^?=&;#]*)?|{_LAST_WORDS})"
+    f"|[^?=&;#]*{_ANYWHERE}[^?=&;#]*)=[^?&;#]"
 )
-"""Matches a URL whose query or fragment has a value for such a name."""
+"""Matches a URL whose query or fragment has a value for such a name; for RE2, which is linear."""
+
+
+def has_secret_query(url: str) -> bool:
+    """Return whether SECRET_QUERY_PATTERN matches, which would take Python quadratic time."""
+    pairs = (part.partition("=") for part in re.split("[?&;#]", url)[1:])
+    return any(value and looks_secret(name) for name, _, value in pairs)
 
 
 def looks_secret(name: str) -> bool:
