@@ -26,7 +26,10 @@ def read_config(env: Mapping[str, str]) -> TrainerConfig:
     except BrokenSeal as error:
         raise TrainerError(ExitCode.CONFIG_ERROR, str(error)) from error
     except ValidationError as error:
-        raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {error}") from error
+        # Without the values: they go into logs, and a URL's query may hold a key.
+        wrong = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong)
+        raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {problems}") from None
     if config.schema_digest != schema_digest():
         raise TrainerError(
             ExitCode.CONFIG_ERROR,

@@ -35,6 +35,11 @@ def either(field: str, otherwise: str) -> str:
     return f"({given(field)} ? self.{field} : {otherwise})"
 
 
+def matches(text: str, pattern: str) -> str:
+    """Return a condition that a text matches a pattern, which must hold no single quote."""
+    return f"{text}.matches(r'{pattern}')"
+
+
 def is_one_of(field: str, *values: str) -> str:
     """Return a condition that the field is set to one of the values."""
     return f"({given(field)} && self.{field} in [{', '.join(map(repr, values))}])"

@@ -78,7 +78,12 @@ class LocalRuntime:
         preflight = self._preflight.observe() if self._preflight is not None else None
         head = self._head
         if head is None:
-            return Observed(preflight=preflight, cluster=self._abandoned, retrievers=retrievers)
+            return Observed(
+                preflight=preflight,
+                cluster=self._abandoned,
+                retrievers=retrievers,
+                in_pods=False,
+            )
         reachable, attempt = await self._observed_attempt(head, job)
         death = head.death() or self._silence(reachable)
         cluster = ClusterObserved(
@@ -96,6 +101,7 @@ class LocalRuntime:
             progress=None if death else await head.progress.read(),
             retrievers=retrievers,
             dashboard_reachable=reachable,
+            in_pods=False,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
@@ -191,7 +197,7 @@ class LocalRuntime:
         number = config.attempt.number
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
-            write_whole(record, json.dumps(json.loads(text), indent=1))
+            write_whole(record, json.dumps(json.loads(config.shown().to_json()), indent=1))
         env = seal(text) | {names.ENV_PROGRESS_PORT: str(head.progress_port)}
         await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
 

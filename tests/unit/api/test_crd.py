@@ -32,7 +32,7 @@ def parts(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[s
 
 
 SCHEMA_PARTS = dict(parts(job_schema()))
-METHODS = {"all", "contains", "exists", "exists_one", "map", "matches", "startsWith"}
+METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matches", "startsWith"}
 """What a rule calls on a field; not a field itself."""
 
 

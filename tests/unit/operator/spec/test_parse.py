@@ -44,7 +44,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known here: preset"),
     ("spec.resources.memory", "64 GB", "spec.resources.memory", Reason.INVALID_FORMAT, "64Gi"),
     ("spec.checkpoint.backup.url", "ftp://x", "spec.checkpoint.backup.url", Reason.INVALID_FORMAT,
-     "http"),
+     "s3://"),
     ("spec.monitoring.logDir", "logs", "spec.monitoring.logDir", Reason.RELATIVE_PATH, "absolute"),
     ("spec.volumes", [{"name": "w", "claimName": "w"}], "spec.volumes[0].mountPath",
      Reason.MISSING_FIELD, "under spec.volumes[0]"),
