@@ -6,7 +6,7 @@ The image that answers is the tenant's: every value has a range, and texts are c
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StringConstraints
 
 from .base import ApiModel, Count, Duration
 from .text import Message, Words
@@ -25,6 +25,9 @@ class Stage(StrEnum):
     VALIDATING = "Validating"
     EXPORTING = "Exporting"
     FINISHED = "Finished"
+
+
+StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,32}$")]
 
 
 class CheckpointRef(ApiModel):
@@ -84,7 +87,7 @@ class Progress(ApiModel):
     """Step of the checkpoint it resumed from, 0 for a fresh start, None until known."""
     seconds_per_step: Duration = 0.0
     """Median over recent steps."""
-    seconds_by_stage: Annotated[dict[Words, Duration], Field(max_length=32)] = {}
+    seconds_by_stage: Annotated[dict[StageName, Duration], Field(max_length=16)] = {}
     """What recent steps spent their time waiting for (medians); the rest is `other`."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
     """Latest values, such as reward_mean."""

@@ -14,9 +14,25 @@ from .errors import AccessRefused, Unreachable
 
 IDLE_SECONDS = 5.0
 """How long an idle connection stays open; with 1,000 jobs, 20 are polled per second."""
-MAX_BODY_BYTES = 256 * 1024
 MAX_QUOTED = 256
 """Characters of an answer that an error repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a call may take, from connecting to the answer's last byte, and what it may bring.
+
+    A round makes one call of status and one of progress, then performs its action.
+    """
+
+    call_seconds: float = 10.0
+    submit_seconds: float = 60.0
+    """Of looking for a submission and making it; that starts a process, slow on a busy machine."""
+    progress_seconds: float = 3.0
+    answer_bytes: int = 256 * 1024
+
+
+LIMITS = Limits()
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -44,8 +60,14 @@ class Answer:
 class HttpApi:
     """One server, reached directly: proxies set in the environment are ignored."""
 
-    def __init__(self, session: aiohttp.ClientSession, address: str, token: str = "") -> None:
-        self.address = address
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        address: str,
+        token: str = "",
+        limits: Limits = LIMITS,
+    ) -> None:
+        self.address, self.limits = address, limits
         self._session = session
         # Compressed, a small answer could grow without limit.
         self._headers = {"Accept-Encoding": "identity"}
@@ -59,7 +81,7 @@ class HttpApi:
         *,
         seconds: float,
         body: object = None,
-        max_bytes: int = MAX_BODY_BYTES,
+        max_bytes: int | None = None,
     ) -> Answer:
         """Return the answer, which has to be whole within `seconds`.
 
@@ -70,7 +92,9 @@ class HttpApi:
         """
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._answer(method, path, body, max_bytes)
+                answer = await self._answer(
+                    method, path, body, max_bytes or self.limits.answer_bytes
+                )
         except TimeoutError as error:
             raise Unreachable(f"{self.address}: no whole answer within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:

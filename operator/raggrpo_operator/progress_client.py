@@ -6,11 +6,11 @@ from pydantic import ValidationError
 
 from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import Progress
+from raggrpo_api.text import one_line
 
 from .errors import OperatorError, Unreachable
 from .http_api import HttpApi
 
-TIMEOUT_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
@@ -27,7 +27,10 @@ class ProgressClient:
         """
         try:
             answer = await self._http.call(
-                "GET", "/progress", seconds=TIMEOUT_SECONDS, max_bytes=MAX_PROGRESS_BYTES
+                "GET",
+                "/progress",
+                seconds=self._http.limits.progress_seconds,
+                max_bytes=MAX_PROGRESS_BYTES,
             )
         except Unreachable as error:
             log.debug("progress: %s", error)
@@ -37,13 +40,13 @@ class ProgressClient:
         try:
             return Progress.model_validate_json(answer.body)
         except ValidationError as error:
-            fields = [".".join(map(str, each["loc"])) for each in error.errors()[:3]]
+            fields = [one_line(".".join(map(str, each["loc"])), 64) for each in error.errors()[:3]]
             log.warning("progress at %s is not readable: %s", self._http.address, fields)
             return None
 
     async def dump_stacks(self) -> None:
         """Have all processes dump their stacks to the log folder before a stop; best effort."""
         try:
-            await self._http.call("POST", "/stacks", seconds=TIMEOUT_SECONDS)
+            await self._http.call("POST", "/stacks", seconds=self._http.limits.progress_seconds)
         except OperatorError as error:
             log.warning("stack dump not possible: %s", error)

@@ -16,11 +16,8 @@ from raggrpo_operator.core.lifecycle.observed import AttemptObserved, Submission
 from .errors import PermanentError, TransientError, Unreachable
 from .http_api import Answer, HttpApi
 
-CALL_SECONDS = 10.0
 LAST_LINES = 5
 MAX_LINE = 300
-SUBMIT_SECONDS = 60.0
-"""Submitting starts a process on the head, which is slow on a busy machine."""
 
 
 class _RuntimeEnv(BaseModel):
@@ -55,7 +52,9 @@ class RayJobs:
             "runtime_env": {"env_vars": env},
         }
         doing = f"submitting {submission_id}"
-        if await self._call(doing, "POST", "/api/jobs/", body, SUBMIT_SECONDS) is None:
+        limits = self._http.limits
+        seconds = limits.submit_seconds - limits.call_seconds
+        if await self._call(doing, "POST", "/api/jobs/", body, seconds) is None:
             raise TransientError(f"{doing}: HTTP 404")
 
     async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
@@ -84,19 +83,20 @@ class RayJobs:
             return _JobDetails.model_validate_json(answer.body)
         except ValidationError as error:
             first = error.errors()[0]
-            place, why = ".".join(map(str, first["loc"])), one_line(first["msg"], MAX_LINE)
-            raise Unreachable(
-                f"{self._http.address}: {doing} is unreadable: {place} {why}"
-            ) from None
+            why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}", MAX_LINE)
+            raise Unreachable(f"{self._http.address}: {doing} is unreadable: {why}") from None
 
     async def _call(
-        self, doing: str, method: str, path: str, body: object = None, seconds: float = CALL_SECONDS
+        self, doing: str, method: str, path: str, body: object = None, seconds: float = 0.0
     ) -> Answer | None:
         """Return the head's answer, None for HTTP 404."""
-        answer = await self._http.call(method, path, seconds=seconds, body=body)
-        if answer.status >= 400 and answer.status != 404:
+        limit = seconds or self._http.limits.call_seconds
+        answer = await self._http.call(method, path, seconds=limit, body=body)
+        if answer.status == 404:
+            return None
+        if not 200 <= answer.status < 300:
             raise TransientError(f"{doing}: HTTP {answer.status} {answer.quoted}")
-        return None if answer.status == 404 else answer
+        return answer
 
 
 def last_lines(message: str) -> str:

@@ -13,6 +13,7 @@ from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, Variant
 from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import trainer_config
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
@@ -42,9 +43,9 @@ def rag_test(
         )
     found = _measured(config, trainer_env(resolved.spec, os.environ), seconds, most)
     if as_json:
-        typer.echo(found.model_dump_json(by_alias=True, indent=1))
+        show(found.model_dump_json(by_alias=True, indent=1))
     else:
-        typer.echo("\n\n".join("\n".join(lines(each)) for each in found.endpoints))
+        show("\n\n".join("\n".join(lines(each)) for each in found.endpoints))
     if any(each.failure for each in found.endpoints):
         raise typer.Exit(ExitCode.RETRIEVAL_UNAVAILABLE)
 

@@ -8,6 +8,7 @@ import typer
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.terminal import show
 from raggrpo_cli.two_attempts import HELP, chosen, report
 from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name
 from raggrpo_operator.kube.client import CONFIG_MAPS
@@ -35,7 +36,7 @@ def diff(
         b = await _config(client, jobs[later.job].metadata, later)
         return report(earlier, a, later, b)
 
-    typer.echo(in_cluster(kubeconfig, context, read))
+    show(in_cluster(kubeconfig, context, read))
 
 
 async def _config(client: UserClient, job: Metadata, name: AttemptName) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from raggrpo_api import names
+from raggrpo_api.text import one_line
 from raggrpo_operator.errors import (
     AccessRefused,
     AlreadyExists,
@@ -27,6 +28,7 @@ from raggrpo_operator.errors import (
 
 Manifest = dict[str, Any]
 TIMEOUT_SECONDS = 30
+MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -233,7 +235,7 @@ def judged(status: int, call: str, text: bytes) -> OperatorError:
 def _said(text: bytes, field: str) -> str:
     """Return a field of the API server's Status, empty if the answer is none."""
     try:
-        return str(json.loads(text)[field])
+        return one_line(str(json.loads(text)[field]), MAX_MESSAGE)
     except (ValueError, KeyError, TypeError):
         return ""
 

@@ -85,9 +85,15 @@ def is_going(thing: Mapping[str, Any]) -> bool:
     return bool(thing["metadata"].get("deletionTimestamp"))
 
 
+def part(thing: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of an object, empty if there is none or it is null."""
+    found: Mapping[str, Any] = thing.get(name) or {}
+    return found
+
+
 def condition_of(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """Return the condition of this type from an object's status, empty if there is none."""
-    for condition in thing.get("status", {}).get("conditions", []):
+    for condition in part(thing, "status").get("conditions") or []:
         if condition["type"] == kind:
             found: Mapping[str, Any] = condition
             return found

@@ -11,7 +11,7 @@ from raggrpo_api.status import Cause
 from raggrpo_api.text import one_line
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
-from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going, labels_of
+from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going, labels_of, part
 
 Pod = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
 def start_problem(pod: Pod) -> StartProblem | None:
     """Return why this pod does not start, quoting its status; None if nothing is wrong."""
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
-        waiting = status.get("state", {}).get("waiting", {})
+        waiting = part(part(status, "state"), "waiting")
         if waiting.get("reason") in CANNOT_START:
             detail = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
             return StartProblem(*_name_and_uid(pod), _message(pod, detail), is_final=True)
@@ -119,10 +119,10 @@ def _out_of_memory(pod: Pod, now: datetime) -> Loss | None:
 
 
 def _disrupted(pod: Pod, now: datetime) -> Loss | None:
-    status = pod.get("status", {})
+    status = part(pod, "status")
     detail = f"{status.get('reason', '')}: {status.get('message', '')}"
     if status.get("reason") == "Evicted":
-        starved = "memory" in status.get("message", "")
+        starved = "memory" in (status.get("message") or "")
         cause = Cause.HOST_OUT_OF_MEMORY if starved else Cause.NODE_LOST
         return _loss(pod, cause, detail, now, Weight.DISRUPTED)
     disruption = condition_of(pod, "DisruptionTarget")
@@ -143,7 +143,7 @@ def _ended(pod: Pod, now: datetime) -> Loss | None:
         detail = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
         time = _time(ends[0].get("finishedAt"), now)
         return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
-    status = pod.get("status", {})
+    status = part(pod, "status")
     if status.get("phase") == "Failed":
         detail = f"failed: {status.get('reason', '')} {status.get('message', '')}"
         return _loss(pod, _plain_cause(pod), detail, now, Weight.ENDED)
@@ -158,16 +158,16 @@ def _ends(pod: Pod) -> Iterator[Mapping[str, Any]]:
     """Yield how the main container (the first, Ray's) ended, most recent first."""
     for status in _statuses(pod, "containerStatuses")[:1]:
         for state in ("state", "lastState"):
-            if ended := status.get(state, {}).get("terminated"):
+            if ended := part(part(status, state), "terminated"):
                 yield ended
 
 
 def _statuses(pod: Pod, *lists: str) -> list[Mapping[str, Any]]:
-    return [each for name in lists for each in pod.get("status", {}).get(name, [])]
+    return [each for name in lists for each in part(pod, "status").get(name) or []]
 
 
 def _last_end(status: Mapping[str, Any]) -> str:
-    ended = status.get("lastState", {}).get("terminated")
+    ended = part(part(status, "lastState"), "terminated")
     return f"; it last ended with exit code {ended.get('exitCode')}" if ended else ""
 
 
@@ -185,7 +185,12 @@ def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -
 
 
 def _time(text: str | None, otherwise: datetime) -> datetime:
-    return parse_timestamp(text) if text else otherwise
+    """Return the time that a pod's status names, if it names one."""
+    try:
+        found = parse_timestamp(text or "")
+    except ValueError:
+        return otherwise
+    return found if found.tzinfo is not None else otherwise
 
 
 def _name_and_uid(pod: Pod) -> tuple[str, str]:

@@ -41,7 +41,9 @@ def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
     }
 
 
-def ended(reason: str = "Error", code: int = 1, at: str = "2026-11-21T12:01:00Z") -> Manifest:
+def ended(
+    reason: str = "Error", code: int = 1, at: str | None = "2026-11-21T12:01:00Z"
+) -> Manifest:
     return {"terminated": {"reason": reason, "exitCode": code, "finishedAt": at}}
 
 

@@ -3,20 +3,15 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from raggrpo_api.status import AttemptRecord, JobStatus, status_to_json
+from raggrpo_api.status import AttemptRecord, JobStatus, Remedies, status_to_json
 
 MAX_BYTES = 64 * 1024
-USUAL_CHARACTERS = 8_000
-"""With less text than this a status cannot come near the limit, so it is not measured."""
-SHORT, FEW = 64, 4
-"""What is left of each text and each list of a status that would be too large."""
 
 
 def within_limit(status: JobStatus) -> JobStatus:
-    """Return the status, its texts shortened as far as it takes: the least telling ones first."""
-    if _characters(status) <= USUAL_CHARACTERS:
-        return status
+    """Return the status, shortened as far as it takes: the least telling parts first."""
     for shorten in SHORTENINGS:
         if size_of(status) <= MAX_BYTES:
             break
@@ -25,22 +20,8 @@ def within_limit(status: JobStatus) -> JobStatus:
 
 
 def size_of(status: JobStatus) -> int:
-    """Return the bytes of the status as JSON."""
-    return len(json.dumps(status_to_json(status), ensure_ascii=False).encode())
-
-
-def _characters(status: JobStatus) -> int:
-    """Return roughly how much text of variable length the status holds."""
-    remedies = status.restart_state.remedies
-    of_attempts = [
-        text
-        for each in status.attempts
-        for text in (each.message, *each.in_place, *each.skipped_checkpoints)
-    ]
-    others = [*remedies.mitigations, *remedies.rejected_checkpoints, *remedies.failures_by_node]
-    messages = [each.message for each in status.conditions]
-    evidence = [each.evidence for each in status.preflight.checks]
-    return sum(map(len, [*of_attempts, *others, *messages, *evidence]))
+    """Return the bytes of the status as JSON in its longest form, with everything escaped."""
+    return len(json.dumps(status_to_json(status)))
 
 
 def _without_details_of_older_attempts(status: JobStatus) -> JobStatus:
@@ -49,42 +30,45 @@ def _without_details_of_older_attempts(status: JobStatus) -> JobStatus:
     return replace(status, attempts=[*newest, *bare])
 
 
-def _with_short_attempts(status: JobStatus) -> JobStatus:
+def _cut(status: JobStatus, *, length: int, few: int) -> JobStatus:
+    """Return the status with texts of at most `length` characters, and lists of `few` entries."""
+
     def short(record: AttemptRecord) -> AttemptRecord:
         return replace(
             record,
-            message=record.message[:SHORT],
-            in_place=[each[:SHORT] for each in record.in_place[:FEW]],
-            skipped_checkpoints=[each[:SHORT] for each in record.skipped_checkpoints[:FEW]],
+            message=record.message[:length],
+            in_place=[each[:length] for each in record.in_place[:few]],
+            skipped_checkpoints=[each[:length] for each in record.skipped_checkpoints[:few]],
         )
 
-    return replace(status, attempts=[short(each) for each in status.attempts])
-
-
-def _with_short_evidence(status: JobStatus) -> JobStatus:
     checks = [
-        each.model_copy(update={"evidence": each.evidence[:SHORT]})
+        each.model_copy(update={"evidence": each.evidence[:length]})
         for each in status.preflight.checks
     ]
-    return replace(status, preflight=replace(status.preflight, checks=checks))
+    remedies = _newest(status.restart_state.remedies, few)
+    return replace(
+        status,
+        conditions=[replace(each, message=each.message[:length]) for each in status.conditions],
+        attempts=[short(each) for each in status.attempts],
+        progress=replace(status.progress, metrics=status.progress.metrics[:few]),
+        preflight=replace(status.preflight, checks=checks),
+        restart_state=status.restart_state.having(remedies),
+    )
 
 
-def _with_few_rejected_checkpoints(status: JobStatus) -> JobStatus:
-    state = status.restart_state
-    newest = state.remedies.rejected_checkpoints[-FEW:]
-    remedies = replace(state.remedies, rejected_checkpoints=newest)
-    return replace(status, restart_state=state.having(remedies))
-
-
-def _with_short_conditions(status: JobStatus) -> JobStatus:
-    conditions = [replace(each, message=each.message[: 3 * SHORT]) for each in status.conditions]
-    return replace(status, conditions=conditions)
+def _newest(remedies: Remedies, few: int) -> Remedies:
+    """Return the remedies with their newest entries: paths and nodes are no use when cut."""
+    rejected, failures = remedies.rejected_checkpoints, list(remedies.failures_by_node.items())
+    return replace(
+        remedies,
+        rejected_checkpoints=rejected[max(0, len(rejected) - few) :],
+        failures_by_node=dict(failures[max(0, len(failures) - few) :]),
+    )
 
 
 SHORTENINGS: tuple[Callable[[JobStatus], JobStatus], ...] = (
     _without_details_of_older_attempts,
-    _with_short_attempts,
-    _with_short_evidence,
-    _with_few_rejected_checkpoints,
-    _with_short_conditions,
+    partial(_cut, length=256, few=16),
+    partial(_cut, length=96, few=4),
+    partial(_cut, length=16, few=0),
 )

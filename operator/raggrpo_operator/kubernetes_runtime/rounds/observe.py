@@ -24,6 +24,7 @@ from raggrpo_operator.kube.cluster_objects import (
     is_going,
     labels_of,
     number_of,
+    part,
 )
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, is_head, start_problem
 
@@ -157,7 +158,7 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
     metadata = pod["metadata"]
     left = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
     # More than the whole grace period: our clock was set back; don't wait for days.
-    return 0 < left <= float(metadata.get("deletionGracePeriodSeconds", 0)) + CLOCK_SKEW_SECONDS
+    return 0 < left <= float(metadata.get("deletionGracePeriodSeconds") or 0) + CLOCK_SKEW_SECONDS
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
@@ -190,7 +191,7 @@ def observed_preflight(
 
 
 def _from_message(spec_hash: str, pod: Manifest, ended: Manifest) -> PreflightObserved:
-    message = ended.get("message", "")
+    message = ended.get("message") or ""
     try:
         result = PreflightResult.model_validate_json(message)
     except ValidationError:
@@ -248,12 +249,11 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
 
 def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
     """Return how the pod's container ended, with `last` also how it last ended; else None."""
-    for status in pod.get("status", {}).get("containerStatuses", [])[:1]:
+    for status in (part(pod, "status").get("containerStatuses") or [])[:1]:
         states = ("state", "lastState") if last else ("state",)
         for state in states:
-            if ended := status.get(state, {}).get("terminated"):
-                found: Manifest = ended
-                return found
+            if ended := part(part(status, state), "terminated"):
+                return ended
     return None
 
 

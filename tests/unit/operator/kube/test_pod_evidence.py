@@ -188,3 +188,45 @@ def test_an_unschedulable_pod_never_becomes_final() -> None:
         found, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
         assert found is not None
         assert not is_final
+
+
+@pytest.mark.parametrize(
+    "time", [None, "", "yesterday", "9999-99-99T00:00:00Z", "2026-11-21T12:00"]
+)
+@pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
+def test_an_end_without_a_time_that_can_be_read_is_one_of_now(
+    time: str | None, reason: str
+) -> None:
+    found = loss(a_pod(container(ended(reason, at=time))), NOW)
+    disruption = disrupted("DeletionByPodGC")
+    disruption["conditions"][0]["lastTransitionTime"] = time
+    other = loss(a_pod(disruption), NOW)
+
+    assert found is not None
+    assert other is not None
+    assert (found.time, other.time) == (NOW, NOW)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"containerStatuses": None, "conditions": None},
+        {"containerStatuses": [{"state": None, "lastState": None}]},
+        {"containerStatuses": [{"state": {"waiting": None, "terminated": None}}]},
+        {"phase": "Running", "reason": None, "message": None},
+    ],
+)
+def test_a_part_that_is_null_is_none(status: Manifest) -> None:
+    assert loss(a_pod(status), NOW) is None
+    assert start_problem(a_pod(status)) is None
+
+
+def test_what_a_pod_says_is_one_short_printable_line() -> None:
+    said = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
+    problem = start_problem(a_pod(waiting("ErrImagePull", said)))
+    lost = loss(a_pod({"phase": "Failed", "reason": "Evicted", "message": said}), NOW)
+
+    for message in (problem and problem.message, lost and lost.message):
+        assert message is not None
+        assert message.isprintable()
+        assert len(message) < 700
