@@ -1,8 +1,9 @@
 import os
 import re
 import statistics
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -10,10 +11,16 @@ from openapi_schema_validator import OAS30Validator
 
 from raggrpo_api import names
 from raggrpo_api.crd import job_schema
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.preflight import Facts
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.admission import Verdict, first_round
 from support.builders.hostile_specs import hostile_jobs
+from support.builders.jobs import KNOWN_7B, KNOWN_TINY, a_raw_job
 from support.builders.manifests import Manifest, pod_templates
-from support.kubernetes_schemas import violations_of_schemas
+from support.kubernetes_schemas import VERSIONS, violations_of_schemas
 from support.pod_security import violations_of_restricted
 
 SPECS = int(os.environ.get("RAGGRPO_FUZZ_SPECS", "150"))
@@ -64,7 +71,7 @@ def test_whatever_is_accepted_makes_safe_objects(
     assert accepted
     for raw, verdict in accepted:
         found = verdict.objects
-        assert violations_of_schemas(found.values()) == [], raw
+        assert violations_of_schemas(found.values(), VERSIONS[-1:]) == [], raw
         for name, manifest in found.items():
             assert manifest["metadata"]["namespace"] == raw["metadata"]["namespace"]
             if name not in MADE_BY_KUBERAY:
@@ -98,6 +105,60 @@ def texts(value: Any) -> Iterator[str]:
                 yield from texts(item)
         case str():
             yield value
+
+
+DEEP = "/mnt/runs/" + "d/" * 180
+HEAVY: Mapping[str, Mapping[str, Any]] = {
+    "many files and volumes": {
+        "spec.data.trainFiles": [f"{DEEP}{i}" for i in range(64)],
+        "spec.data.validationFiles": [f"{DEEP}v{i}" for i in range(64)],
+        "spec.volumes": [
+            {"name": f"v{i}", "claimName": "c", "mountPath": f"/mnt/{'v/' * 200}{i}"}
+            for i in range(16)
+        ],
+    },
+    "templates full of braces": {
+        "spec.retrieval": {
+            "mode": "Prompt",
+            "endpoints": [{"name": "kb", "url": "http://kb/"}],
+            "promptTemplate": "{passages}{prompt}" + "{{" * 8000,
+            "passageTemplate": "{text}" + "}}" * 8000,
+        }
+    },
+    "environment like URLs": {
+        "spec.env": [{"name": f"A{i}", "value": "://" + "?key_:" * 300} for i in range(16)]
+    },
+    "many endpoints": {
+        "spec.retrieval.endpoints": [
+            {
+                "name": f"e{i}",
+                "url": "http://h/?" + "a_" * 400,
+                "extraBody": {f"k{j}": "?_:" * 20 for j in range(32)},
+                "headers": [{"name": f"X-{j}", "value": "eyJ" * 30} for j in range(16)],
+            }
+            for i in range(8)
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_the_heaviest_jobs_take_no_more_than_their_share(heavy: str) -> None:
+    raw = a_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})
+    VALIDATOR.validate(raw)
+    began = time.process_time()
+    first_round(raw)
+    assert time.process_time() - began < WORST_SECONDS  # other programs' time does not count
+
+
+@pytest.mark.parametrize("facts", [KNOWN_TINY, KNOWN_7B, Facts(rows=10**9, parameters=10**12)])
+def test_whatever_a_preflight_reads_is_judged(facts: Facts) -> None:
+    for raw in hostile_jobs(min(SPECS, 500)):
+        job = parse_job(raw)
+        if isinstance(job, RagGrpoJob):
+            resolved = resolve(job, facts)
+            violations(job, resolved, facts)
+            trainer_config(job, resolved, number=2, facts=facts)
 
 
 @pytest.mark.skipif(not IS_LONG, reason="only the long run measures time")

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -35,3 +36,14 @@ def test_driver_and_preflight_end_before_anything_else(program: str) -> None:
     assert ended.returncode == ExitCode.CONFIG_ERROR
     assert "RAGGRPO_CONFIG was changed on the way" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_wrong_configuration_is_told_without_its_values() -> None:
+    config = json.loads(a_trainer_config().to_json())
+    config["retrieval"]["endpoints"] = [{"name": "kb", "url": "http://kb/?a=c4n4ry", "topk": 3}]
+    config["model"]["path"] = "c4n4ry"
+    with pytest.raises(TrainerError) as refused:
+        read_config(seal(json.dumps(config)))
+    assert "model.path: " in str(refused.value)
+    assert "retrieval.endpoints.0.topk: " in str(refused.value)
+    assert "c4n4ry" not in str(refused.value)

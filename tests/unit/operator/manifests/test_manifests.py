@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -471,3 +472,23 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
         "http://own/retrieve",
     ]
     assert all(endpoint.managed is None for endpoint in endpoints)
+
+
+def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
+    kb, judge = "http://kb:8000/retrieve?tenant=c4n4ry", "http://judge:8000/score?of=c4n4ry"
+    job = a_clustered_job(
+        a_job(
+            {
+                "retrieval": {"mode": "Prompt", "endpoints": [{"name": "kb", "url": kb}]},
+                "reward.functions": [{"name": "Http", "url": judge}],
+            }
+        )
+    )
+    config = trainer_config(job, resolve(job), number=1)
+    record = all_manifests(job)["configmap"]["data"]["config.json"]
+
+    assert "c4n4ry" not in record
+    assert "http://kb:8000/retrieve" in record
+    assert "http://judge:8000/score" in record
+    assert json.loads(record)["attempt"] == json.loads(config.to_json())["attempt"]
+    assert config.to_json().count("c4n4ry") == 2
