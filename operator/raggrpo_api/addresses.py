@@ -24,12 +24,6 @@ HttpUrl = Annotated[str, StringConstraints(pattern=HTTP_URL, max_length=MAX_URL)
 BackupUrl = Annotated[str, StringConstraints(pattern=BACKUP_URL, max_length=MAX_URL)]
 """Folder in S3 or Google Cloud Storage, or on a volume, or empty."""
 
-FORMS: Final = {
-    HTTP_URL: "give a full URL such as http://host:8000/retrieve, other characters as %XX",
-    BACKUP_URL: "give a folder such as s3://bucket/folder, gs://bucket/folder or file:///mnt/folder",
-}
-"""What to write instead of a text that misses the form."""
-
 
 def shown_url(url: str) -> str:
     """Return a URL for messages and records, without the query, where some services want a key."""

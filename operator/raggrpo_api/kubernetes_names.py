@@ -62,15 +62,3 @@ DataKey = Annotated[str, StringConstraints(pattern=DATA_KEY, min_length=1, max_l
 
 Image = Annotated[str, StringConstraints(pattern=IMAGE, max_length=MAX_IMAGE)]
 """Reference to a container image, or empty."""
-
-FORMS: Final = {
-    OBJECT_NAME: "use lower-case letters, digits, hyphens and dots, at most 253",
-    OPTIONAL_OBJECT_NAME: "use lower-case letters, digits, hyphens and dots, at most 253",
-    QUALIFIED_NAME: "write a label's key such as nvidia.com/gpu.product",
-    OPTIONAL_QUALIFIED_NAME: "write a taint's key such as nvidia.com/gpu",
-    RESOURCE_NAME: "write a resource such as nvidia.com/gpu",
-    LABEL_VALUE: "use letters, digits, hyphens, underscores and dots, at most 63",
-    DATA_KEY: "use letters, digits, hyphens, underscores and dots",
-    IMAGE: "write an image such as registry.example.com/raggrpo/trainer:0.1.0",
-}
-"""What to write instead of a text that misses the form."""

@@ -2,61 +2,17 @@
 
 from collections.abc import Mapping
 
-from raggrpo_api.kubernetes_names import (
-    NATIVE_RESOURCES,
-    QUALIFIED_NAME,
-    QUOTA_RESOURCES,
-    SYSTEM_PRIORITY,
-)
-from raggrpo_api.names import RESERVED_ENV, RESERVED_HEADERS, RESERVED_MOUNTS, SECRET_ENV_PREFIX
-from raggrpo_api.spec.resources import CPU_RANGE, MEMORY_RANGE, SHM_RANGE
+from raggrpo_api.names import RESERVED_HEADERS
+from raggrpo_api.spec.resources import MEMORY_RANGE
 from raggrpo_api.spec.retrieval import BODY_FIELD
-from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN
+from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN
 from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERN
 
-from .rule import CelRule, either, if_given, is_one_of, matches
+from .pods import OF_PODS
+from .rule import CelRule, either, if_given, is_one_of, matches, within
+from .secrets import NO_SECRET_IN_URL, NO_SECRET_IN_VALUE, NO_SECRET_NAME
 
-_NOT_LITERAL = CelRule(
-    f"!has(self.value) || size(self.value) == 0 || !{matches('self.name', SECRET_NAME_PATTERN)}",
-    "value: the name looks like a secret, give secretKeyRef instead of value",
-)
-_NO_SECRET_IN_VALUE = CelRule(
-    f"!has(self.value) || !{matches('self.value', SECRET_VALUE_PATTERN)}",
-    "value: it looks like a secret, give secretKeyRef instead of value",
-)
-_OF_A_POD = "|".join(sorted(path.removeprefix("/") for path in RESERVED_MOUNTS))
-_ABOVE = {path.rpartition("/")[0].removeprefix("/") for path in RESERVED_MOUNTS}
-_MOUNTS = f"^/(({_OF_A_POD})(/.*)?|({'|'.join(sorted(_ABOVE))})/?)$"
-"""Folders of a pod, what lies in them, and folders that would hide them."""
-_ON_CPU = is_one_of("device", "CPU")
-_APART = is_one_of("placement", "Disaggregated")
 _READS_PASSAGES = is_one_of("mode", "Prompt", "Search")
-_NO_SECRET_IN_URL = (
-    CelRule(
-        f"!has(self.url) || !{matches('self.url', SECRET_QUERY_PATTERN)}",
-        "url: its query holds what looks like a secret; take it out, use a header with "
-        "secretKeyRef",
-        ".url",
-    ),
-    CelRule(
-        f"!has(self.url) || !{matches('self.url', SECRET_VALUE_PATTERN)}",
-        "url: it holds what looks like a secret; take it out, use a header with secretKeyRef",
-        ".url",
-    ),
-)
-
-
-def _within(field: str, limits: tuple[str, str], *, of: str = "") -> CelRule:
-    """Return a rule that an amount which is given lies within its limits."""
-    least, most = limits
-    amount = f"quantity(self.{field})"
-    condition = (
-        f"size(self.{field}) == 0 || ({amount}.compareTo(quantity('{least}')) >= 0 && "
-        f"{amount}.compareTo(quantity('{most}')) <= 0)"
-    )
-    message = f"{of}{field} is not within {least} to {most}; leave it out to have it sized"
-    return CelRule(if_given((field,), condition), message, f".{field}")
-
 
 _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
     "spec.data.columns": (
@@ -133,7 +89,7 @@ _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
         CelRule(
             "self.name != 'Http' || (has(self.url) && size(self.url) > 0)", "reward Http needs url"
         ),
-        *_NO_SECRET_IN_URL,
+        *NO_SECRET_IN_URL,
     ),
 }
 
@@ -195,7 +151,7 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
             "extraBody: names are printable ASCII, at most 64 characters",
             ".extraBody",
         ),
-        *_NO_SECRET_IN_URL,
+        *NO_SECRET_IN_URL,
     ),
     "spec.retrieval.endpoints[].managed": (
         CelRule(
@@ -203,15 +159,15 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
             "(has(self.vectors) && size(self.vectors) > 0)",
             "index Dense needs vectors",
         ),
-        _within("memory", MEMORY_RANGE),
+        within("memory", MEMORY_RANGE),
     ),
     "spec.retrieval.endpoints[].headers[]": (
         CelRule(
             "(has(self.value) && size(self.value) > 0) != has(self.secretKeyRef)",
             "give exactly one of value and secretKeyRef",
         ),
-        _NOT_LITERAL,
-        _NO_SECRET_IN_VALUE,
+        NO_SECRET_NAME,
+        NO_SECRET_IN_VALUE,
         CelRule(
             f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
             "name: this header is set by the HTTP client, remove it",
@@ -220,74 +176,12 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
     ),
 }
 
-_RUNNING: Mapping[str, tuple[CelRule, ...]] = {
+_SAVING: Mapping[str, tuple[CelRule, ...]] = {
     "spec.checkpoint": (
         CelRule(
             if_given(("keepLast",), "self.keepLast >= 2"),
             "keepLast must be 2 or more: a damaged newest checkpoint needs one to fall back to",
             ".keepLast",
-        ),
-    ),
-    "spec.resources": (
-        CelRule(
-            f"!has(self.gpusPerNode) || self.gpusPerNode > 0 || {_ON_CPU}",
-            "resources.gpusPerNode: 1 or more, or resources.device: CPU",
-            ".gpusPerNode",
-        ),
-        CelRule(
-            f"{_ON_CPU} || !has(self.rolloutGpus) || self.rolloutGpus == 0 || {_APART}",
-            "resources.rolloutGpus needs placement Disaggregated",
-            ".rolloutGpus",
-        ),
-        CelRule(
-            f"{_ON_CPU} || !{_APART} || (has(self.rolloutGpus) && self.rolloutGpus > 0)",
-            "placement Disaggregated needs resources.rolloutGpus: 1 or more",
-            ".rolloutGpus",
-        ),
-        CelRule(
-            if_given(
-                ("shmSize", "memory"),
-                "size(self.shmSize) == 0 || size(self.memory) == 0 || "
-                "quantity(self.shmSize).isLessThan(quantity(self.memory))",
-            ),
-            "resources.shmSize must be below resources.memory, to which it is charged; "
-            "empty values are sized",
-            ".shmSize",
-        ),
-        _within("cpu", CPU_RANGE, of="resources."),
-        _within("memory", MEMORY_RANGE, of="resources."),
-        _within("shmSize", SHM_RANGE, of="resources."),
-        CelRule(
-            f"!has(self.gpuResourceName) || !(self.gpuResourceName.contains('{NATIVE_RESOURCES}')"
-            f" || self.gpuResourceName.startsWith('{QUOTA_RESOURCES}'))",
-            "resources.gpuResourceName: give an extended resource such as nvidia.com/gpu",
-            ".gpuResourceName",
-        ),
-    ),
-    "spec.scheduling": (
-        CelRule(
-            "!has(self.nodeSelector) || self.nodeSelector.all(k, size(k) <= 253 && "
-            f"{matches('k', QUALIFIED_NAME)})",
-            "nodeSelector: write keys of labels such as nvidia.com/gpu.product",
-            ".nodeSelector",
-        ),
-        CelRule(
-            "!has(self.priorityClassName) || "
-            f"!self.priorityClassName.startsWith('{SYSTEM_PRIORITY}')",
-            "priorityClassName: this class belongs to the cluster, give one for jobs",
-            ".priorityClassName",
-        ),
-    ),
-    "spec.scheduling.tolerations[]": (
-        CelRule(
-            "!has(self.operator) || self.operator != 'Equal' || "
-            "(has(self.key) && size(self.key) > 0)",
-            "tolerations: Equal compares a key, give key, or operator: Exists",
-        ),
-        CelRule(
-            "(has(self.operator) && self.operator == 'Equal') || !has(self.value) || "
-            "size(self.value) == 0",
-            "tolerations: Exists takes no value, remove it, or give operator: Equal",
         ),
     ),
     "spec.recovery": (
@@ -300,41 +194,7 @@ _RUNNING: Mapping[str, tuple[CelRule, ...]] = {
             ".maxBackoffSeconds",
         ),
     ),
-    "spec.volumes": (
-        CelRule(
-            "self.all(v, self.exists_one(w, w.mountPath == v.mountPath || "
-            "w.mountPath == v.mountPath + '/' || w.mountPath + '/' == v.mountPath))",
-            "volumes: a mountPath is given twice, give each volume its own",
-        ),
-    ),
-    "spec.volumes[]": (
-        CelRule(
-            f"!{matches('self.mountPath', _MOUNTS)}",
-            "mountPath: this folder belongs to the image or the pod, mount it elsewhere, "
-            "such as /mnt/data",
-            ".mountPath",
-        ),
-        CelRule(
-            "!self.mountPath.contains(':')",
-            "mountPath: no mount may have a colon, take it out",
-            ".mountPath",
-        ),
-    ),
-    "spec.env[]": (
-        CelRule(
-            "!(has(self.value) && size(self.value) > 0 && has(self.secretKeyRef))",
-            "give value or secretKeyRef, not both",
-        ),
-        _NOT_LITERAL,
-        _NO_SECRET_IN_VALUE,
-        CelRule(
-            f"!(self.name in {sorted(RESERVED_ENV)}) && !self.name.startsWith("
-            f"'{SECRET_ENV_PREFIX}')",
-            "name: this variable is set by the operator, remove it",
-            ".name",
-        ),
-    ),
 }
 
-IN_ONE_BLOCK: Mapping[str, tuple[CelRule, ...]] = {**_OBJECTIVE, **_RETRIEVAL, **_RUNNING}
+IN_ONE_BLOCK: Mapping[str, tuple[CelRule, ...]] = {**_OBJECTIVE, **_RETRIEVAL, **_SAVING, **OF_PODS}
 """Place in the schema → its rules."""

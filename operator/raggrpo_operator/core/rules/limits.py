@@ -18,6 +18,8 @@ MAX_PART_BYTES = 255
 LEFT_OUT_CHECKPOINTS = 64
 CHECKPOINT_NAME_BYTES = 48
 """Recovery may add the paths of so many checkpoints to a configuration, each with such a name."""
+ADDED_BYTES = 2048
+"""What else may be added: the job's uid, addresses of managed retrievers, steps left out."""
 
 
 def amounts_are_in_range(given: RuleInput) -> Iterator[Violation]:
@@ -65,7 +67,7 @@ def configuration_fits(given: RuleInput) -> Iterator[Violation]:
     """Require a configuration that fits into a process's environment, in every later attempt."""
     config = trainer_config(given.job, Resolved(given.spec, given.origins), number=1)
     checkpoint = len(json.dumps(given.spec.checkpoint.path)) + CHECKPOINT_NAME_BYTES
-    found = len(config.to_json()) + LEFT_OUT_CHECKPOINTS * checkpoint
+    found = len(config.to_json()) + LEFT_OUT_CHECKPOINTS * checkpoint + ADDED_BYTES
     if found > names.MAX_CONFIG_BYTES:
         remedy = "shorten templates, lists of files or checkpoint.path; ASCII takes least room"
         yield _too_large("spec", found, names.MAX_CONFIG_BYTES, remedy, "the configuration")

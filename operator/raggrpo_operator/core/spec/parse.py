@@ -13,11 +13,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import ErrorDetails
 
-from raggrpo_api import addresses, base, kubernetes_names, names
+from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.spec.monitoring import WANDB_PROJECT
-from raggrpo_api.spec.retrieval import BODY_FIELD
 
+from .forms import remedy_for
 from .path_fields import is_path
 from .violation import Reason, Violation
 
@@ -152,29 +151,9 @@ def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Vio
         return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL holds credentials", remedy)
     if _is_path(location):
         return _bad_path(path, value)
-    if (form := _FORMS.get(pattern)) is not None:
-        return Violation(path, Reason.INVALID_FORMAT, f"{shown} does not have its form", form)
-    message = f"{shown} does not have the form {pattern}"
-    remedy = _FORM_HINTS.get(str(location[-1]), "write it in that form")
-    return Violation(path, Reason.INVALID_FORMAT, message, remedy)
-
-
-_FORMS: Mapping[str, str] = {
-    **kubernetes_names.FORMS,
-    **addresses.FORMS,
-    base.CPU: "write an amount such as 16 or 500m",
-    base.MEMORY: "write an amount such as 64Gi",
-    base.PLAIN_TEXT: "leave control characters out",
-    WANDB_PROJECT: "use letters, digits, hyphens and underscores",
-    BODY_FIELD: "use printable ASCII characters, at most 64",
-}
-"""Pattern → what to write instead."""
-
-_FORM_HINTS: Mapping[str, str] = {
-    "python": "write package.module:function",
-    "name": "use lower-case letters, digits and hyphens",
-    "value": "leave control characters out",
-}
+    field = next(part for part in reversed(location) if isinstance(part, str))
+    message = f"{shown} does not have the form of its field"
+    return Violation(path, Reason.INVALID_FORMAT, message, remedy_for(pattern, field))
 
 
 def _bad_path(path: str, value: str) -> Violation:

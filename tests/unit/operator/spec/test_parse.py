@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
@@ -5,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raggrpo_api.base import ABSOLUTE_PATH, OPTIONAL_PATH
+from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from support.builders.jobs import REMOVED, a_raw_job
@@ -102,6 +106,24 @@ def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
 )
 def test_what_may_be_a_secret_is_not_repeated(place: str, value: Any) -> None:
     assert [v.line() for v in found_in(a_raw_job({place: value})) if "s3cr3t" in v.line()] == []
+
+
+def patterns(schema: dict[str, Any], field: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (pattern, name of the field) of every text in a part of the schema."""
+    if "pattern" in schema:
+        yield schema["pattern"], field
+    for name, part in schema.get("properties", {}).items():
+        yield from patterns(part, name)
+    for part in filter(None, map(schema.get, ("items", "additionalProperties"))):
+        yield from patterns(part, field)
+
+
+def test_no_text_is_refused_with_nothing_but_a_pattern() -> None:
+    paths = {ABSOLUTE_PATH, OPTIONAL_PATH}  # told in words of their own
+    found = set(patterns(job_schema()["properties"]["spec"]))
+    assert len(found) > 20
+    told = [(p, name) for p, name in found if p not in paths and p in remedy_for(p, name)]
+    assert told == []
 
 
 def test_a_line_is_one_line_and_leaves_room_to_the_remedy() -> None:
