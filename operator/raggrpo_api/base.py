@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, Final, Self, TypeVar, cast, dataclass_transform
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
+
+from .kubernetes_names import DataKey, ObjectName
 
 T = TypeVar("T")
 
@@ -80,15 +82,33 @@ class PathMarker:
     """Marks a field as a file-system path, so that `--mount` can map it to a local folder."""
 
 
+CONTROLS: Final = r"\x00-\x1f\x7f-\x9f"
+PLAIN_TEXT: Final = f"^[^{CONTROLS}]*$"
+_ANY: Final = f"[^/{CONTROLS}]"
+_NO_DOT: Final = f"[^/.{CONTROLS}]"
+_PART: Final = rf"({_NO_DOT}{_ANY}*|\.{_NO_DOT}{_ANY}*|\.\.{_ANY}+)"
+_PATH: Final = f"/({_PART}(/{_PART})*/?)?"
+ABSOLUTE_PATH: Final = f"^{_PATH}$"
+OPTIONAL_PATH: Final = f"^({_PATH})?$"
+"""Without empty parts, `.` and `..`, so that a path has one spelling and stays where it seems."""
+MAX_PATH: Final = 512
+MAX_CHECKPOINT_PATH: Final = 480
+"""Leaves room for what we add to it; the default log folder must still be a path."""
+
 AbsolutePath = Annotated[
-    str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=1024), PathMarker()
+    str, StringConstraints(pattern=ABSOLUTE_PATH, max_length=MAX_PATH), PathMarker()
 ]
 """An absolute path inside the pods, or on this machine for a local run."""
 
 OptionalPath = Annotated[
-    str, StringConstraints(pattern=r"^(/[^\x00]*)?$", max_length=1024), PathMarker()
+    str, StringConstraints(pattern=OPTIONAL_PATH, max_length=MAX_PATH), PathMarker()
 ]
 """An absolute path, or empty for the default."""
+
+CheckpointPath = Annotated[
+    str, StringConstraints(pattern=ABSOLUTE_PATH, max_length=MAX_CHECKPOINT_PATH), PathMarker()
+]
+"""An absolute path that other paths are derived from."""
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=44)
@@ -100,15 +120,18 @@ JobName = Annotated[
 ]
 """A DNS label that begins with a letter, as KubeRay requires; 44 leaves room for our suffixes."""
 
-Quantity = Annotated[
-    str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?)?$", max_length=32)
-]
-"""A Kubernetes quantity such as `16`, `500m` or `64Gi`; empty: sized by the operator."""
+CPU: Final = r"^([0-9]{1,5}(\.[0-9]{1,3})?|[0-9]{1,8}m)?$"
+MEMORY: Final = r"^([0-9]{1,15}|[0-9]{1,12}(\.[0-9]{1,3})?(k|Ki|M|Mi|G|Gi|T|Ti))?$"
+
+Cpu = Annotated[str, StringConstraints(pattern=CPU, max_length=16)]
+"""An amount of CPUs such as `16` or `500m`; empty: sized by the operator."""
+
+Memory = Annotated[str, StringConstraints(pattern=MEMORY, max_length=24)]
+"""An amount of memory such as `64Gi`; empty: sized by the operator."""
 
 EnvName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128)
 ]
-LabelValue = Annotated[str, StringConstraints(max_length=253)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 """How many of something, as a pod reports it; times a Duration it stays within int64."""
 Duration = Annotated[float, Field(ge=0.0, le=10 * 365 * 86_400.0)]
@@ -120,7 +143,7 @@ Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 class SecretKeyRef(ApiModel):
     """One key of a Secret in the job's namespace; the value never enters the job or its status."""
 
-    name: LabelValue
+    name: ObjectName
     """Name of the Secret."""
-    key: LabelValue
+    key: DataKey
     """Key inside the Secret; locally the variable RAGGRPO_SECRET_<NAME>_<KEY> stands in for it."""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from raggrpo_api.spec.algorithm import AlgorithmSpec
@@ -20,7 +20,8 @@ from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.spec.validation import ValidationSpec
 
 from . import names
-from .base import ApiModel, JobName, LabelValue
+from .base import ApiModel, JobName
+from .kubernetes_names import Image, ObjectName
 from .status import JobStatus
 
 
@@ -38,9 +39,9 @@ class JobSpec(ApiModel):
 
     preset: Preset = Preset.FAST
     """Speed preset that fills in what is not given."""
-    image: Annotated[str, StringConstraints(max_length=512)] = ""
+    image: Image = ""
     """Trainer image; empty: the operator's default."""
-    image_pull_secrets: Annotated[list[LabelValue], Field(max_length=8)] = []
+    image_pull_secrets: Annotated[list[ObjectName], Field(max_length=8)] = []
     """Secrets for pulling the image."""
     model: ModelSpec
     """The model to train."""

@@ -26,11 +26,11 @@ LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
 """Id of the installation key from which a RayCluster's token was derived."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
-ANNOTATION_MOUNTED: Final = "raggrpo.io/mounted"
-"""Set by a local run on its copy of the job: local folders stand in for the volumes."""
 
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
-"""TrainerConfig as JSON, at most 64 KiB."""
+"""TrainerConfig as JSON of at most 64 KiB, in base64."""
+ENV_CONFIG_SHA256: Final = "RAGGRPO_CONFIG_SHA256"
+"""SHA-256 of that JSON, in hexadecimal."""
 ENV_FAULT: Final = "RAGGRPO_FAULT"
 """Faults for drills, such as kill-rank@step=7."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
@@ -40,18 +40,30 @@ ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File the preflight writes its result to; in a pod, the termination message."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 RESERVED_ENV: Final = frozenset(
-    {ENV_CONFIG, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK, "CUDA_VISIBLE_DEVICES"}
-    | {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK}
+    | {
+        "CUDA_VISIBLE_DEVICES",
+        "RAY_ADDRESS",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
+    }
 )
 """Set by the operator for each process; a job must not set them."""
+
+RESERVED_HEADERS: Final = frozenset(
+    {"connection", "content-encoding", "content-length", "content-type", "expect", "te", "trailer"}
+    | {"transfer-encoding", "upgrade"}
+)
+"""HTTP headers that belong to the connection, in lower case; a job must not set them."""
 
 HOME_DIR: Final = "/home/ray"
 REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
 RESERVED_MOUNTS: Final = frozenset(
-    {"/", "/bin", "/dev", "/dev/shm", "/etc", "/lib", "/opt", "/proc", "/sys", "/tmp", "/usr"}
-    | {HOME_DIR, REWARD_CODE_DIR}
+    {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt/raggrpo"}
+    | {"/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var/run", HOME_DIR}
 )
-"""Folders of the image and of the pods' own volumes, where a job must not mount anything."""
+"""Folders of the image and of the pods' own volumes; nothing is mounted on, below or above them."""
 
 DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
 """Command line of the driver in a pod."""
@@ -59,6 +71,10 @@ DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000
 MAX_CONFIG_BYTES: Final = 64 * 1024
+MAX_SPEC_BYTES: Final = 64 * 1024
+"""Of all texts in a job's spec together, in UTF-8."""
+MAX_ENV_BYTES: Final = 32 * 1024
+"""Of a job's environment: names, values and references, in UTF-8."""
 MAX_PROGRESS_BYTES: Final = 64 * 1024
 MAX_PREFLIGHT_BYTES: Final = 4096
 

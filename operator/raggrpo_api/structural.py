@@ -48,8 +48,7 @@ class _Rewriter:
                 name: self.rewrite(field, f"{place}.{name}".removeprefix("."), above)
                 for name, field in result["properties"].items()
             }
-        elif isinstance(result.get("additionalProperties"), dict):
-            values = result["additionalProperties"]
+        elif (values := _values_of_map(result)) is not None:
             result["additionalProperties"] = self.rewrite(values, f"{place}.*", above)
             # Atomic, because server-side apply turns a granular map that was emptied into null.
             result["x-kubernetes-map-type"] = "atomic"
@@ -83,3 +82,10 @@ class _Rewriter:
         if text := f"{words} {default}".strip():
             return {"description": text, **result}
         return result
+
+
+def _values_of_map(schema: Schema) -> Schema | None:
+    """Return the schema of a map's values; the form of its keys is left to a CEL rule."""
+    by_pattern = list(schema.pop("patternProperties", {}).values())
+    values = by_pattern[0] if by_pattern else schema.get("additionalProperties")
+    return values if isinstance(values, dict) else None

@@ -7,7 +7,7 @@ digest of its JSON schema, because operator and image may be of different versio
 import hashlib
 import json
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.spec.validation import ValidationSpec
 
+from .addresses import shown_url
 from .base import ApiModel
 from .trainer_schemas import known_schemas, within
 
@@ -75,6 +76,18 @@ class TrainerConfig(ApiModel):
     """Steps that train on the batch after their own, whose loss was non-finite twice."""
     rejected_checkpoints: list[str] = []
     """Checkpoint folders that must not be resumed from."""
+
+    def shown(self) -> Self:
+        """Return the configuration for people to read: URLs without their queries."""
+        retrieval, reward = self.retrieval, self.reward
+        endpoints = [e.model_copy(update={"url": e.shown_url}) for e in retrieval.endpoints]
+        functions = [f.model_copy(update={"url": shown_url(f.url)}) for f in reward.functions]
+        return self.model_copy(
+            update={
+                "retrieval": retrieval.model_copy(update={"endpoints": endpoints}),
+                "reward": reward.model_copy(update={"functions": functions}),
+            }
+        )
 
     def to_json(self) -> str:
         """Return the canonical JSON handed to the attempt, in the schema named by the digest."""

@@ -62,17 +62,17 @@ def local_job(
         job = mounted(job, read_mounts(mounts or [], _absolute), os.path.isdir)
     except BadOptions as error:
         _refuse_options(error.problems)
-    resolved = accepted(job)
+    resolved = accepted(job, in_pods=False)
     unfit = unfit_for_one_machine(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*")))
     if unfit := [*unfit, *missing_secrets(resolved.spec, os.environ)]:
         _refuse_options(unfit)
     return job, resolved
 
 
-def accepted(job: RagGrpoJob) -> Resolved:
+def accepted(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
     """Return the resolved job, or exit listing every broken rule; print warnings."""
     resolved = resolve(job)
-    found = violations(job, resolved, None)
+    found = violations(job, resolved, in_pods=in_pods)
     for violation in found:
         if violation.severity is Severity.WARNING:
             show(f"warning: {violation.line()}", err=True)

@@ -86,7 +86,7 @@ def is_there(path: str) -> bool:
 def a_silent_head(tmp_path: Path, processes: Processes) -> RayHead:
     """A head that lives, and whose Jobs API never answers."""
     child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
-    return RayHead(1, child, tmp_path / "raggrpo-x", *free_ports(2))
+    return RayHead(1, child, tmp_path / "raggrpo-x", *free_ports(2), "token")
 
 
 async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(

@@ -1,6 +1,6 @@
 """Kubernetes' own schemas for tests of manifests; a field that they do not name is an error."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import kubernetes_validate
@@ -16,13 +16,15 @@ WITHOUT_SCHEMA: Mapping[str, str] = {
 """Kinds that are not Kubernetes', and what looks at them instead."""
 
 
-def violations_of_schemas(manifests: Iterable[Mapping[str, Any]]) -> list[str]:
+def violations_of_schemas(
+    manifests: Iterable[Mapping[str, Any]], versions: Sequence[str] = VERSIONS
+) -> list[str]:
     """Return what any of the versions objects to.
 
     Raises:
         kubernetes_validate.SchemaNotFoundError: a kind has no schema and is not excused above.
     """
-    return [line for each in manifests for version in VERSIONS for line in _of(each, version)]
+    return [line for each in manifests for version in versions for line in _of(each, version)]
 
 
 def _of(manifest: Mapping[str, Any], version: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import (
     AttemptRecord,
@@ -41,14 +42,14 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 NOBODY = "http://127.0.0.1:9"
 
 
-def a_running_status(facts: Facts | None = None) -> Manifest:
+def a_running_status(facts: Facts | None = None, job: RagGrpoJob | None = None) -> Manifest:
     """Return the stored status of a job whose preflight has passed and whose first attempt runs."""
     status = JobStatus(
         attempt=1,
         attempts=[AttemptRecord(number=1, started=NOW)],
         cluster=ClusterStatus(name="small-c1", number=1),
-        preflight=PreflightStatus(spec_hash=spec_hash(a_job()), facts=facts or Facts()),
-        sizing=size(resolve(a_job()).spec, facts),
+        preflight=PreflightStatus(spec_hash=spec_hash(job or a_job()), facts=facts or Facts()),
+        sizing=size(resolve(job or a_job()).spec, facts),
     )
     status = set_condition(status, ConditionType.PREFLIGHT_PASSED, True, "Passed", "", NOW)
     return status_to_json(status, with_nulls=False)

@@ -11,6 +11,7 @@ from .across import ACROSS_BLOCKS
 from .blocks import IN_ONE_BLOCK
 from .frozen import FROZEN
 from .rule import CelRule
+from .sizes import SIZES
 
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
@@ -23,7 +24,8 @@ VALIDATIONS: Mapping[str, tuple[CelRule, ...]] = {
         ),
         *FROZEN,
     ),
-    "spec": ACROSS_BLOCKS,
+    "spec": (*ACROSS_BLOCKS, *SIZES["spec"]),
     **IN_ONE_BLOCK,
+    "spec.env": SIZES["spec.env"],
 }
 """Place in the schema → its rules."""

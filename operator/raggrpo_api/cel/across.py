@@ -1,8 +1,9 @@
 """CEL rules that compare fields of different blocks of `spec`."""
 
+from raggrpo_api.kubernetes_names import BARE_DIGEST
 from raggrpo_api.spec.reward import ANSWER_REWARDS
 
-from .rule import CelRule, either, given, if_given, is_one_of
+from .rule import CelRule, either, given, if_given, is_one_of, matches
 
 _STEPS = "has(self.training.totalSteps) && self.training.totalSteps > 0"
 _EPOCHS = "has(self.training.epochs) && self.training.epochs > 0"
@@ -216,6 +217,19 @@ _FILES = (
         ".data.columns.context",
     ),
 )
+_IMAGE = (
+    CelRule(
+        f"!has(self.image) || !{matches('self.image', BARE_DIGEST)}",
+        "image: a digest alone names no image, give name@sha256:digest",
+        ".image",
+    ),
+    CelRule(
+        "!has(self.imagePullSecrets) || "
+        "self.imagePullSecrets.all(s, self.imagePullSecrets.exists_one(t, t == s))",
+        "imagePullSecrets: a name is given twice, give each once",
+        ".imagePullSecrets",
+    ),
+)
 _REWARDS = (
     CelRule(
         f"!{_RAG_SCORE} || {is_one_of('retrieval.mode', 'Reward')}",
@@ -244,6 +258,7 @@ ACROSS_BLOCKS: tuple[CelRule, ...] = (
     *_LENGTHS,
     *_PROCESSORS,
     *_FILES,
+    *_IMAGE,
     *_REWARDS,
 )
 """Rules at `spec`."""

@@ -2,24 +2,17 @@
 
 from collections.abc import Mapping
 
-from raggrpo_api.names import RESERVED_ENV, RESERVED_MOUNTS, SECRET_ENV_PREFIX
-from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN
+from raggrpo_api.names import RESERVED_HEADERS
+from raggrpo_api.spec.resources import MEMORY_RANGE
+from raggrpo_api.spec.retrieval import BODY_FIELD
+from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN
+from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERN
 
-from .rule import CelRule, either, if_given, is_one_of
+from .pods import OF_PODS
+from .rule import CelRule, either, if_given, is_one_of, matches, within
+from .secrets import NO_SECRET_IN_URL, NO_SECRET_IN_VALUE, NO_SECRET_NAME
 
-_NOT_LITERAL = (
-    f"!has(self.value) || size(self.value) == 0 || !self.name.matches('{SECRET_NAME_PATTERN}')"
-)
-_LITERAL_MESSAGE = "value: the name looks like a secret, give secretKeyRef instead of value"
-_MOUNTS = sorted(RESERVED_MOUNTS | {f"{path}/" for path in RESERVED_MOUNTS if path != "/"})
-_ON_CPU = is_one_of("device", "CPU")
-_APART = is_one_of("placement", "Disaggregated")
 _READS_PASSAGES = is_one_of("mode", "Prompt", "Search")
-_NO_SECRET_IN_QUERY = CelRule(
-    f"!has(self.url) || !self.url.matches('{SECRET_QUERY_PATTERN}')",
-    "url: its query holds what looks like a secret; take it out, use a header with secretKeyRef",
-    ".url",
-)
 
 _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
     "spec.data.columns": (
@@ -96,7 +89,7 @@ _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
         CelRule(
             "self.name != 'Http' || (has(self.url) && size(self.url) > 0)", "reward Http needs url"
         ),
-        _NO_SECRET_IN_QUERY,
+        *NO_SECRET_IN_URL,
     ),
 }
 
@@ -142,11 +135,23 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
         ),
         CelRule(
             "!has(self.extraBody) || self.extraBody.all(k, size(self.extraBody[k]) == 0 || "
-            f"!k.matches('{SECRET_NAME_PATTERN}'))",
+            f"!{matches('k', SECRET_NAME_PATTERN)})",
             "extraBody: a name looks like a secret; use a header with secretKeyRef",
             ".extraBody",
         ),
-        _NO_SECRET_IN_QUERY,
+        CelRule(
+            "!has(self.extraBody) || self.extraBody.all(k, "
+            f"!{matches('self.extraBody[k]', SECRET_VALUE_PATTERN)})",
+            "extraBody: a value looks like a secret; use a header with secretKeyRef",
+            ".extraBody",
+        ),
+        CelRule(
+            "!has(self.extraBody) || self.extraBody.all(k, size(k) <= 64 && "
+            f"{matches('k', BODY_FIELD)})",
+            "extraBody: names are printable ASCII, at most 64 characters",
+            ".extraBody",
+        ),
+        *NO_SECRET_IN_URL,
     ),
     "spec.retrieval.endpoints[].managed": (
         CelRule(
@@ -154,49 +159,29 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
             "(has(self.vectors) && size(self.vectors) > 0)",
             "index Dense needs vectors",
         ),
+        within("memory", MEMORY_RANGE),
     ),
     "spec.retrieval.endpoints[].headers[]": (
         CelRule(
             "(has(self.value) && size(self.value) > 0) != has(self.secretKeyRef)",
             "give exactly one of value and secretKeyRef",
         ),
-        CelRule(_NOT_LITERAL, _LITERAL_MESSAGE),
+        NO_SECRET_NAME,
+        NO_SECRET_IN_VALUE,
+        CelRule(
+            f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
+            "name: this header is set by the HTTP client, remove it",
+            ".name",
+        ),
     ),
 }
 
-_RUNNING: Mapping[str, tuple[CelRule, ...]] = {
+_SAVING: Mapping[str, tuple[CelRule, ...]] = {
     "spec.checkpoint": (
         CelRule(
             if_given(("keepLast",), "self.keepLast >= 2"),
             "keepLast must be 2 or more: a damaged newest checkpoint needs one to fall back to",
             ".keepLast",
-        ),
-    ),
-    "spec.resources": (
-        CelRule(
-            f"!has(self.gpusPerNode) || self.gpusPerNode > 0 || {_ON_CPU}",
-            "resources.gpusPerNode: 1 or more, or resources.device: CPU",
-            ".gpusPerNode",
-        ),
-        CelRule(
-            f"{_ON_CPU} || !has(self.rolloutGpus) || self.rolloutGpus == 0 || {_APART}",
-            "resources.rolloutGpus needs placement Disaggregated",
-            ".rolloutGpus",
-        ),
-        CelRule(
-            f"{_ON_CPU} || !{_APART} || (has(self.rolloutGpus) && self.rolloutGpus > 0)",
-            "placement Disaggregated needs resources.rolloutGpus: 1 or more",
-            ".rolloutGpus",
-        ),
-        CelRule(
-            if_given(
-                ("shmSize", "memory"),
-                "size(self.shmSize) == 0 || size(self.memory) == 0 || "
-                "quantity(self.shmSize).isLessThan(quantity(self.memory))",
-            ),
-            "resources.shmSize must be below resources.memory, to which it is charged; "
-            "empty values are sized",
-            ".shmSize",
         ),
     ),
     "spec.recovery": (
@@ -209,34 +194,7 @@ _RUNNING: Mapping[str, tuple[CelRule, ...]] = {
             ".maxBackoffSeconds",
         ),
     ),
-    "spec.volumes": (
-        CelRule(
-            "self.all(v, self.exists_one(w, w.mountPath == v.mountPath))",
-            "volumes: a mountPath is given twice, give each volume its own",
-        ),
-    ),
-    "spec.volumes[]": (
-        CelRule(
-            f"!(self.mountPath in {_MOUNTS})",
-            "mountPath: this folder belongs to the image or the pod, mount it elsewhere, "
-            "such as /mnt/data",
-            ".mountPath",
-        ),
-    ),
-    "spec.env[]": (
-        CelRule(
-            "!(has(self.value) && size(self.value) > 0 && has(self.secretKeyRef))",
-            "give value or secretKeyRef, not both",
-        ),
-        CelRule(_NOT_LITERAL, _LITERAL_MESSAGE),
-        CelRule(
-            f"!(self.name in {sorted(RESERVED_ENV)}) && !self.name.startsWith("
-            f"'{SECRET_ENV_PREFIX}')",
-            "name: this variable is set by the operator, remove it",
-            ".name",
-        ),
-    ),
 }
 
-IN_ONE_BLOCK: Mapping[str, tuple[CelRule, ...]] = {**_OBJECTIVE, **_RETRIEVAL, **_RUNNING}
+IN_ONE_BLOCK: Mapping[str, tuple[CelRule, ...]] = {**_OBJECTIVE, **_RETRIEVAL, **_SAVING, **OF_PODS}
 """Place in the schema → its rules."""

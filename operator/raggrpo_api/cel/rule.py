@@ -35,6 +35,23 @@ def either(field: str, otherwise: str) -> str:
     return f"({given(field)} ? self.{field} : {otherwise})"
 
 
+def matches(text: str, pattern: str) -> str:
+    """Return a condition that a text matches a pattern, which must hold no single quote."""
+    return f"{text}.matches(r'{pattern}')"
+
+
 def is_one_of(field: str, *values: str) -> str:
     """Return a condition that the field is set to one of the values."""
     return f"({given(field)} && self.{field} in [{', '.join(map(repr, values))}])"
+
+
+def within(field: str, limits: tuple[str, str], *, of: str = "") -> CelRule:
+    """Return a rule that an amount which is given lies within its limits."""
+    least, most = limits
+    amount = f"quantity(self.{field})"
+    condition = (
+        f"size(self.{field}) == 0 || ({amount}.compareTo(quantity('{least}')) >= 0 && "
+        f"{amount}.compareTo(quantity('{most}')) <= 0)"
+    )
+    message = f"{of}{field} is not within {least} to {most}; leave it out to have it sized"
+    return CelRule(if_given((field,), condition), message, f".{field}")

@@ -2,17 +2,16 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from raggrpo_api.base import AbsolutePath, ApiModel
+from raggrpo_api.addresses import BackupUrl
+from raggrpo_api.base import ApiModel, CheckpointPath
 
 
 class BackupSpec(ApiModel):
     """Copies of checkpoints elsewhere."""
 
-    url: Annotated[
-        str, StringConstraints(pattern=r"^((s3|gs|file)://[^@\s]+)?$", max_length=1024)
-    ] = ""
+    url: BackupUrl = ""
     """Target folder; empty: no backup. Credentials come from env by reference."""
     every_steps: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
     """Back up every so many steps."""
@@ -21,7 +20,7 @@ class BackupSpec(ApiModel):
 class CheckpointSpec(ApiModel):
     """Checkpoints of model, optimiser and data position."""
 
-    path: AbsolutePath
+    path: CheckpointPath
     """Folder on a mounted volume; belongs to this job alone."""
     every_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 100
     """Save every so many steps; 0: only at the end (needs maxRestarts 0)."""

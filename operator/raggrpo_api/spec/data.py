@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.base import AbsolutePath, ApiModel
+from raggrpo_api.base import PLAIN_TEXT, AbsolutePath, ApiModel
 
-Column = Annotated[str, StringConstraints(max_length=128)]
+Column = Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=128)]
 
 
 class Columns(ApiModel):

@@ -1,12 +1,14 @@
 """`spec.monitoring`: what is measured, how often, and where it is written."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.base import ApiModel, OptionalPath
+from raggrpo_api.base import CONTROLS, ApiModel, OptionalPath
 
+WANDB_PROJECT: Final = rf"^[^/\\#?%:{CONTROLS}]*$"
+"""What W&B takes."""
 Every = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -32,7 +34,7 @@ class DebugSwitches(ApiModel):
 class WandbSpec(ApiModel):
     """Weights & Biases: one run for all attempts, its files in the log folder."""
 
-    project: Annotated[str, StringConstraints(max_length=128)] = ""
+    project: Annotated[str, StringConstraints(pattern=WANDB_PROJECT, max_length=128)] = ""
     """Project name; empty: off. The key is WANDB_API_KEY in env, by secretKeyRef."""
 
 

@@ -1,19 +1,32 @@
 """`spec.resources`, `spec.volumes`, `spec.env`, `spec.scheduling`: what the job runs on."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.base import (
     AbsolutePath,
     ApiModel,
+    Cpu,
     EnvName,
-    LabelValue,
+    Memory,
     Name,
-    Quantity,
     SecretKeyRef,
 )
+from raggrpo_api.kubernetes_names import (
+    LabelValue,
+    ObjectName,
+    OptionalObjectName,
+    OptionalQualifiedName,
+    QualifiedName,
+    ResourceName,
+)
+
+CPU_RANGE: Final = ("1m", "4096")
+MEMORY_RANGE: Final = ("64Mi", "64Ti")
+SHM_RANGE: Final = ("80Mi", MEMORY_RANGE[1])
+"""Least and most that may be given; Ray refuses an object store that fits into less /dev/shm."""
 
 
 class Device(StrEnum):
@@ -41,9 +54,7 @@ class ResourcesSpec(ApiModel):
     """GPUs of each of them."""
     gpu_memory_gib: Annotated[int, Field(ge=0, le=1024)] = 0
     """Memory of one GPU; 0: from the operator's map of GPU products."""
-    gpu_resource_name: Annotated[
-        str, StringConstraints(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=128)
-    ] = "nvidia.com/gpu"
+    gpu_resource_name: ResourceName = "nvidia.com/gpu"
     """Extended resource that is asked for."""
     placement: Placement = Placement.COLOCATED
     """Colocated: trainer and engine take turns on the same GPUs."""
@@ -51,11 +62,11 @@ class ResourcesSpec(ApiModel):
     """GPUs of the engines when Disaggregated."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Trainer ranks per node when device is CPU."""
-    cpu: Quantity = ""
+    cpu: Cpu = ""
     """CPUs of a pod with ranks or engines, and the most that any other pod gets; empty: sized."""
-    memory: Quantity = ""
+    memory: Memory = ""
     """Memory per pod; empty: sized."""
-    shm_size: Quantity = ""
+    shm_size: Memory = ""
     """Size of /dev/shm; empty: sized."""
 
 
@@ -64,7 +75,7 @@ class Volume(ApiModel):
 
     name: Name
     """Name of the volume."""
-    claim_name: Annotated[str, StringConstraints(min_length=1, max_length=253)]
+    claim_name: ObjectName
     """PersistentVolumeClaim in the job's namespace."""
     mount_path: AbsolutePath
     """Where it appears in the pods."""
@@ -77,7 +88,7 @@ class EnvVar(ApiModel):
 
     name: EnvName
     """Name of the variable."""
-    value: Annotated[str, StringConstraints(max_length=4096)] = ""
+    value: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=2048)] = ""
     """Literal value; refused for names that look like a secret."""
     secret_key_ref: SecretKeyRef | None = None
     """Key of a Secret that holds the value."""
@@ -86,7 +97,7 @@ class EnvVar(ApiModel):
 class Toleration(ApiModel):
     """A Kubernetes toleration."""
 
-    key: LabelValue = ""
+    key: OptionalQualifiedName = ""
     """Taint key; empty with operator Exists tolerates all."""
     operator: Annotated[str, StringConstraints(pattern=r"^(Exists|Equal)$", max_length=16)] = (
         "Exists"
@@ -105,9 +116,9 @@ class SchedulingSpec(ApiModel):
 
     queue_name: LabelValue = ""
     """Queue for Kueue, Volcano, YuniKorn or KAI; goes on the RayCluster."""
-    priority_class_name: LabelValue = ""
+    priority_class_name: OptionalObjectName = ""
     """PriorityClass of the pods."""
-    node_selector: Annotated[dict[str, LabelValue], Field(max_length=32)] = {}
+    node_selector: Annotated[dict[QualifiedName, LabelValue], Field(max_length=32)] = {}
     """Node labels that are required."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
     """Taints that are tolerated."""

@@ -5,19 +5,22 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
+from raggrpo_api.addresses import HttpUrl, shown_url
 from raggrpo_api.base import (
     AbsolutePath,
     ApiModel,
     EnvName,
-    LabelValue,
+    Memory,
     Name,
     OptionalPath,
-    Quantity,
     Ratio,
     Seconds,
     SecretKeyRef,
 )
 
+BODY_FIELD: Final = "^[ -~]+$"
+BodyField = Annotated[str, StringConstraints(pattern=BODY_FIELD, max_length=64)]
+BodyValue = Annotated[str, StringConstraints(max_length=253)]
 Template = Annotated[str, StringConstraints(max_length=16384)]
 
 
@@ -98,7 +101,7 @@ class Header(ApiModel):
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]
     """Header name."""
-    value: Annotated[str, StringConstraints(max_length=1024)] = ""
+    value: Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]*$", max_length=1024)] = ""
     """Literal value, for headers that are no secret."""
     secret_key_ref: SecretKeyRef | None = None
     """Key of a Secret that holds the value."""
@@ -113,7 +116,7 @@ class ManagedRetriever(ApiModel):
     """BM25 over words, or exact dense search over given vectors."""
     vectors: OptionalPath = ""
     """`.npy` of float32 [passages, dimension], needed by Dense."""
-    memory: Quantity = ""
+    memory: Memory = ""
     """Memory of the retriever; empty: sized from the corpus."""
 
 
@@ -126,7 +129,7 @@ class RetrievalEndpoint(ApiModel):
     """What the endpoint is asked for."""
     protocol: EndpointProtocol = EndpointProtocol.SEARCH_R1
     """Shape of requests and answers."""
-    url: Annotated[str, StringConstraints(pattern=r"^(https?://[^@\s]+)?$", max_length=2048)] = ""
+    url: HttpUrl = ""
     """Full URL of the call; must not hold credentials. Empty when managed."""
     managed: ManagedRetriever | None = None
     """Run by the operator instead of an existing service."""
@@ -140,7 +143,7 @@ class RetrievalEndpoint(ApiModel):
     """Calls in flight at once."""
     cache: bool = True
     """Keep answers of equal requests; switch off where answers change."""
-    extra_body: Annotated[dict[str, LabelValue], Field(max_length=32)] = {}
+    extra_body: Annotated[dict[BodyField, BodyValue], Field(max_length=32)] = {}
     """Further fields of the request body, such as tenant_id."""
     headers: Annotated[list[Header], Field(max_length=16)] = []
     """HTTP headers, credentials by reference."""
@@ -148,7 +151,7 @@ class RetrievalEndpoint(ApiModel):
     @property
     def shown_url(self) -> str:
         """The URL for messages, without the query, in which some services expect their key."""
-        return self.url.partition("?")[0]
+        return shown_url(self.url)
 
 
 class RetrievalSpec(ApiModel):

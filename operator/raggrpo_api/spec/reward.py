@@ -5,7 +5,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.base import ApiModel, LabelValue, OptionalPath
+from raggrpo_api.addresses import HttpUrl
+from raggrpo_api.base import ApiModel, OptionalPath
+from raggrpo_api.kubernetes_names import OptionalObjectName
 
 
 class RewardKind(StrEnum):
@@ -27,7 +29,7 @@ ANSWER_REWARDS = (RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS)
 class CodeSource(ApiModel):
     """Where the code of Python rewards comes from."""
 
-    config_map: LabelValue = ""
+    config_map: OptionalObjectName = ""
     """ConfigMap whose keys are Python files."""
     path: OptionalPath = ""
     """Folder on a mounted volume that is put on the import path."""
@@ -41,10 +43,11 @@ class RewardFunction(ApiModel):
     weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
     """Factor in the sum."""
     python: Annotated[
-        str, StringConstraints(pattern=r"^([\w.]+:[A-Za-z_]\w*)?$", max_length=256)
+        str,
+        StringConstraints(pattern="^([A-Za-z0-9_.]+:[A-Za-z_][A-Za-z0-9_]*)?$", max_length=256),
     ] = ""
     """Python: `package.module:function` taking the sample, returning a number."""
-    url: Annotated[str, StringConstraints(pattern=r"^(https?://[^@\s]+)?$", max_length=2048)] = ""
+    url: HttpUrl = ""
     """Http: URL of the judge, which answers {"score": number}."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
     """Limit of one call."""

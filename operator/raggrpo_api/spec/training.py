@@ -1,11 +1,13 @@
 """`spec.training`: length of the run, optimiser, precision and schedule."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from raggrpo_api.base import ApiModel
+
+MAX_STEPS: Final = 10_000_000
 
 
 class Precision(StrEnum):
@@ -29,7 +31,7 @@ class RowLayout(StrEnum):
 class TrainingSpec(ApiModel):
     """The optimisation."""
 
-    total_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    total_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
     """Steps of the whole job; raising it continues a finished one. 0: given by epochs."""
     epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Passes over the data instead of totalSteps; 0: not used."""

@@ -67,8 +67,8 @@ def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult
 
 def _on_facts(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
     """Return the violations that only the facts about model and data reveal."""
-    known = violations(job, resolve(job))
-    found = violations(job, resolve(job, result.facts), result.facts)
+    known = violations(job, resolve(job), in_pods=False)
+    found = violations(job, resolve(job, result.facts), result.facts, in_pods=False)
     return tuple(violation for violation in found if violation not in known)
 
 

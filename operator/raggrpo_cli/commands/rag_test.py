@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, Variant
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.terminal import show
@@ -54,7 +54,7 @@ def _measured(config: TrainerConfig, env: Mapping[str, str], seconds: float, mos
     """Measure in a trainer process, with the same client that training uses."""
     ended = subprocess.run(
         [*COMMAND, str(seconds), str(most)],
-        env={**env, names.ENV_CONFIG: config.to_json()},
+        env={**env, **seal(config.to_json())},
         stdout=subprocess.PIPE,
         check=False,
     )

@@ -218,8 +218,8 @@ class ApiServer:
 
 def judged(status: int, call: str, text: bytes) -> OperatorError:
     """Return the OperatorError for an HTTP status from the API server."""
-    words = _said(text, "message") or text.decode(errors="replace")
-    message = f"{call}: HTTP {status} {one_line(words, MAX_MESSAGE)}"
+    words = _said(text, "message") or text[:300].decode(errors="replace")
+    message = f"{call}: HTTP {status} {words}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessRefused(message)
     if status == _NOT_FOUND:
@@ -235,7 +235,7 @@ def judged(status: int, call: str, text: bytes) -> OperatorError:
 def _said(text: bytes, field: str) -> str:
     """Return a field of the API server's Status, empty if the answer is none."""
     try:
-        return str(json.loads(text)[field])
+        return one_line(str(json.loads(text)[field]), MAX_MESSAGE)
     except (ValueError, KeyError, TypeError):
         return ""
 

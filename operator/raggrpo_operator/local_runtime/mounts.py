@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from raggrpo_api import names
 from raggrpo_api.base import ApiModel
 from raggrpo_api.job import JobSpec, RagGrpoJob
 from raggrpo_api.spec.resources import Device, Volume
+from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.path_fields import is_path, path_fields
 from raggrpo_operator.core.spec.world import num_engines, num_ranks
 
@@ -49,9 +49,11 @@ def mounted(
     places = {v.mount_path: mounts.get(v.claim_name, v.mount_path) for v in volumes}
     if not mounts:
         return job
-    annotations = job.metadata.annotations | {names.ANNOTATION_MOUNTED: "true"}
-    metadata = job.metadata.model_copy(update={"annotations": annotations})
-    return job.model_copy(update={"metadata": metadata, "spec": _moved(job.spec, places)})
+    moved = job.model_copy(update={"spec": _moved(job.spec, places)})
+    found = parse_job(moved.manifest())
+    if not isinstance(found, RagGrpoJob):  # a folder's path has a form that no job may hold
+        raise BadOptions([f"--mount: {violation.line()}" for violation in found])
+    return moved
 
 
 def unfit_for_one_machine(spec: JobSpec, num_gpus: int) -> list[str]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.names import ENV_CONFIG
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, Stage
+from raggrpo_api.sealed_config import open_sealed
 from raggrpo_api.trainer_config import TrainerConfig
 
 STEP_SECONDS = 0.1
@@ -146,7 +146,7 @@ class FakeRay:
         if submission in drivers:
             return web.Response(status=500, text=f"{submission} exists")
         environment = body["runtime_env"]["env_vars"]
-        config = TrainerConfig.model_validate_json(environment[ENV_CONFIG])
+        config = TrainerConfig.model_validate_json(open_sealed(environment))
         for earlier in [each for known in self._drivers.values() for each in known.values()]:
             self._note_saved(earlier)
         first = self._saved.get(config.checkpoint.path, 0)

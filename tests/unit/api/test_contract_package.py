@@ -1,10 +1,13 @@
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from raggrpo_api.spec.secret_names import looks_secret
+from raggrpo_api.spec.secret_names import SECRET_QUERY_PATTERN, has_secret_query, looks_secret
+from raggrpo_api.spec.secret_values import holds_secret
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +36,9 @@ def test_top_level_folders_are_no_packages(folder: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "Authorization", "apiKey",
-     "X-Api-Key", "access_token", "authToken", "Cookie", "DB_PASSWD", "client_secret", "token"],
+     "X-Api-Key", "access_token", "authToken", "Cookie", "DB_PASSWD", "client_secret", "token",
+     "DB_PASS", "PASSPHRASE", "sig", "X-Amz-Signature", "SENTRY_DSN", "SLACK_WEBHOOK_URL",
+     "X-Auth"],
 )  # fmt: skip
 def test_names_of_secrets_are_recognised(name: str) -> None:
     assert looks_secret(name)
@@ -42,7 +47,47 @@ def test_names_of_secrets_are_recognised(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["TOKENIZERS_PARALLELISM", "max_tokens", "KEYBOARD", "MONKEY", "tenant_id", "HOME", "PATH",
-     "X-Client", "OMP_NUM_THREADS", "NCCL_DEBUG"],
+     "X-Client", "OMP_NUM_THREADS", "NCCL_DEBUG", "BYPASS_CACHE", "PASSES", "AUTHOR", "AUTH_MODE"],
 )  # fmt: skip
 def test_other_names_are_left_alone(name: str) -> None:
     assert not looks_secret(name)
+
+
+SECRETS = (
+    "postgres://me:word@db/x", "https://ghp@git.example.com/x", "amqp://:word@mq",
+    "Bearer abcdefgh1234",
+    "https://x.example.com/b?sv=1&sig=abc", "https://b.example.com/o?X-Amz-Signature=abc&a=b",
+    "http://h/?%74oken=abc", "http://h/#access_token=abc", "hf_" + "a" * 34, "AKIA" + "A" * 16,
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nabc", "https://hooks.slack.com/services/T0/B0/x",
+    "https://discord.com/api/webhooks/1/x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", SECRETS)
+def test_values_that_are_secrets_are_recognised(value: str) -> None:
+    assert holds_secret(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "plain", "http://h:8000/x", "http://h/?max_tokens=5", "http://h/?token=", "ssh://git@h/x",
+     "a:b@c", "http://h/users/@me", "file:///mnt/x", "key=abc"],
+)  # fmt: skip
+def test_other_values_are_left_alone(value: str) -> None:
+    assert not holds_secret(value)
+
+
+@pytest.mark.parametrize("unit", ["?", "?key_", "://:", "eyJ", "_key", "&secret", "https://a", "-"])
+def test_no_value_keeps_the_operator_busy(unit: str) -> None:
+    values = ["http://h/?" + unit * (2000 // len(unit))] * 16
+    began = time.process_time()
+    assert not any(map(holds_secret, values))
+    assert time.process_time() - began < 0.2  # of this process: other programs do not count
+
+
+def test_the_pattern_for_the_api_server_means_what_the_operator_does() -> None:
+    urls = ["http://h/?key=a", "http://h/?a=b&x_token=1", "http://h/?keys=1", "http://h/?db_pass=x",
+            "http://h/?pass_x=1", "http://h/?token=", "http://h/?a?sig=b",
+            "http://h/;jwt=1"]  # fmt: skip
+    for url in urls:
+        assert has_secret_query(url) is (re.search(SECRET_QUERY_PATTERN, url) is not None), url

@@ -10,6 +10,7 @@ import yaml
 from openapi_schema_validator import OAS30Validator
 from pydantic import BaseModel
 
+from raggrpo_api import names
 from raggrpo_api.cel import VALIDATIONS
 from raggrpo_api.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
 from raggrpo_api.job import JobSpec, RagGrpoJob
@@ -32,7 +33,7 @@ def parts(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[s
 
 
 SCHEMA_PARTS = dict(parts(job_schema()))
-METHODS = {"all", "contains", "exists", "exists_one", "map", "matches", "startsWith"}
+METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matches", "startsWith"}
 """What a rule calls on a field; not a field itself."""
 
 
@@ -119,6 +120,34 @@ def test_every_value_of_the_specification_is_bounded() -> None:
                 assert "maxItems" in schema, place
             case "object":
                 assert "properties" in schema or "maxProperties" in schema, place
+
+
+KEYS_OF_MAPS = {"spec.retrieval.endpoints[].extraBody": 64, "spec.scheduling.nodeSelector": 253}
+MAX_NUMBER = 24
+"""Characters of the longest number that the API server writes."""
+
+
+def bytes_around_texts(place: str) -> int:
+    """Return the most that a part takes as JSON without the texts in it."""
+    schema = SCHEMA_PARTS[place]
+    if "enum" in schema:
+        return max(map(len, schema["enum"])) + 2
+    match schema["type"]:
+        case "array":
+            return 2 + schema["maxItems"] * (1 + bytes_around_texts(f"{place}[]"))
+        case "object" if "properties" in schema:
+            fields = schema["properties"]
+            return 2 + sum(len(name) + 4 + bytes_around_texts(f"{place}.{name}") for name in fields)
+        case "object":
+            entry = KEYS_OF_MAPS[place] + 4 + bytes_around_texts(f"{place}.*")
+            return 2 + schema["maxProperties"] * entry
+        case kind:
+            return {"string": 2, "boolean": 5}.get(kind, MAX_NUMBER)
+
+
+def test_the_largest_specification_is_small_enough_for_etcd_and_a_watch() -> None:
+    largest = names.MAX_SPEC_BYTES + bytes_around_texts("spec")
+    assert largest < 128 * 1024, largest
 
 
 def test_every_field_of_the_specification_is_described() -> None:

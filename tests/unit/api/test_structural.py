@@ -22,6 +22,10 @@ class Outer(BaseModel):
     named: dict[str, Inner] = {}
 
 
+class Selector(BaseModel):
+    labels: dict[Annotated[str, Field(pattern="^a$")], int] = {}
+
+
 class Node(BaseModel):
     next: "Node | None" = None
 
@@ -55,6 +59,12 @@ def test_references_are_inlined_and_what_stands_beside_them_wins() -> None:
     assert field_of("maybe") == field_of("bare")
     assert field_of("many")["items"] == field_of("bare")
     assert field_of("named")["additionalProperties"] == field_of("bare")
+
+
+def test_a_map_whose_keys_have_a_pattern_is_a_map_still() -> None:
+    labels = structural(Selector, silent)["properties"]["labels"]
+    assert labels["additionalProperties"] == {"type": "integer", "format": "int64"}
+    assert "patternProperties" not in labels
 
 
 def test_exclusive_bounds_become_flags() -> None:

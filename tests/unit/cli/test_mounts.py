@@ -107,6 +107,13 @@ def test_folder_that_does_not_exist_is_refused() -> None:
         mounted(a_clusters_job(), MOUNTS, {"/home/s", "/home/c"}.__contains__)
 
 
+def test_folder_with_a_path_that_no_job_may_hold_is_refused() -> None:
+    mounts = MOUNTS | {"datasets": "/home/a\nb"}
+    with pytest.raises(BadOptions, match="control characters") as caught:
+        mounted(a_clusters_job(), mounts, nowhere)
+    assert all(problem.isprintable() for problem in caught.value.problems)
+
+
 def test_options_become_absolute_folders() -> None:
     assert read_mounts(["work=data"], lambda folder: f"/here/{folder}") == {"work": "/here/data"}
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
+from raggrpo_api.addresses import shown_url
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .pool import Answer, HttpPool, proxy_of
@@ -140,7 +141,7 @@ class JsonService:
     @property
     def shown_url(self) -> str:
         """The URL for messages, without its query string, where some services expect their key."""
-        return self._url.partition("?")[0]
+        return shown_url(self._url)
 
     async def post(
         self,

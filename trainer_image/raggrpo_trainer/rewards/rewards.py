@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Self, assert_never
 
+from raggrpo_api.addresses import shown_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
 from raggrpo_trainer.http.json_service import RetryPolicy
@@ -165,7 +166,7 @@ class Rewards:
                 name = function.python
                 hook = python_reward(name, function.timeout_seconds)
             case RewardKind.HTTP:
-                name = f"Http {function.url.partition('?')[0]}"
+                name = f"Http {shown_url(function.url)}"
                 hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry)
             case kind:
                 return _Term(kind, function.weight, partial(self._built_in, kind))

@@ -44,7 +44,9 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     )
     this = Round(job, observed, now, status, resolved)
 
-    if found := errors(violations(job, resolved, None)):  # 1. an invalid spec starts nothing
+    if found := errors(
+        violations(job, resolved, in_pods=observed.in_pods)
+    ):  # 1. an invalid spec starts nothing
         return _invalid(this, found)
     this.condition(ConditionType.ACCEPTED, True, "Valid")
     if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it

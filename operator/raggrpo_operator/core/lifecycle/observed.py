@@ -91,6 +91,8 @@ class Observed:
     dashboard_reachable: bool = True
     default_image: str = ""
     """Image of jobs that name none; empty: this machine's own installation."""
+    in_pods: bool = True
+    """False on one machine, where folders stand in for volumes."""
     evidence_seconds: float = 0.0
     """How long after the end of a driver its pod may still show what ended it."""
 

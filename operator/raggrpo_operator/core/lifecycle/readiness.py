@@ -79,7 +79,7 @@ def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
 def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     """Accept the job by its checks and facts, or fail it and name every check that failed."""
     facts, resolved = result.facts, resolve(this.job, result.facts)
-    found = errors(violations(this.job, resolved, facts))
+    found = errors(violations(this.job, resolved, facts, in_pods=this.observed.in_pods))
     lines = [violation.line() for violation in found]
     state = CheckState.FAILED if found else CheckState.PASSED
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])

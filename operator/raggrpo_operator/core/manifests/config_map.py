@@ -18,5 +18,5 @@ def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
         "kind": "ConfigMap",
         "metadata": child_metadata(job, name, labels={names.LABEL_ATTEMPT: str(number)}),
         "immutable": True,
-        "data": {names.CONFIG_FILE: json.dumps(json.loads(config.to_json()), indent=1)},
+        "data": {names.CONFIG_FILE: json.dumps(json.loads(config.shown().to_json()), indent=1)},
     }

@@ -12,7 +12,7 @@ from raggrpo_operator.core.sizing.size import pod
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
-from .pods import container, plain_env, pod_labels, pod_spec
+from .pods import container, literal, plain_env, pod_labels, pod_spec
 
 
 def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRetriever) -> Manifest:
@@ -107,4 +107,5 @@ def _selector(job: Metadata, endpoint: str) -> dict[str, str]:
 def _command(managed: ManagedRetriever) -> list[str]:
     command = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus, "--index"]
     command += [str(managed.index), "--host", "0.0.0.0", "--port", str(names.RETRIEVER_PORT)]
-    return [*command, "--vectors", managed.vectors] if managed.vectors else command
+    command += ["--vectors", managed.vectors] if managed.vectors else []
+    return [literal(word) for word in command]

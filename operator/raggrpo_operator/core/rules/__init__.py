@@ -13,7 +13,9 @@ from raggrpo_operator.core.spec.violation import Severity, Violation
 from . import (
     batch,
     checkpoint,
+    cluster,
     lengths,
+    limits,
     memory,
     monitoring,
     names_and_secrets,
@@ -32,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     batch.mini_batch_divides_batch,
     batch.micro_batch_holds_a_row,
     lengths.run_has_one_target,
+    lengths.steps_can_be_counted,  # on facts
     lengths.batch_fits_data,
     lengths.data_may_repeat,  # on facts
     lengths.engine_step_holds_a_sequence,
@@ -78,9 +81,20 @@ RULES: tuple[Rule, ...] = (
     monitoring.wandb_is_used,
     names_and_secrets.names_are_unique,
     names_and_secrets.env_is_not_reserved,
+    names_and_secrets.headers_are_not_reserved,
+    names_and_secrets.secrets_have_variables_of_their_own,
     names_and_secrets.mount_paths_are_free,
     names_and_secrets.values_have_one_source,
     names_and_secrets.secrets_come_by_reference,
+    names_and_secrets.urls_can_be_called,
+    cluster.image_is_a_name,
+    cluster.gpu_resource_is_extended,
+    cluster.priority_class_is_not_the_clusters,
+    cluster.tolerations_are_whole,
+    limits.amounts_are_in_range,
+    limits.path_parts_are_short,
+    limits.texts_fit_into_an_object,
+    limits.configuration_fits,
     numerics.temperature_is_positive,
     numerics.top_p_keeps_logprobs_exact,
     numerics.learning_rate_is_usual,
@@ -92,7 +106,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def violations(
-    job: RagGrpoJob, resolved: Resolved, facts: Facts | None = None
+    job: RagGrpoJob, resolved: Resolved, facts: Facts | None = None, *, in_pods: bool = True
 ) -> tuple[Violation, ...]:
     """Return everything the rules object to, errors before warnings."""
     given = RuleInput(
@@ -101,6 +115,7 @@ def violations(
         origins=resolved.origins,
         facts=facts or Facts(),
         sizing=size(resolved.spec, facts),
+        in_pods=in_pods,
     )
     found = [violation for rule in RULES for violation in rule(given)]
     return tuple(sorted(found, key=lambda violation: violation.severity is Severity.WARNING))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from raggrpo_api.spec.retrieval import RetrievalMode
+from raggrpo_api.spec.training import MAX_STEPS
 from raggrpo_operator.core.spec.resolve import PASSAGE_SHARE
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 
@@ -20,6 +21,16 @@ def run_has_one_target(given: RuleInput) -> Iterator[Violation]:
     if training.total_steps and training.epochs:
         message = f"both totalSteps {training.total_steps} and epochs {training.epochs} are given"
         yield Violation("spec.training.epochs", Reason.TWO_TARGETS, message, "keep one of the two")
+
+
+def steps_can_be_counted(given: RuleInput) -> Iterator[Violation]:
+    """Reject epochs that make more steps than totalSteps may have."""
+    epochs, rows = given.spec.training.epochs, given.facts.rows
+    steps = math.ceil(epochs * rows / given.spec.data.train_batch_size)
+    if steps > MAX_STEPS and not given.job.spec.training.total_steps:
+        message = f"{epochs} epochs of {rows} rows are {steps} steps, more than {MAX_STEPS}"
+        remedy = f"training.totalSteps: {MAX_STEPS} or less instead, or fewer epochs"
+        yield Violation("spec.training.epochs", Reason.TOO_MANY_STEPS, message, remedy)
 
 
 def batch_fits_data(given: RuleInput) -> Iterator[Violation]:

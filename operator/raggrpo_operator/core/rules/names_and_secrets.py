@@ -1,12 +1,15 @@
 """Rules about names that must be unique and secrets that must not be written into the job."""
 
-import posixpath
 from collections import Counter
 from collections.abc import Iterator
-from urllib.parse import parse_qsl, urlsplit
 
 from raggrpo_api import names
+from raggrpo_api.addresses import url_problem
+from raggrpo_api.base import SecretKeyRef
+from raggrpo_api.spec.retrieval import Header
 from raggrpo_api.spec.secret_names import looks_secret
+from raggrpo_api.spec.secret_values import holds_secret
+from raggrpo_operator.core.spec.path_fields import lies_in
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput
@@ -21,7 +24,8 @@ def names_are_unique(given: RuleInput) -> Iterator[Violation]:
     lists = {
         "spec.retrieval.endpoints": [endpoint.name for endpoint in spec.retrieval.endpoints],
         "spec.volumes": [volume.name for volume in spec.volumes],
-        "spec.volumes (mountPath)": [volume.mount_path for volume in spec.volumes],
+        "spec.volumes (mountPath)": [v.mount_path.rstrip("/") for v in spec.volumes],
+        "spec.imagePullSecrets": spec.image_pull_secrets,
         "spec.env": [variable.name for variable in spec.env],
         "spec.retrieval.actorOutput.fields": spec.retrieval.actor_output.fields,
     }
@@ -40,15 +44,35 @@ def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
             yield Violation(f"spec.env[{index}].name", Reason.RESERVED_NAME, message, "remove it")
 
 
+def headers_are_not_reserved(given: RuleInput) -> Iterator[Violation]:
+    """Reject headers that say how a message is sent: a wrong one breaks every call."""
+    for path, header in _headers(given):
+        if header.name.lower() in names.RESERVED_HEADERS:
+            message = f"{header.name} is set by the HTTP client"
+            yield Violation(f"{path}.name", Reason.RESERVED_NAME, message, "remove it")
+
+
+def secrets_have_variables_of_their_own(given: RuleInput) -> Iterator[Violation]:
+    """Reject references that would share a variable, and so the value of one of them."""
+    seen: dict[str, SecretKeyRef] = {}
+    for path, ref in _references(given):
+        known = seen.setdefault(names.secret_env(ref.name, ref.key), ref)
+        if known != ref:
+            message = f"{ref.name}/{ref.key} and {known.name}/{known.key} differ in signs only"
+            remedy = "rename the Secret or the key of one of them"
+            yield Violation(f"{path}.secretKeyRef", Reason.NAME_NOT_UNIQUE, message, remedy)
+
+
 def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
     """Reject volumes that hide a folder every pod needs; a local run has no pods."""
-    if names.ANNOTATION_MOUNTED in given.job.metadata.annotations:
-        return
-    for index, volume in enumerate(given.spec.volumes):
-        if posixpath.normpath(volume.mount_path) in names.RESERVED_MOUNTS:
-            path = f"spec.volumes[{index}].mountPath"
-            message = f"{volume.mount_path} belongs to the image or to the pod"
-            remedy = "mount it elsewhere, such as /mnt/data"
+    for index, volume in enumerate(given.spec.volumes if given.in_pods else []):
+        path, remedy = f"spec.volumes[{index}].mountPath", "mount it elsewhere, such as /mnt/data"
+        mount = volume.mount_path
+        if any(lies_in(mount, each) or lies_in(each, mount) for each in names.RESERVED_MOUNTS):
+            message = f"{mount} belongs to the image or to the pod"
+            yield Violation(path, Reason.RESERVED_NAME, message, remedy)
+        elif ":" in mount:
+            message = f"{mount} has a colon, which no mount may have"
             yield Violation(path, Reason.RESERVED_NAME, message, remedy)
 
 
@@ -57,21 +81,35 @@ def values_have_one_source(given: RuleInput) -> Iterator[Violation]:
     for index, variable in enumerate(given.spec.env):
         if variable.value and variable.secret_key_ref:
             yield _one_source(f"spec.env[{index}]", f"{variable.name} has both")
-    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
-        for position, header in enumerate(endpoint.headers):
-            if bool(header.value) == bool(header.secret_key_ref):
-                state = "has both" if header.value else "has neither"
-                path = f"spec.retrieval.endpoints[{index}].headers[{position}]"
-                yield _one_source(path, f"{header.name} {state}")
+    for path, header in _headers(given):
+        if bool(header.value) == bool(header.secret_key_ref):
+            state = "has both" if header.value else "has neither"
+            yield _one_source(path, f"{header.name} {state}")
 
 
 def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
     """Reject secrets in plain text: whoever can read the job could read them."""
+    remedy = "put the value into a Secret; give secretKeyRef: {name, key}"
     for place, name, value in _literals(given):
         if value and looks_secret(name):
             message = f"{name} looks like a secret and is written in plain text"
-            remedy = "put the value into a Secret; give secretKeyRef: {name, key}"
             yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
+        elif holds_secret(value):
+            message = f"{name} holds what looks like a secret, in plain text"
+            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
+    for place, url in _urls(given):
+        if holds_secret(url):
+            message = "the URL holds what looks like a secret, in plain text"
+            remedy = "take it out; give a header with secretKeyRef"
+            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
+
+
+def urls_can_be_called(given: RuleInput) -> Iterator[Violation]:
+    """Reject addresses that look like URLs and that no client takes."""
+    for place, url in _urls(given):
+        if problem := url_problem(url):
+            remedy = "give a full URL such as http://host:8000/retrieve"
+            yield Violation(place, Reason.INVALID_URL, f"of the URL, {problem}", remedy)
 
 
 def _literals(given: RuleInput) -> Iterator[Literal]:
@@ -83,11 +121,33 @@ def _literals(given: RuleInput) -> Iterator[Literal]:
             yield f"{path}.headers[{position}].value", header.name, header.value
         for key, value in endpoint.extra_body.items():
             yield f"{path}.extraBody.{key}", key, value
-        for key, value in parse_qsl(urlsplit(endpoint.url).query):
-            yield f"{path}.url", key, value
-    for index, term in enumerate(given.spec.reward.functions):
-        for key, value in parse_qsl(urlsplit(term.url).query):
-            yield f"spec.reward.functions[{index}].url", key, value
+
+
+def _urls(given: RuleInput) -> Iterator[tuple[str, str]]:
+    """Yield (place, URL) of every address that is given."""
+    spec = given.spec
+    found = {
+        f"spec.retrieval.endpoints[{i}].url": each.url
+        for i, each in enumerate(spec.retrieval.endpoints)
+    }
+    found |= {
+        f"spec.reward.functions[{i}].url": each.url for i, each in enumerate(spec.reward.functions)
+    }
+    found["spec.checkpoint.backup.url"] = spec.checkpoint.backup.url
+    yield from ((place, url) for place, url in found.items() if url)
+
+
+def _headers(given: RuleInput) -> Iterator[tuple[str, Header]]:
+    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+        for position, header in enumerate(endpoint.headers):
+            yield f"spec.retrieval.endpoints[{index}].headers[{position}]", header
+
+
+def _references(given: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:
+    """Yield the references that become variables named after Secret and key."""
+    for path, header in _headers(given):
+        if header.secret_key_ref is not None:
+            yield path, header.secret_key_ref
 
 
 def _one_source(path: str, problem: str) -> Violation:

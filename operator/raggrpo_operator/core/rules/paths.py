@@ -1,15 +1,15 @@
 """Rules about paths and the volumes they are on. Does not touch the file system."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
 
 from raggrpo_api.spec.resources import Placement, Volume
-from raggrpo_operator.core.spec.path_fields import path_fields
+from raggrpo_operator.core.spec.path_fields import lies_in, path_fields
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 
 CHECKPOINT = "spec.checkpoint.path"
+SHOWN_MOUNTS = 4
 
 
 def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
@@ -57,9 +57,10 @@ def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
 
 def _volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
     """Return the volume that `path` is on: the one with the longest mount path above it."""
-    holding = [v for v in volumes if PurePosixPath(path).is_relative_to(v.mount_path)]
-    return max(holding, key=lambda volume: len(volume.mount_path), default=None)
+    holding = [volume for volume in volumes if lies_in(path, volume.mount_path)]
+    return max(holding, key=lambda volume: len(volume.mount_path.rstrip("/")), default=None)
 
 
 def _mounts(volumes: Sequence[Volume]) -> str:
-    return ", ".join(volume.mount_path for volume in volumes)
+    shown = ", ".join(volume.mount_path for volume in volumes[:SHOWN_MOUNTS])
+    return shown if len(volumes) <= SHOWN_MOUNTS else f"{shown} and others"

@@ -22,6 +22,8 @@ class RuleInput:
     facts: Facts
     """Zeros and empty strings until preflight has run; rules on facts then yield nothing."""
     sizing: Sizing
+    in_pods: bool = True
+    """False on one machine, where folders anywhere stand in for volumes."""
 
 
 Rule = Callable[[RuleInput], Iterator[Violation]]

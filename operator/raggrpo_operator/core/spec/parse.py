@@ -5,6 +5,7 @@ Never raises for a user's mistake. Checks only the form; `rules` checks combinat
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from pydantic_core import ErrorDetails
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 
+from .forms import remedy_for
 from .path_fields import is_path
 from .violation import Reason, Violation
 
@@ -48,8 +50,13 @@ def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
 
 def dotted(location: Sequence[int | str]) -> str:
     """Return a location the way users write it, such as `spec.data.trainFiles[0]`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
     return text.removeprefix(".")
+
+
+def _key(name: str) -> str:
+    """Return the key of a map, quoted and cut short unless it is like a field's name."""
+    return name if re.fullmatch(r"[\w./-]{1,64}", name) else _shown(name)
 
 
 def _plain(value: Any) -> Any:
@@ -75,7 +82,10 @@ def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
 
 def _violation(error: ErrorDetails) -> Violation:
     location, value = error["loc"], error["input"]
+    if location[-1:] == ("[key]",):  # of a map, such as a node selector
+        location = location[:-1]
     path, context = dotted(location), error.get("ctx", {})
+    shown = "the value" if _may_be_secret(location) else _shown(value)
     match error["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
             return _unknown_field(location)
@@ -85,19 +95,26 @@ def _violation(error: ErrorDetails) -> Violation:
         case "enum" | "literal_error":
             return _not_a_choice(path, value, str(context["expected"]))
         case "string_pattern_mismatch":
-            return _bad_format(location, str(value), str(context["pattern"]))
+            return _bad_format(location, str(value), shown, str(context["pattern"]))
         case "string_too_long" if location == ("metadata", "name"):
             return _bad_name(path, str(value))
+        case "string_too_long":
+            limit = context["max_length"]
+            message = f"{shown} has {len(str(value))} characters, more than {limit}"
+            return Violation(path, Reason.OUT_OF_RANGE, message, f"at most {limit} characters")
         case kind if kind.endswith("_type") or kind.endswith("_parsing"):
             wanted = error["msg"].removeprefix("Input should be ")
-            return Violation(
-                path, Reason.WRONG_TYPE, f"{_shown(value)} is not {wanted}", f"give {wanted}"
-            )
+            return Violation(path, Reason.WRONG_TYPE, f"{shown} is not {wanted}", f"give {wanted}")
         case _:
             wanted = error["msg"].replace("Input should", "should").replace(" after validation", "")
             return Violation(
-                path, Reason.OUT_OF_RANGE, f"{_shown(value)}: {wanted}", "choose another value"
+                path, Reason.OUT_OF_RANGE, f"{shown}: {wanted}", "choose another value"
             )
+
+
+def _may_be_secret(location: Location) -> bool:
+    """Return whether a secret may stand there, although it should not."""
+    return location[-1:] in (("value",), ("url",)) or "extraBody" in location
 
 
 def _unknown_field(location: Location) -> Violation:
@@ -125,7 +142,7 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
     )
 
 
-def _bad_format(location: Location, value: str, pattern: str) -> Violation:
+def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Violation:
     path = dotted(location)
     if location == ("metadata", "name"):
         return _bad_name(path, value)
@@ -133,21 +150,18 @@ def _bad_format(location: Location, value: str, pattern: str) -> Violation:
         remedy = "take them out; give a header with secretKeyRef"
         return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL holds credentials", remedy)
     if _is_path(location):
-        remedy = "use an absolute path, beginning with /"
-        return Violation(path, Reason.RELATIVE_PATH, f"{value!r} is not an absolute path", remedy)
-    message = f"{_shown(value)} does not have the form {pattern}"
-    remedy = _FORM_HINTS.get(str(location[-1]), "write it in that form")
-    return Violation(path, Reason.INVALID_FORMAT, message, remedy)
+        return _bad_path(path, value)
+    field = next(part for part in reversed(location) if isinstance(part, str))
+    message = f"{shown} does not have the form of its field"
+    return Violation(path, Reason.INVALID_FORMAT, message, remedy_for(pattern, field))
 
 
-_FORM_HINTS: Mapping[str, str] = {
-    "url": "give a full URL such as http://host:8000/retrieve",
-    "python": "write package.module:function",
-    "name": "use lower-case letters, digits and hyphens",
-    "memory": "write a quantity such as 64Gi",
-    "shmSize": "write a quantity such as 16Gi",
-    "cpu": "write a quantity such as 16 or 500m",
-}
+def _bad_path(path: str, value: str) -> Violation:
+    if not value.startswith("/"):
+        message, remedy = "is not an absolute path", "use an absolute path, beginning with /"
+        return Violation(path, Reason.RELATIVE_PATH, f"{_shown(value)} {message}", remedy)
+    message = f"{_shown(value)} has empty parts, parts . or .., or control characters"
+    return Violation(path, Reason.INVALID_FORMAT, message, "write the path without them")
 
 
 def _bad_name(path: str, value: str) -> Violation:

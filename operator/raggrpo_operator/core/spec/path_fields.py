@@ -24,6 +24,11 @@ def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, st
                 yield where, item
 
 
+def lies_in(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or lies below it; both have one spelling only."""
+    return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+
+
 @cache
 def _fields(kind: type[ApiModel]) -> tuple[tuple[str, str, bool], ...]:
     """Return (name, alias, whether it holds paths) for every field of a model."""

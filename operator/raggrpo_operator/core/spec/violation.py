@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+MAX_SHOWN = 400
+"""Characters of a message or a remedy, either of which may quote what the user wrote."""
+
 
 class Severity(StrEnum):
     """Whether the job is refused or the user only warned."""
@@ -101,6 +104,18 @@ class Reason(StrEnum):
     SECRET_IN_PLAIN_TEXT = "SecretInPlainText"
     ONE_SOURCE_OF_VALUE = "OneSourceOfValue"
     RESERVED_NAME = "ReservedName"
+    INVALID_URL = "InvalidUrl"
+
+    # What a cluster would refuse (rules/cluster.py)
+    IMAGE_NOT_A_NAME = "ImageNotAName"
+    NOT_AN_EXTENDED_RESOURCE = "NotAnExtendedResource"
+    TOLERATION_FORM = "TolerationForm"
+
+    # Limits of amounts and sizes (rules/limits.py)
+    AMOUNT_OUT_OF_RANGE = "AmountOutOfRange"
+    PATH_TOO_LONG = "PathTooLong"
+    SPEC_TOO_LARGE = "SpecTooLarge"
+    TOO_MANY_STEPS = "TooManySteps"
 
     # Numbers of the objective (rules/numerics.py)
     TEMPERATURE_ZERO = "TemperatureZero"
@@ -124,11 +139,17 @@ class Violation:
     severity: Severity = Severity.ERROR
 
     def line(self) -> str:
-        """Return all of it on one line."""
-        return f"{self.path}: {self.message} → {self.remedy}"
+        """Return all of it on one line, short enough that a condition shows the remedy too."""
+        return f"{self.path}: {_printable(self.message)} → {_printable(self.remedy)}"
 
     def __str__(self) -> str:
         return self.line()
+
+
+def _printable(text: str) -> str:
+    """Return a text without what could end its line or disguise it, and not longer than shown."""
+    short = text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
 
 
 def errors(found: tuple[Violation, ...]) -> tuple[Violation, ...]:

@@ -4,6 +4,7 @@ import math
 
 from raggrpo_api.job import JobSpec
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
+from raggrpo_api.spec.training import MAX_STEPS
 from raggrpo_api.trainer_config import World
 
 from .quantity import parse_quantity
@@ -75,8 +76,11 @@ def threads_per_rank(resources: ResourcesSpec) -> int:
 
 
 def total_steps(spec: JobSpec, rows: int) -> int:
-    """Return the target step: as given, else from epochs once the number of rows is known."""
+    """Return the target step: as given, else from epochs once the number of rows is known.
+
+    It is never more than may be given; a rule refuses such a job.
+    """
     training = spec.training
     if training.total_steps or not (training.epochs and rows):
         return training.total_steps
-    return math.ceil(training.epochs * rows / spec.data.train_batch_size)
+    return min(MAX_STEPS, math.ceil(training.epochs * rows / spec.data.train_batch_size))

@@ -9,7 +9,7 @@ from pathlib import Path
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, JobStatus
 from raggrpo_operator.core.spec.parse import parse_job
-from raggrpo_operator.core.spec.violation import Violation
+from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
 from raggrpo_operator.errors import (
     AccessRefused,
@@ -24,6 +24,7 @@ from raggrpo_operator.kubernetes_runtime.process.json_logs import about
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
+from raggrpo_operator.kubernetes_runtime.watching.kept import MAX_SPEC_BYTES, TOO_LARGE
 from raggrpo_operator.reconcile import reconcile
 
 from .runtime import KubernetesRuntime, ReconcilerContext
@@ -105,7 +106,7 @@ class Reconciler:
         version = body["metadata"]["resourceVersion"]
         known = self._parsed.get(key)
         if known is None or known[0] != version:
-            known = self._parsed[key] = version, parse_job(body)
+            known = self._parsed[key] = version, _parsed(body)
         return known[1]
 
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
@@ -158,6 +159,14 @@ class Reconciler:
         self._context.evidence.forget(key)
         self._context.writer.forget(key)
         self._metrics.forget(key)
+
+
+def _parsed(body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
+    if size := body.get(TOO_LARGE):
+        message = f"it has {size} bytes, more than {MAX_SPEC_BYTES}"
+        remedy = "shorten templates, lists or env"
+        return (Violation("spec", Reason.SPEC_TOO_LARGE, message, remedy),)
+    return parse_job(body)
 
 
 def _bug(error: Exception) -> str:

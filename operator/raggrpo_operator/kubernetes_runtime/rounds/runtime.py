@@ -9,6 +9,7 @@ from typing import assert_never
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.progress import Progress
+from raggrpo_api.sealed_config import open_sealed, seal
 from raggrpo_api.status import JobStatus, PodRole
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
@@ -167,18 +168,19 @@ class KubernetesRuntime:
             return
         try:
             head = await self._running_head(job)
-            text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
-        except OperatorError as error:
-            log.info("the record of attempt %d could not be put back: %s", number, error)
-            return
-        if text is None:  # the head has forgotten it: the next round deals with that
-            return
-        config = TrainerConfig.model_validate_json(text)
-        try:
+            environment = await head.jobs.environment(_submission(job, number))
+            if not environment:  # the head has forgotten it: the next round deals with that
+                return
+            config = TrainerConfig.model_validate_json(open_sealed(environment))
             await self._context.children.record(job.metadata, config, records)
             log.info("the record of attempt %d was put back", number)
         except NameTaken as error:
             self.trouble = error
+        except OperatorError as error:
+            log.info("the record of attempt %d could not be put back: %s", number, error)
+        except ValueError as error:  # its text might quote the configuration
+            kind = type(error).__name__
+            log.warning("attempt %d: what was submitted is not readable: %s", number, kind)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> tuple[int, Manifest | None]:
         """Return the job's Ray cluster; what the cache lacks is read from the API server.
@@ -278,7 +280,7 @@ class KubernetesRuntime:
         await self._head(ray_cluster).jobs.submit(
             _submission(job, attempt),
             ENTRYPOINT,
-            {names.ENV_CONFIG: text},
+            seal(text),
             {"attempt": str(attempt)},
         )
 

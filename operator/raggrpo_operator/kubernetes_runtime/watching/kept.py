@@ -3,6 +3,7 @@
 The rest is memory that anybody who may create objects could make the operator spend.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL
 
 MAX_ANNOTATION = 253
+MAX_SPEC_BYTES = 2 * names.MAX_SPEC_BYTES
+TOO_LARGE = "tooLarge"
+"""Key that holds the bytes of a spec in place of the spec."""
 IDENTITY = (
     "name",
     "namespace",
@@ -44,8 +48,10 @@ POD_STATUS = (
 
 
 def kept_job(body: Mapping[str, Any]) -> Manifest:
-    """Return a job with its spec and status."""
-    return _only(body, ("apiVersion", "kind", "spec", "status")) | _metadata(body)
+    """Return a job with its spec and status; of a spec far beyond what is accepted, its size."""
+    kept = _only(body, ("apiVersion", "kind", "spec", "status")) | _metadata(body)
+    size = len(json.dumps(kept.get("spec", {})))
+    return kept if size <= MAX_SPEC_BYTES else kept | {"spec": {}, TOO_LARGE: size}
 
 
 def kept_child(body: Mapping[str, Any]) -> Manifest:

@@ -15,6 +15,7 @@ from raggrpo_api import names
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import RAY_CLUSTERS
+from support.builders.jobs import KNOWN_TINY, a_job
 from support.builders.pods import a_ray_cluster
 from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld, a_running_status
 
@@ -56,7 +57,7 @@ async def a_head(status: int, text: str) -> AsyncIterator[str]:
 def a_world(
     folder: Path, session: ClientSession, url: str, key: str = "", **spec: Any
 ) -> ReconcilerWorld:
-    world = ReconcilerWorld(folder, session, a_running_status(), url)
+    world = ReconcilerWorld(folder, session, a_running_status(KNOWN_TINY, a_job(spec)), url)
     world.stored()["spec"].update(spec)
     cluster = a_ray_cluster()
     cluster["metadata"] |= {

@@ -7,7 +7,7 @@ from raggrpo_api import names
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.kube.pod_evidence import loss
 from raggrpo_operator.kubernetes_runtime.rounds.observe import head_is_ready, observed_cluster
-from raggrpo_operator.kubernetes_runtime.watching.kept import kept_child, kept_job
+from raggrpo_operator.kubernetes_runtime.watching.kept import TOO_LARGE, kept_child, kept_job
 from support.builders.pods import Manifest, a_pod, a_ray_cluster, container, ended
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
@@ -55,3 +55,12 @@ def test_a_ray_cluster_in_the_cache_is_observed_like_the_whole_one() -> None:
 
     assert seen(kept_child(whole)) == seen(whole)
     assert head_is_ready(kept_child(whole)) == head_is_ready(whole)
+
+
+def test_of_a_spec_far_too_large_only_its_size_is_kept() -> None:
+    body: Manifest = {"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": {"x": "y" * 300_000}}
+
+    kept = kept_job(body)
+
+    assert len(json.dumps(kept)) < 1000
+    assert kept[TOO_LARGE] > 300_000

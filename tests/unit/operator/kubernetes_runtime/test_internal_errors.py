@@ -13,6 +13,7 @@ from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import EVENTS
 from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
 from raggrpo_operator.kubernetes_runtime.rounds import reconciler as module
+from raggrpo_operator.kubernetes_runtime.watching.kept import kept_job
 from support.reconciler_world import KEY, ReconcilerWorld
 
 ERRORS = b'raggrpo_operator_reconcile_total{controller="raggrpojob",result="error"} 1.0'
@@ -97,3 +98,16 @@ async def test_a_mistake_is_counted_and_logged_with_the_job(
     [logged] = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert "team-a/small" in logged.getMessage()
     assert logged.exc_info is not None
+
+
+async def test_a_spec_that_was_too_large_to_keep_is_refused(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    world = ReconcilerWorld(tmp_path, session)
+    world.objects.jobs = {KEY: [kept_job(world.stored() | {"spec": {"env": ["x" * 300_000]}})]}
+
+    await world.reconciler.round(KEY)
+
+    told = world.condition("Accepted")
+    assert (told["status"], told["reason"]) == ("False", "SpecTooLarge")
+    assert "shorten" in told["message"]

@@ -66,7 +66,6 @@ def test_a_job_that_calls_nobody_reaches_names_and_its_own_pods() -> None:
         ("https://rag.a.svc.corp.net/x", ["pods of a", "0.0.0.0/0:443", "::/0:443"]),
         ("http://rag.se_arch.svc/x", []),
         ("http://rag:99999/x", []),
-        ("http://[::1/x", []),
     ],
 )
 def test_an_endpoint_opens_what_a_policy_can_say_of_it(url: str, expected: list[str]) -> None:

@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,9 +39,9 @@ EACH_SAMPLE = pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.ste
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?", fullmatch=True) | st.sampled_from(
     ["a" * 44, "b" * 44, "c" * 43]
 )
-QUANTITIES = st.sampled_from(["", "200m", "3", "512Mi", "7Gi", "1.5Gi"])
+MEMORIES = st.sampled_from(["", "512Mi", "7Gi", "1.5Gi"])
 REFERENCES = st.fixed_dictionaries({"name": NAMES, "key": NAMES})
-MANAGED = st.fixed_dictionaries({"corpus": st.just("/mnt/runs/corpus.jsonl"), "memory": QUANTITIES})
+MANAGED = st.fixed_dictionaries({"corpus": st.just("/mnt/runs/corpus.jsonl"), "memory": MEMORIES})
 ENDPOINTS = st.lists(
     st.fixed_dictionaries(
         {
@@ -471,3 +472,23 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
         "http://own/retrieve",
     ]
     assert all(endpoint.managed is None for endpoint in endpoints)
+
+
+def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
+    kb, judge = "http://kb:8000/retrieve?tenant=c4n4ry", "http://judge:8000/score?of=c4n4ry"
+    job = a_clustered_job(
+        a_job(
+            {
+                "retrieval": {"mode": "Prompt", "endpoints": [{"name": "kb", "url": kb}]},
+                "reward.functions": [{"name": "Http", "url": judge}],
+            }
+        )
+    )
+    config = trainer_config(job, resolve(job), number=1)
+    record = all_manifests(job)["configmap"]["data"]["config.json"]
+
+    assert "c4n4ry" not in record
+    assert "http://kb:8000/retrieve" in record
+    assert "http://judge:8000/score" in record
+    assert json.loads(record)["attempt"] == json.loads(config.to_json())["attempt"]
+    assert config.to_json().count("c4n4ry") == 2

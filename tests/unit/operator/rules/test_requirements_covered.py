@@ -108,6 +108,16 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
 
 OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
     "B6": (Reason.BACKOFF_RANGE,),
+    "B23": (
+        Reason.INVALID_URL,
+        Reason.IMAGE_NOT_A_NAME,
+        Reason.NOT_AN_EXTENDED_RESOURCE,
+        Reason.TOLERATION_FORM,
+        Reason.AMOUNT_OUT_OF_RANGE,
+        Reason.PATH_TOO_LONG,
+        Reason.SPEC_TOO_LARGE,
+        Reason.TOO_MANY_STEPS,
+    ),
     "B21": (Reason.ENDPOINT_SOURCE, Reason.VECTORS_NEEDED),
 }
 """Rows of the operator, of which only the reasons are held here."""

@@ -16,7 +16,9 @@ from raggrpo_operator.core.rules import (
     RULES,
     batch,
     checkpoint,
+    cluster,
     lengths,
+    limits,
     memory,
     monitoring,
     names_and_secrets,
@@ -105,6 +107,9 @@ ROWS: tuple[Row, ...] = (
         {"training": {}}, {"training": {"epochs": 1}}),
     Row(lengths.run_has_one_target, Reason.TWO_TARGETS, "spec.training.epochs",
         {"training": {"epochs": 1, "totalSteps": 5}}, {"training": {"epochs": 1}}),
+    Row(lengths.steps_can_be_counted, Reason.TOO_MANY_STEPS, "spec.training.epochs",
+        {"training": {"epochs": 10_000}, "data.trainBatchSize": 8},
+        {"training": {"epochs": 8000}, "data.trainBatchSize": 8}, Facts(rows=10_000)),
     Row(lengths.batch_fits_data, Reason.BATCH_LARGER_THAN_DATA, "spec.data.trainBatchSize",
         {"preset": "Debug", "data.trainBatchSize": 11},
         {"preset": "Debug", "data.trainBatchSize": 10}),
@@ -322,6 +327,82 @@ ROWS: tuple[Row, ...] = (
     Row(names_and_secrets.mount_paths_are_free, Reason.RESERVED_NAME, "spec.volumes[1].mountPath",
         {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/dev/shm/"}]},
         {"volumes": [WORK, {"name": "shm", "claimName": "fast", "mountPath": "/mnt/shm"}]}),
+    *(
+        Row(names_and_secrets.mount_paths_are_free, Reason.RESERVED_NAME,
+            "spec.volumes[1].mountPath",
+            {"volumes": [WORK, {"name": "v", "claimName": "v", "mountPath": path}]},
+            {"volumes": [WORK, {"name": "v", "claimName": "v", "mountPath": f"/mnt{path}"}]})
+        for path in ("/", "/etc/", "/proc/self", "/dev/shm/x", "/home", "/home/ray/.cache", "/opt",
+                     "/opt/raggrpo/bin", "/usr/lib/x", "/var/run/secrets", "/run", "/tmp/data")
+    ),
+    Row(names_and_secrets.mount_paths_are_free, Reason.RESERVED_NAME, "spec.volumes[1].mountPath",
+        {"volumes": [WORK, {"name": "v", "claimName": "v", "mountPath": "/data/a:b"}]},
+        {"volumes": [WORK, {"name": "v", "claimName": "v", "mountPath": "/opt2/a"}]}),
+    Row(names_and_secrets.names_are_unique, Reason.NAME_NOT_UNIQUE, "spec.volumes (mountPath)",
+        {"volumes": [WORK, {"name": "v", "claimName": "v", "mountPath": "/mnt/runs/"}]},
+        {"volumes": [WORK, {"name": "v", "claimName": "v", "mountPath": "/mnt/runs/a/"}]}),
+    Row(names_and_secrets.names_are_unique, Reason.NAME_NOT_UNIQUE, "spec.imagePullSecrets",
+        {"imagePullSecrets": ["a", "a"]}, {"imagePullSecrets": ["a", "b"]}),
+    Row(names_and_secrets.headers_are_not_reserved, Reason.RESERVED_NAME,
+        "spec.retrieval.endpoints[0].headers[0].name",
+        in_mode("Prompt", KB | {"headers": [{"name": "Content-Length", "value": "5"}]}),
+        in_mode("Prompt", KB | {"headers": [{"name": "X-Client", "value": "5"}]})),
+    Row(names_and_secrets.secrets_have_variables_of_their_own, Reason.NAME_NOT_UNIQUE,
+        "spec.retrieval.endpoints[0].headers[1].secretKeyRef",
+        in_mode("Prompt", KB | {"headers": [
+            {"name": "A", "secretKeyRef": REF}, {"name": "B", "secretKeyRef": {"name": "rag",
+            "key": "TOKEN"}}]}),
+        in_mode("Prompt", KB | {"headers": [
+            {"name": "A", "secretKeyRef": REF}, {"name": "B", "secretKeyRef": REF}]})),
+    Row(names_and_secrets.urls_can_be_called, Reason.INVALID_URL, "spec.retrieval.endpoints[0].url",
+        in_mode("Prompt", KB | {"url": "http://[::::::::]/"}),
+        in_mode("Prompt", KB | {"url": "http://[::1]:8000/"})),
+    Row(names_and_secrets.urls_can_be_called, Reason.INVALID_URL, "spec.reward.functions[0].url",
+        {"reward": {"functions": [{"name": "Http", "url": "http://j:65536/s"}]}},
+        {"reward": {"functions": [{"name": "Http", "url": "http://j:65535/s"}]}}),
+    Row(names_and_secrets.urls_can_be_called, Reason.INVALID_URL, "spec.checkpoint.backup.url",
+        {"checkpoint.backup": {"url": "file:///mnt/runs/../x"}},
+        {"checkpoint.backup": {"url": "file:///mnt/runs/..x"}}),
+    Row(names_and_secrets.urls_can_be_called, Reason.INVALID_URL, "spec.checkpoint.backup.url",
+        {"checkpoint.backup": {"url": "s3://b/x::file:///etc"}},
+        {"checkpoint.backup": {"url": "s3://b/x:y"}}),
+    Row(cluster.image_is_a_name, Reason.IMAGE_NOT_A_NAME, "spec.image",
+        {"image": "0" * 64}, {"image": "0" * 63}),
+    Row(cluster.gpu_resource_is_extended, Reason.NOT_AN_EXTENDED_RESOURCE,
+        "spec.resources.gpuResourceName",
+        {"resources": {"gpuResourceName": "x.kubernetes.io/gpu"}},
+        {"resources": {"gpuResourceName": "amd.com/gpu"}}),
+    Row(cluster.priority_class_is_not_the_clusters, Reason.RESERVED_NAME,
+        "spec.scheduling.priorityClassName",
+        {"scheduling.priorityClassName": "system-node-critical"},
+        {"scheduling.priorityClassName": "systems"}),
+    Row(cluster.tolerations_are_whole, Reason.TOLERATION_FORM, "spec.scheduling.tolerations[0].key",
+        {"scheduling.tolerations": [{"operator": "Equal", "value": "a"}]},
+        {"scheduling.tolerations": [{"operator": "Equal", "value": "a", "key": "k"}]}),
+    Row(cluster.tolerations_are_whole, Reason.TOLERATION_FORM,
+        "spec.scheduling.tolerations[0].value",
+        {"scheduling.tolerations": [{"key": "k", "value": "a"}]},
+        {"scheduling.tolerations": [{"key": "k"}]}),
+    *(
+        Row(limits.amounts_are_in_range, Reason.AMOUNT_OUT_OF_RANGE, f"spec.resources.{name}",
+            {"resources": {name: wrong}}, {"resources": {name: right}})
+        for name, wrong, right in (
+            ("cpu", "0", "1m"), ("cpu", "4097", "4096"), ("memory", "63Mi", "64Mi"),
+            ("memory", "999999999999Ti", "64Ti"), ("shmSize", "0.001k", "80Mi"))
+    ),
+    Row(limits.amounts_are_in_range, Reason.AMOUNT_OUT_OF_RANGE,
+        "spec.retrieval.endpoints[0].managed.memory",
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "0"}}),
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "1Gi"}})),
+    Row(limits.path_parts_are_short, Reason.PATH_TOO_LONG, "spec.checkpoint.path",
+        {"checkpoint.path": "/mnt/runs/" + "中" * 86},
+        {"checkpoint.path": "/mnt/runs/" + "中" * 85}),
+    Row(limits.texts_fit_into_an_object, Reason.SPEC_TOO_LARGE, "spec.env",
+        {"env": [{"name": f"A{i}", "value": "x" * 2048} for i in range(16)]},
+        {"env": [{"name": f"A{i}", "value": "x" * 2040} for i in range(16)]}),
+    Row(limits.configuration_fits, Reason.SPEC_TOO_LARGE, "spec",
+        in_mode("Prompt", KB, promptTemplate="{passages}{prompt}" + "中" * 10_000),
+        in_mode("Prompt", KB, promptTemplate="{passages}{prompt}" + "x" * 16000)),
     Row(names_and_secrets.values_have_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.env[0]",
         {"env": [{"name": "HOME", "value": "/x", "secretKeyRef": REF}]},
         {"env": [{"name": "HOME", "value": "/x"}]}),
@@ -349,6 +430,30 @@ ROWS: tuple[Row, ...] = (
         "spec.reward.functions[0].url",
         {"reward": {"functions": [{"name": "Http", "url": "http://j:1/s?key=abc"}]}},
         {"reward": {"functions": [{"name": "Http", "url": "http://j:1/s"}]}}),
+    *(
+        Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+            "spec.env[0].value", {"env": [{"name": name, "value": value}]},
+            {"env": [{"name": "PLAIN", "value": "plain"}]})
+        for name, value in (
+            ("DB_PASS", "x"), ("PASSPHRASE", "x"), ("SENTRY_DSN", "x"), ("SLACK_WEBHOOK", "x"),
+            ("DATABASE_URL", "postgres://me:word@db/x"), ("REMOTE",
+            "https://ghp@git.example.com/x"),
+            ("BLOB", "https://x.example.com/b?sv=1&sig=abc"), ("ANY", "hf_" + "a" * 34),
+            ("ANY", "-----BEGIN RSA PRIVATE KEY-----"), ("HOOK",
+            "https://hooks.slack.com/services/T/B"))
+    ),
+    *(
+        Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+            "spec.retrieval.endpoints[0].url", in_mode("Prompt", KB | {"url": url}),
+            in_mode("Prompt", KB | {"url": "http://kb:8000/r?tenant=acme"}))
+        for url in ("http://kb/r?sig=a", "http://kb/r?a=1&X-Amz-Signature=a",
+        "http://kb/r?%74oken=a",
+                    "https://hooks.slack.com/services/T/B/x", "http://kb/r?x#access_token=a")
+    ),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].extraBody.tenant",
+        in_mode("Prompt", KB | {"extraBody": {"tenant": "hf_" + "a" * 34}}),
+        in_mode("Prompt", KB | {"extraBody": {"tenant": "acme"}})),
     Row(numerics.temperature_is_positive, Reason.TEMPERATURE_ZERO, "spec.rollout.temperature",
         {"rollout": {"temperature": 0.0}}, {"rollout": {"temperature": 0.01}}),
     Row(numerics.top_p_keeps_logprobs_exact, Reason.TOP_P_BELOW_ONE, "spec.rollout.topP",
@@ -560,6 +665,15 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
 def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
     volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
     job = mounted(a_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
-    found = violations(job, resolve(job))
+    here = violations(job, resolve(job), in_pods=False)
     assert job.spec.volumes[0].mount_path == "/tmp"
-    assert Reason.RESERVED_NAME not in {violation.reason for violation in found}
+    assert Reason.RESERVED_NAME not in {violation.reason for violation in here}
+    assert Reason.RESERVED_NAME in {violation.reason for violation in violations(job, resolve(job))}
+
+
+def test_no_annotation_of_a_job_lets_it_mount_anything() -> None:
+    job = a_job({"volumes": [WORK, {"name": "e", "claimName": "e", "mountPath": "/etc"}]})
+    annotations = {"raggrpo.io/mounted": "true"}
+    metadata = job.metadata.model_copy(update={"annotations": annotations})
+    found = violations(job.model_copy(update={"metadata": metadata}), resolve(job))
+    assert [each.reason for each in errors(found)] == [Reason.RESERVED_NAME]

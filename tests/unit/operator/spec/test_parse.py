@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
@@ -5,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raggrpo_api.base import ABSOLUTE_PATH, OPTIONAL_PATH
+from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from support.builders.jobs import REMOVED, a_raw_job
@@ -44,7 +48,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known here: preset"),
     ("spec.resources.memory", "64 GB", "spec.resources.memory", Reason.INVALID_FORMAT, "64Gi"),
     ("spec.checkpoint.backup.url", "ftp://x", "spec.checkpoint.backup.url", Reason.INVALID_FORMAT,
-     "http"),
+     "s3://"),
     ("spec.monitoring.logDir", "logs", "spec.monitoring.logDir", Reason.RELATIVE_PATH, "absolute"),
     ("spec.volumes", [{"name": "w", "claimName": "w"}], "spec.volumes[0].mountPath",
      Reason.MISSING_FIELD, "under spec.volumes[0]"),
@@ -56,6 +60,17 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
      "spec.retrieval.endpoints[0].topk", Reason.UNKNOWN_FIELD, "topK"),
     ("spec.retrieval.endpoints", [ENDPOINT | {"managed": {"corpus": "c.jsonl"}}],
      "spec.retrieval.endpoints[0].managed.corpus", Reason.RELATIVE_PATH, "absolute"),
+    ("spec.checkpoint.path", "/mnt/../etc", "spec.checkpoint.path", Reason.INVALID_FORMAT,
+     "without"),
+    ("spec.checkpoint.path", "/mnt/runs/" + "a" * 900, "spec.checkpoint.path", Reason.OUT_OF_RANGE,
+     "at most 480 characters"),
+    ("spec.image", "A:b", "spec.image", Reason.INVALID_FORMAT, "registry.example.com"),
+    ("spec.scheduling", {"queueName": "a b"}, "spec.scheduling.queueName", Reason.INVALID_FORMAT,
+     "at most 63"),
+    ("spec.scheduling", {"nodeSelector": {"a b\n": "c"}}, r"spec.scheduling.nodeSelector.'a b\n'",
+     Reason.INVALID_FORMAT, "label's key"),
+    ("spec.retrieval.endpoints", [ENDPOINT | {"extraBody": {"k" * 70: "v"}}],
+     f"spec.retrieval.endpoints[0].extraBody.'{'k' * 56}...", Reason.OUT_OF_RANGE, "at most 64"),
 ]  # fmt: skip
 
 
@@ -74,6 +89,48 @@ def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
     assert remedy in found[0].remedy
     assert found[0].severity is Severity.ERROR
     assert "\n" not in found[0].line()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("spec.env", [{"name": "A", "value": "s3cr3t" * 400}]),
+        ("spec.env", [{"name": "A", "value": "s3cr3t\x00"}]),
+        ("spec.env", [{"name": "A", "value": {"s3cr3t": 1}}]),
+        ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://kb:8000/\u4e2d?token=s3cr3t"}]),
+        ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://me:s3cr3t@kb/"}]),
+        ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://kb/" + "s3cr3t" * 400}]),
+        ("spec.retrieval.endpoints", [ENDPOINT | {"extraBody": {"k": ["s3cr3t"]}}]),
+        ("spec.reward.functions", [{"name": "Http", "url": "s3cr3t"}]),
+    ],
+)
+def test_what_may_be_a_secret_is_not_repeated(place: str, value: Any) -> None:
+    assert [v.line() for v in found_in(a_raw_job({place: value})) if "s3cr3t" in v.line()] == []
+
+
+def patterns(schema: dict[str, Any], field: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (pattern, name of the field) of every text in a part of the schema."""
+    if "pattern" in schema:
+        yield schema["pattern"], field
+    for name, part in schema.get("properties", {}).items():
+        yield from patterns(part, name)
+    for part in filter(None, map(schema.get, ("items", "additionalProperties"))):
+        yield from patterns(part, field)
+
+
+def test_no_text_is_refused_with_nothing_but_a_pattern() -> None:
+    paths = {ABSOLUTE_PATH, OPTIONAL_PATH}  # told in words of their own
+    found = set(patterns(job_schema()["properties"]["spec"]))
+    assert len(found) > 20
+    told = [(p, name) for p, name in found if p not in paths and p in remedy_for(p, name)]
+    assert told == []
+
+
+def test_a_line_is_one_line_and_leaves_room_to_the_remedy() -> None:
+    violation = Violation("spec", Reason.OUT_OF_RANGE, "a\n\x1b\u202e" + "b" * 5000, "less")
+    assert violation.line().isprintable()
+    assert violation.line().endswith("… → less")
+    assert len(violation.line()) < 500
 
 
 @pytest.mark.parametrize("raw", [None, [], "text", 3, ["apiVersion"]])

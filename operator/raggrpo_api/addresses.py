@@ -1,0 +1,48 @@
+"""Addresses of services and of backups: their form, and how people may see them."""
+
+import re
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import StringConstraints
+
+_HOST: Final = "[A-Za-z0-9_]([-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?"
+_FOLDER: Final = r"[^@?\s\x00-\x1f\x7f-\x9f]*"
+HTTP_URL: Final = (
+    rf"^(https?://({_HOST}(\.{_HOST})*\.?|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{{0,4}})?"
+    "([/?][!-?A-~]*)?)?$"
+)
+"""Printable ASCII without @, so that every program reads the same host from it."""
+BACKUP_URL: Final = rf"^((s3|gs)://[A-Za-z0-9][-A-Za-z0-9._]*(/{_FOLDER})?|file:///{_FOLDER})?$"
+MAX_URL: Final = 1024
+MAX_HOST: Final = 253
+MAX_PORT: Final = 65_535
+
+HttpUrl = Annotated[str, StringConstraints(pattern=HTTP_URL, max_length=MAX_URL)]
+"""Full URL of a service, without credentials, or empty."""
+
+BackupUrl = Annotated[str, StringConstraints(pattern=BACKUP_URL, max_length=MAX_URL)]
+"""Folder in S3 or Google Cloud Storage, or on a volume, or empty."""
+
+
+def shown_url(url: str) -> str:
+    """Return a URL for messages and records, without the query, where some services want a key."""
+    return re.split("[?#]", url, maxsplit=1)[0]
+
+
+def url_problem(url: str) -> str:
+    """Return why no program could use a URL, empty if one can; never repeats the URL."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # an IPv6 address or a port that is none; the message would hold the URL
+        return "its host or port is not valid"
+    if port is not None and not 1 <= port <= MAX_PORT:
+        return f"its port is not within 1 to {MAX_PORT}"
+    if parts.scheme in ("http", "https") and not host:
+        return "it names no host"
+    if len(host) > MAX_HOST:
+        return f"its host has more than {MAX_HOST} characters"
+    if parts.scheme == "file" and ".." in parts.path.split("/"):
+        return "it leads out of its folder with .."
+    return "it names two addresses, joined by ::" if "::" in parts.path else ""

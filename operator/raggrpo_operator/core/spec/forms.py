@@ -1,0 +1,42 @@
+"""What to write instead of a text that misses the form of its field. Contains no patterns."""
+
+from collections.abc import Mapping
+
+from raggrpo_api import addresses, base, kubernetes_names
+from raggrpo_api.spec.monitoring import WANDB_PROJECT
+from raggrpo_api.spec.retrieval import BODY_FIELD
+
+_NAME = "use lower-case letters, digits, hyphens and dots, at most 253"
+
+_BY_PATTERN: Mapping[str, str] = {
+    kubernetes_names.OBJECT_NAME: _NAME,
+    kubernetes_names.OPTIONAL_OBJECT_NAME: _NAME,
+    kubernetes_names.QUALIFIED_NAME: "write a label's key such as nvidia.com/gpu.product",
+    kubernetes_names.OPTIONAL_QUALIFIED_NAME: "write a taint's key such as nvidia.com/gpu",
+    kubernetes_names.RESOURCE_NAME: "write a resource such as nvidia.com/gpu",
+    kubernetes_names.LABEL_VALUE: "use letters, digits, hyphens, underscores and dots, at most 63",
+    kubernetes_names.DATA_KEY: "use letters, digits, hyphens, underscores and dots",
+    kubernetes_names.IMAGE: "write an image such as registry.example.com/raggrpo/trainer:0.1.0",
+    addresses.HTTP_URL: "give a full URL such as http://host:8000/retrieve, in ASCII",
+    addresses.BACKUP_URL: "give a folder such as s3://bucket/folder or file:///mnt/folder",
+    base.CPU: "write an amount such as 16 or 500m",
+    base.MEMORY: "write an amount such as 64Gi",
+    base.PLAIN_TEXT: "leave control characters out",
+    WANDB_PROJECT: "use letters, digits, hyphens and underscores",
+    BODY_FIELD: "use printable ASCII characters, at most 64",
+}
+
+_BY_FIELD: Mapping[str, str] = {
+    "python": "write package.module:function",
+    "name": "use letters, digits and, unless it is a variable, hyphens",
+    "fields": "use letters, digits and underscores",
+    "value": "leave control characters out; a header takes ASCII only",
+    "operator": "write Exists or Equal",
+    "effect": "write NoSchedule, PreferNoSchedule or NoExecute",
+}
+"""For patterns that one field alone has."""
+
+
+def remedy_for(pattern: str, field: str) -> str:
+    """Return what to write for a field with this pattern."""
+    return _BY_PATTERN.get(pattern) or _BY_FIELD.get(field) or f"write it in the form {pattern}"

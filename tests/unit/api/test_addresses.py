@@ -1,0 +1,65 @@
+import re
+
+import pytest
+
+from raggrpo_api.addresses import BACKUP_URL, HTTP_URL, shown_url, url_problem
+
+GOOD = (
+    "http://kb:8000/retrieve", "https://rag.example.com/v1/chat?tenant=acme&lang=en", "http://h",
+    "http://127.0.0.1:65535/", "http://[::1]:8000/x", "http://a_b.ns.svc.cluster.local./x", "http://h?q",
+    "http://h/a%20b/(c)[d]{e}",
+)  # fmt: skip
+BAD = (
+    "http://[/", "http://]/", "http://\u2100/", "http://a\u3002b/", "http:///x", "http://h:0/",
+    "http://me@h/", "http://me:word@h/", "http://h/a@b", "http://h/a b", "http://h/\n", "http://h/\u4e2d",
+    "http://-h/", "http://a..b/", "http://h:/", "ftp://h/", "http:\\\\h", "http://" + "a" * 64,
+)  # fmt: skip
+
+
+def takes(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text) is not None
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_addresses_of_services_are_taken(url: str) -> None:
+    assert takes(HTTP_URL, url)
+    assert url_problem(url) == ""
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_what_programs_read_differently_is_no_address(url: str) -> None:
+    assert not takes(HTTP_URL, url)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://[::::::::]/", "its host or port is not valid"),
+        ("http://h:65536/", "its host or port is not valid"),
+        ("http://" + "a." * 127 + "ab/", "more than 253"),
+        ("file:///mnt/../etc", "leads out of its folder"),
+        ("s3://b/x::file:///etc", "two addresses"),
+    ],
+)
+def test_what_a_pattern_cannot_see_is_found_by_reading(url: str, problem: str) -> None:
+    assert takes(HTTP_URL, url) or takes(BACKUP_URL, url)
+    assert problem in url_problem(url)
+    assert url not in url_problem(url)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "gs://b/a/b", "file:///mnt/b", "file:///", ""])
+def test_folders_for_backups_are_taken(url: str) -> None:
+    assert takes(BACKUP_URL, url)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3://b/?versionId=1", "file://h/x", "s3://b/\n", "s3://u@b/"]
+)
+def test_other_folders_are_not(url: str) -> None:
+    assert not takes(BACKUP_URL, url)
+
+
+def test_people_see_a_url_without_what_may_be_a_key() -> None:
+    assert shown_url("http://h:1/x?key=abc#d") == "http://h:1/x"
+    assert shown_url("http://h/x#token=abc") == "http://h/x"
+    assert shown_url("") == ""
