@@ -193,7 +193,7 @@ def test_a_dripping_head_exempts_nobody_from_suspend(
 def test_what_runs_is_what_was_accepted_not_what_it_expands_to(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
-    template = "$BAIT ${BAIT} $(BAIT) $$BAIT {passages}{prompt}"
+    template = "$BAIT ${{BAIT}} $(BAIT) $$BAIT {passages}{prompt}"
     job = attacker.job(
         "expand",
         **{
