@@ -205,8 +205,9 @@ async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: P
 async def test_configuration_that_is_too_large_for_the_environment_is_refused(
     tmp_path: Path, processes: Processes
 ) -> None:
-    files = [f"/mnt/runs/{'x' * 1000}{n}.jsonl" for n in range(64)]
-    runtime, job = a_runtime(tmp_path, processes), a_job({"data.trainFiles": files})
+    files = [f"/mnt/runs/{'x' * 240}/{'y' * 240}{n}.jsonl" for n in range(64)]
+    changes = {"data.trainFiles": files, "data.validationFiles": files}
+    runtime, job = a_runtime(tmp_path, processes), a_job(changes)
     runtime._head = a_silent_head(tmp_path, processes)
     with pytest.raises(OperatorError, match="shorten templates or file lists") as caught:
         await runtime.perform(job, SubmitAttempt(trainer_config(job, resolve(job), number=1), 1))
