@@ -1,5 +1,6 @@
 # The operator: `make wheel`, then docker build -t raggrpo/operator:0.1.0 .
-# BASE_IMAGE may be any Debian 12 with or without Python 3.11.
+# BASE_IMAGE may be any Debian 12 with or without Python 3.11. A release gives it by digest:
+# --build-arg BASE_IMAGE=python@sha256:…
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS python

@@ -4,26 +4,26 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-UV_VERSION := 0.13.8
-SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/dev.txt | sha256sum | cut -c1-16)
+SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/uv.txt requirements/dev.txt | sha256sum | cut -c1-16)
 CHECKOV := .cache/checkov/.installed-$(shell sha256sum < requirements/checkov.txt | cut -c1-16)
+SBOM := .cache/sbom/.installed-$(shell sha256sum < requirements/sbom.txt | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster fuzz fuzz-specs test-fast verify fmt lint types generate picture golden drill bench lock wheel images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster fuzz fuzz-answers fuzz-specs test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## make the environment in .venv from the hashed lock
 
-$(SETUP): pyproject.toml requirements/dev.txt
+$(SETUP): pyproject.toml requirements/uv.txt requirements/dev.txt
 	@$(PYTHON) scripts/check_machine.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/uv.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-* && touch $(SETUP)
@@ -49,9 +49,11 @@ checkov: setup $(CHECKOV) ## static security checks of the rendered chart and of
 	PYTHONPATH=tests $(BIN)/python tests/chart/static_security.py .cache/checkov/bin/checkov
 
 $(CHECKOV): requirements/checkov.txt | $(SETUP)
-	rm -rf .cache/checkov
-	$(BIN)/uv venv --quiet --python $(BIN)/python .cache/checkov
-	$(BIN)/uv pip install --python .cache/checkov/bin/python --quiet --no-deps --require-hashes -r $<
+$(SBOM): requirements/sbom.txt | $(SETUP)
+$(CHECKOV) $(SBOM):
+	rm -rf $(@D)
+	$(BIN)/uv venv --quiet --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --no-deps --require-hashes -r $<
 	touch $@
 
 api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
@@ -79,6 +81,9 @@ e2e e2e-full drills-cluster:
 
 fuzz: setup ## 100,000 steps of random lives of a job, with every failure at every moment (long)
 	RAGGRPO_FUZZ_STEPS=100000 $(BIN)/python -m pytest tests/scenario/test_state_machine.py -q --timeout 0
+
+fuzz-answers: setup ## 3,000 hostile answers of each kind that a job's pods can give (long)
+	RAGGRPO_FUZZ_ANSWERS=3000 $(BIN)/python -m pytest tests/unit/operator/test_fuzz_answers.py -q --timeout 0
 
 fuzz-specs: setup ## 3,000 hostile specs from parsing to manifests, and how long they take (long)
 	RAGGRPO_FUZZ_SPECS=3000 $(BIN)/python -m pytest tests/scenario/test_hostile_specs.py -q -s --timeout 0
@@ -122,9 +127,15 @@ wheel: setup ## the one wheel that both images are made of, in dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build -t wheel -d dist
 
+sbom: setup $(SBOM) ## bills of materials of both images' Python packages in dist/, as CycloneDX holds them valid
+	mkdir -p dist
+	for of in operator=operator trainer=trainer-$(DEVICE); do \
+	  .cache/sbom/bin/cyclonedx-py requirements requirements/$${of#*=}.txt --pyproject pyproject.toml \
+	    --output-reproducible --validate -o dist/sbom-$${of%=*}.cdx.json; done
+
 images: wheel ## docker images raggrpo/operator and raggrpo/trainer; DEVICE=cpu for machines without GPUs
 	docker build $(IMAGE_ARGS) -t raggrpo/operator:$(VERSION) .
 	docker build $(IMAGE_ARGS) --build-arg DEVICE=$(DEVICE) -f trainer_image/Dockerfile -t raggrpo/trainer:$(VERSION) .
 
 clean: ## remove the environment and caches
-	rm -rf .venv .cache/checkov .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .cache/checkov .cache/sbom .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

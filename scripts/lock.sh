@@ -19,4 +19,6 @@ compile trainer-cpu.txt pyproject.toml --extra trainer-cpu --extra quickstart "$
 # CUDA wheels exist for Linux only, and vLLM pins different versions with CUDA than without.
 compile trainer-cuda.txt pyproject.toml --extra trainer-cuda --extra quickstart \
   --python-platform x86_64-manylinux_2_28
-compile checkov.txt --group checkov --universal
+for group in checkov sbom uv; do
+  compile "$group.txt" --group "$group" --universal
+done

@@ -132,6 +132,10 @@ Memory = Annotated[str, StringConstraints(pattern=MEMORY, max_length=24)]
 EnvName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128)
 ]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+"""How many of something, as a pod reports it; times a Duration it stays within int64."""
+Duration = Annotated[float, Field(ge=0.0, le=10 * 365 * 86_400.0)]
+"""Seconds, as a pod reports them."""
 Seconds = Annotated[int, Field(ge=1, le=30 * 24 * 3600)]
 Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -28,7 +28,9 @@ ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
 
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
-"""TrainerConfig as JSON, at most 64 KiB."""
+"""TrainerConfig as JSON of at most 64 KiB, in base64."""
+ENV_CONFIG_SHA256: Final = "RAGGRPO_CONFIG_SHA256"
+"""SHA-256 of that JSON, in hexadecimal."""
 ENV_FAULT: Final = "RAGGRPO_FAULT"
 """Faults for drills, such as kill-rank@step=7."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
@@ -38,8 +40,14 @@ ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File the preflight writes its result to; in a pod, the termination message."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 RESERVED_ENV: Final = frozenset(
-    {ENV_CONFIG, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK, "CUDA_VISIBLE_DEVICES"}
-    | {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK}
+    | {
+        "CUDA_VISIBLE_DEVICES",
+        "RAY_ADDRESS",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
+    }
 )
 """Set by the operator for each process; a job must not set them."""
 
@@ -75,8 +83,10 @@ CONFIG_FILE: Final = "config.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
 
-MAX_LABEL: Final = 63
-"""Maximum length of a Service's name and of a label's value."""
+MAX_CHILD: Final = 42
+"""Length of a child's name: KubeRay's longest, `<name>-rollout-worker-xxxxx`, then fits into 63."""
+MAX_PART: Final = 16
+"""How much of a child's role and number, or endpoint, its name shows."""
 
 
 def secret_env(name: str, key: str) -> str:
@@ -94,36 +104,49 @@ def ray_driver_log(submission: str) -> str:
     return f"session_latest/logs/job-driver-{submission}.log"
 
 
-def cluster_name(job: str, number: int) -> str:
+def child_name(job: str, uid: str, part: str) -> str:
+    """Return the name of an object of a job: readable, and no other job's or part's.
+
+    The hash of uid and part keeps jobs apart whose names run into each other, and a job from its
+    predecessor of the same name.
+    """
+    digest = hashlib.sha256(f"{uid}/{part}".encode()).hexdigest()[:8]
+    shown = part[:MAX_PART].rstrip("-")
+    readable = job[: MAX_CHILD - len(shown) - len(digest) - 2].rstrip("-")
+    return f"{readable}-{shown}-{digest}"
+
+
+def cluster_name(job: str, uid: str, number: int) -> str:
     """Return the name of the number-th Ray cluster of a job."""
-    return f"{job}-c{number}"
+    return child_name(job, uid, f"c{number}")
 
 
-def preflight_name(job: str) -> str:
+def preflight_name(job: str, uid: str) -> str:
     """Return the name of a job's preflight pod."""
-    return f"{job}-preflight"
+    return child_name(job, uid, "preflight")
 
 
-def config_map_name(job: str, attempt: int) -> str:
+def config_map_name(job: str, uid: str, attempt: int) -> str:
     """Return the name of the ConfigMap that records one attempt's configuration."""
-    return f"{job}-a{attempt}"
+    return child_name(job, uid, f"a{attempt}")
 
 
-def retriever_name(job: str, endpoint: str) -> str:
-    """Return the name of a managed retriever's Deployment and Service, at most 63 characters."""
-    name = f"{job}-r-{endpoint}"
-    if len(name) <= MAX_LABEL:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name[: MAX_LABEL - 9]}-{digest}"
+def retriever_name(job: str, uid: str, endpoint: str) -> str:
+    """Return the name of a managed retriever's Deployment and Service."""
+    return child_name(job, uid, f"r-{endpoint}")
 
 
-def token_secret_name(job: str, key_id: str, job_uid: str) -> str:
+def network_policy_name(job: str, uid: str) -> str:
+    """Return the name of the NetworkPolicy of a job's pods."""
+    return child_name(job, uid, "network")
+
+
+def token_secret_name(job: str, digest: str) -> str:
     """Return the name of the Secret with the job's token.
 
-    The uid distinguishes it from that of a deleted job of the same name, which may still exist.
+    Nobody can tell it beforehand, as the digest is derived from the installation's key.
     """
-    return f"{job}-token-{key_id}-{job_uid[:8]}"
+    return f"{job}-token-{digest}"
 
 
 def ray_namespace(job_uid: str) -> str:

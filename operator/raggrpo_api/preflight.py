@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from .base import ApiModel
+from .text import Message, Words
 
 
 class CheckId(StrEnum):
@@ -38,27 +39,30 @@ class Check(ApiModel):
 
     id: CheckId
     state: CheckState
-    evidence: Annotated[str, Field(max_length=512)] = ""
+    evidence: Annotated[Message, Field(max_length=512)] = ""
     """What was seen: file, column, endpoint, numbers."""
 
 
 class Facts(ApiModel):
-    """What sizing and the rules need to know about model and data."""
+    """What sizing and the rules need to know about model and data.
 
-    parameters: int = 0
-    layers: int = 0
-    hidden_size: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    head_size: int = 0
-    vocabulary: int = 0
-    context_length: int = 0
-    rows: int = 0
+    The image that reports them is the tenant's: the limits keep every product of them within int64.
+    """
+
+    parameters: Annotated[int, Field(ge=0, le=10_000_000_000_000)] = 0
+    layers: Annotated[int, Field(ge=0, le=2_000)] = 0
+    hidden_size: Annotated[int, Field(ge=0, le=200_000)] = 0
+    heads: Annotated[int, Field(ge=0, le=2_000)] = 0
+    kv_heads: Annotated[int, Field(ge=0, le=2_000)] = 0
+    head_size: Annotated[int, Field(ge=0, le=10_000)] = 0
+    vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0
+    context_length: Annotated[int, Field(ge=0, le=100_000_000)] = 0
+    rows: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
     """Rows of the training files after maxSamples."""
-    corpus_bytes: int = 0
+    corpus_bytes: Annotated[int, Field(ge=0, le=1_000_000_000_000_000)] = 0
     """Bytes of the managed retriever's corpus and vectors."""
-    ray_version: str = ""
-    schema_digest: str = ""
+    ray_version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+-]*$", max_length=32)] = ""
+    schema_digest: Annotated[Words, Field(max_length=64)] = ""
 
 
 class PreflightResult(ApiModel):
@@ -68,5 +72,5 @@ class PreflightResult(ApiModel):
     checks: Annotated[list[Check], Field(max_length=32)] = []
     truncated: bool = False
     """Evidence was shortened to fit 4 KiB."""
-    exit_code: int = 0
+    exit_code: Annotated[int, Field(ge=0, le=255)] = 0
     """The failure's exit code (2 to 5), 0 when every check passed."""

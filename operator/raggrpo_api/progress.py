@@ -1,11 +1,15 @@
-"""`Progress`: what the trainer reports at GET /progress, at most 64 KiB."""
+"""`Progress`: what the trainer reports at GET /progress, at most 64 KiB.
+
+The image that answers is the tenant's: every value has a range, and texts are cleaned on reading.
+"""
 
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StringConstraints
 
-from .base import ApiModel
+from .base import ApiModel, Count, Duration
+from .text import Message, Words
 
 
 class Stage(StrEnum):
@@ -23,38 +27,41 @@ class Stage(StrEnum):
     FINISHED = "Finished"
 
 
+StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,32}$")]
+
+
 class CheckpointRef(ApiModel):
     """A complete checkpoint."""
 
-    step: int
+    step: Count
     """Steps done when it was saved."""
-    path: str
+    path: Message
     """Its folder."""
-    time: str = ""
+    time: Words = ""
     """When it became complete (RFC 3339)."""
-    world_size: int = 0
+    world_size: Count = 0
     """Trainer ranks that wrote it."""
 
 
 class SkippedCheckpoint(ApiModel):
     """A checkpoint that was not used for resuming."""
 
-    path: str
-    reason: str
+    path: Message
+    reason: Words
 
 
 class Metric(ApiModel):
     """A named number, as text (same shape as Kubeflow's trainer status)."""
 
-    name: Annotated[str, Field(max_length=64)]
-    value: Annotated[str, Field(max_length=64)]
+    name: Annotated[Words, Field(max_length=64)]
+    value: Annotated[Words, Field(max_length=64)]
 
 
 class Failure(ApiModel):
     """Why the attempt is ending, in terms a user can act on."""
 
-    exit_code: int
-    message: str
+    exit_code: Annotated[int, Field(ge=-255, le=255)]
+    message: Message
 
 
 class Progress(ApiModel):
@@ -65,42 +72,44 @@ class Progress(ApiModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    attempt: int
+    attempt: Count
     """Number of the attempt being reported."""
-    epoch: int = 0
+    epoch: Count = 0
     """Fencing epoch of the attempt."""
     stage: Stage
-    stage_seconds: float = 0.0
+    stage_seconds: Duration = 0.0
     """Time spent in this stage so far."""
-    step: int = 0
+    step: Count = 0
     """Steps of the job completed so far."""
-    total_steps: int = 0
+    total_steps: Count = 0
     """The job's target step."""
-    started_from_step: int | None = None
+    started_from_step: Count | None = None
     """Step of the checkpoint it resumed from, 0 for a fresh start, None until known."""
-    seconds_per_step: float = 0.0
+    seconds_per_step: Duration = 0.0
     """Median over recent steps."""
-    seconds_by_stage: dict[str, float] = {}
+    seconds_by_stage: Annotated[dict[StageName, Duration], Field(max_length=16)] = {}
     """What recent steps spent their time waiting for (medians); the rest is `other`."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
     """Latest values, such as reward_mean."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint."""
-    best_step: int | None = None
+    best_step: Count | None = None
     """Step of the best checkpoint that is kept."""
-    backup_step: int | None = None
+    backup_step: Count | None = None
     """Step of this attempt's newest complete backup."""
-    backup_failure: str = ""
+    backup_failure: Message = ""
     """Why the latest backup failed; empty if it succeeded."""
     skipped_checkpoints: Annotated[list[SkippedCheckpoint], Field(max_length=32)] = []
     """Checkpoints that could not be used, and why."""
-    in_place: Annotated[list[str], Field(max_length=16)] = []
+    in_place: Annotated[list[Words], Field(max_length=16)] = []
     """Replacements made without ending the attempt, each as `Cause: what happened`."""
-    pinned: dict[str, str] = {}
+    pinned: Annotated[
+        dict[Words, Annotated[Words, Field(max_length=32)]], Field(max_length=16)
+    ] = {}
     """What Auto chose in this attempt: precision, attention."""
-    save_seconds: float = 0.0
+    save_seconds: Duration = 0.0
     """Duration of the last save; determines the grace period of the next cluster's pods."""
     failure: Failure | None = None
     """Set before the driver exits with a non-zero code."""
-    time: str = ""
+    time: Words = ""
     """When this was written (RFC 3339)."""

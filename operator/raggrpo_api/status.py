@@ -13,7 +13,10 @@ from pydantic import (
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
     TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_serializer,
     model_validator,
 )
@@ -25,6 +28,22 @@ from pydantic_core import CoreSchema
 from .base import DATACLASS_CONFIG, Time, api_dataclass
 from .preflight import Check, Facts
 from .progress import CheckpointRef, Metric
+from .text import Message, Words
+
+
+def _otherwise(value: Any) -> WrapValidator:
+    """Read what an earlier release stored of a pod's words as this, if it is beyond today's limits.
+
+    A status that cannot be read would keep its job from being suspended.
+    """
+
+    def read(stored: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(stored)
+        except ValidationError:
+            return value
+
+    return WrapValidator(read)
 
 
 class Phase(StrEnum):
@@ -137,7 +156,7 @@ class ProgressStatus:
     stage: str = ""
     seconds_per_step: float = 0.0
     metrics: Annotated[list[Metric], Field(max_length=64)] = field(default_factory=list)
-    last_updated_time: str = ""
+    last_updated_time: Words = ""
 
 
 @api_dataclass
@@ -158,8 +177,8 @@ class AttemptRecord:
     seconds: int = 0
     mitigation: str = ""
     config_hash: str = ""
-    skipped_checkpoints: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
-    in_place: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
+    skipped_checkpoints: Annotated[list[Words], Field(max_length=16)] = field(default_factory=list)
+    in_place: Annotated[list[Words], Field(max_length=16)] = field(default_factory=list)
     """Recoveries that did not end the attempt, as `Cause: what happened`."""
 
 
@@ -212,7 +231,9 @@ class Remedies:
     mitigations: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
     skipped_steps: Annotated[list[int], Field(max_length=64)] = field(default_factory=list)
     """Steps whose prompts are left out: their loss was not finite twice."""
-    rejected_checkpoints: Annotated[list[str], Field(max_length=64)] = field(default_factory=list)
+    rejected_checkpoints: Annotated[list[Message], Field(max_length=64)] = field(
+        default_factory=list
+    )
     """Folders that no attempt resumes from again."""
     failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = field(default_factory=dict)
     """How often a pod or its node failed there; pods that somebody deleted do not count."""
@@ -383,7 +404,7 @@ class PreflightStatus:
     spec_hash: str = ""
     """Hash of the part of the spec that it judged; another one repeats it."""
     checks: Annotated[list[Check], Field(max_length=32)] = field(default_factory=list)
-    facts: Facts = Facts()
+    facts: Annotated[Facts, _otherwise(Facts())] = Facts()
 
     @property
     def known_facts(self) -> Facts | None:
@@ -403,10 +424,10 @@ class ClusterStatus:
 class Pinned:
     """Decided once and kept; unknown keys from other releases are ignored."""
 
-    image: str = ""
-    ray_version: str = ""
-    precision: str = ""
-    attention: str = ""
+    image: Message = ""
+    ray_version: Words = ""
+    precision: Words = ""
+    attention: Words = ""
 
     @model_serializer(mode="wrap")
     def _known(self, serialize: SerializerFunctionWrapHandler) -> dict[str, str]:
@@ -423,7 +444,7 @@ class JobStatus:
     """The job's, as kubectl's column shows it: the spec may leave it to the default."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = field(default_factory=list)
     progress: ProgressStatus = ProgressStatus()
-    checkpoint: CheckpointRef | None = None
+    checkpoint: Annotated[CheckpointRef | None, _otherwise(None)] = None
     best_step: int | None = None
     attempt: int = 0
     """Number of the newest attempt; written before it is submitted."""
@@ -441,7 +462,7 @@ class JobStatus:
     restart_state: RestartState = RestartState()
     config_hash: str = ""
     resume_hash: str = ""
-    retry: str = ""
+    retry: Words = ""
     """Value of the annotation raggrpo.io/retry that was honoured last."""
     start_time: Time = None
     completion_time: Time = None

@@ -10,6 +10,7 @@ import typer
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec import yaml_text
 from raggrpo_operator.core.spec.parse import parse_job
@@ -40,7 +41,7 @@ Mounts = Annotated[
 
 def refuse(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
     """End the command with a message and an exit code."""
-    typer.echo(message, err=True)
+    show(message, err=True)
     raise typer.Exit(code)
 
 
@@ -74,7 +75,7 @@ def accepted(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
     found = violations(job, resolved, in_pods=in_pods)
     for violation in found:
         if violation.severity is Severity.WARNING:
-            typer.echo(f"warning: {violation.line()}", err=True)
+            show(f"warning: {violation.line()}", err=True)
     if wrong := [v for v in found if v.severity is Severity.ERROR]:
         _refuse_all(wrong)
     return resolved

@@ -19,7 +19,7 @@ Manifests = Annotated[
 ]
 HEADER = """\
 # What the operator creates for the first attempt, with the settings of the chart's defaults.
-# Left out is the Secret with the token of Ray: its value exists in the cluster only.
+# Left out is the Secret with the token of Ray: its name and value exist in the cluster only.
 """
 RELEASE = "raggrpo-system"
 

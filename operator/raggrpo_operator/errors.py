@@ -11,6 +11,10 @@ class TransientError(OperatorError):
     """Trying again, after a delay that the caller chooses, may help."""
 
 
+class Unreachable(TransientError):
+    """A job's own server gave no answer, or none that can be read: for decisions it is the same."""
+
+
 class PermanentError(OperatorError):
     """Retrying is pointless until something has been fixed by hand."""
 
@@ -18,7 +22,7 @@ class PermanentError(OperatorError):
 
 
 class AccessRefused(OperatorError):
-    """HTTP 401 or 403: a condition for people, never a reason to stop an attempt."""
+    """HTTP 401 or 403: a condition for people. From a job's own server it counts as no answer."""
 
 
 class NotFound(OperatorError):
@@ -27,3 +31,11 @@ class NotFound(OperatorError):
 
 class Conflict(OperatorError):
     """HTTP 409: it exists already, or it changed since it was read."""
+
+
+class AlreadyExists(Conflict):
+    """HTTP 409 on create: an object of this kind has the name."""
+
+
+class NameTaken(OperatorError):
+    """An object that is not the job's has a name the job needs; it is left as it is."""

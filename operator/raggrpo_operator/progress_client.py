@@ -1,17 +1,16 @@
-"""Reads an attempt's GET /progress, with limits on time and size."""
+"""Reads an attempt's GET /progress."""
 
 import logging
 
-import aiohttp
 from pydantic import ValidationError
 
 from raggrpo_api.names import MAX_PROGRESS_BYTES
 from raggrpo_api.progress import Progress
+from raggrpo_api.text import one_line
 
-from .errors import AccessRefused
+from .errors import OperatorError, Unreachable
 from .http_api import HttpApi
 
-TIMEOUT_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
@@ -27,30 +26,27 @@ class ProgressClient:
         Raises AccessRefused if the token is rejected.
         """
         try:
-            async with self._http.call("GET", "/progress", seconds=TIMEOUT_SECONDS) as answer:
-                if answer.status in (401, 403):
-                    raise AccessRefused(f"{answer.url}: HTTP {answer.status}")
-                if answer.status != 200:
-                    return None
-                body = b""
-                async for chunk in answer.content.iter_any():
-                    body += chunk
-                    if len(body) > MAX_PROGRESS_BYTES:
-                        log.warning("progress of more than %d bytes refused", MAX_PROGRESS_BYTES)
-                        return None
-        except (aiohttp.ClientError, OSError) as error:
-            log.debug("progress at %s: %r", self._http.address, error)
+            answer = await self._http.call(
+                "GET",
+                "/progress",
+                seconds=self._http.limits.progress_seconds,
+                max_bytes=MAX_PROGRESS_BYTES,
+            )
+        except Unreachable as error:
+            log.debug("progress: %s", error)
+            return None
+        if answer.status != 200:
             return None
         try:
-            return Progress.model_validate_json(body)
+            return Progress.model_validate_json(answer.body)
         except ValidationError as error:
-            log.warning("progress at %s is not readable: %s", self._http.address, error)
+            fields = [one_line(".".join(map(str, each["loc"])), 64) for each in error.errors()[:3]]
+            log.warning("progress at %s is not readable: %s", self._http.address, fields)
             return None
 
     async def dump_stacks(self) -> None:
         """Have all processes dump their stacks to the log folder before a stop; best effort."""
         try:
-            async with self._http.call("POST", "/stacks", seconds=TIMEOUT_SECONDS) as answer:
-                await answer.read()
-        except (aiohttp.ClientError, OSError) as error:
-            log.warning("stack dump not possible: %s: %s", type(error).__name__, error)
+            await self._http.call("POST", "/stacks", seconds=self._http.limits.progress_seconds)
+        except OperatorError as error:
+            log.warning("stack dump not possible: %s", error)

@@ -4,24 +4,33 @@ Measured behaviour (Ray 2.60): reusing a submission id returns 500, a missing to
 `driver_exit_code` is the driver's own exit code, absent for a stopped driver.
 """
 
-import json
-import re
-from typing import Any
+from typing import Annotated
 
-import aiohttp
+from pydantic import BaseModel, Field, ValidationError
 
 from raggrpo_api import names
+from raggrpo_api.text import one_line, printable
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
-from .errors import AccessRefused, PermanentError, TransientError
-from .http_api import HttpApi
+from .errors import PermanentError, TransientError, Unreachable
+from .http_api import Answer, HttpApi
 
-CALL_SECONDS = 10.0
 LAST_LINES = 5
 MAX_LINE = 300
-SUBMIT_SECONDS = 60.0
-"""Submitting starts a process on the head, which is slow on a busy machine."""
+
+
+class _RuntimeEnv(BaseModel):
+    env_vars: dict[str, str] = {}
+
+
+class _JobDetails(BaseModel):
+    """What is read of Ray's answer about a submission."""
+
+    status: SubmissionStatus
+    message: str | None = None
+    driver_exit_code: Annotated[int, Field(ge=-255, le=255)] | None = None
+    runtime_env: _RuntimeEnv | None = None
 
 
 class RayJobs:
@@ -43,7 +52,9 @@ class RayJobs:
             "runtime_env": {"env_vars": env},
         }
         doing = f"submitting {submission_id}"
-        if await self._call(doing, "POST", "/api/jobs/", body, SUBMIT_SECONDS) is None:
+        limits = self._http.limits
+        seconds = limits.submit_seconds - limits.call_seconds
+        if await self._call(doing, "POST", "/api/jobs/", body, seconds) is None:
             raise TransientError(f"{doing}: HTTP 404")
 
     async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
@@ -51,55 +62,47 @@ class RayJobs:
         job = await self._get(submission_id)
         if job is None:
             return None
-        return AttemptObserved(
-            number=number,
-            status=SubmissionStatus(job["status"]),
-            exit_code=job.get("driver_exit_code"),
-            message=last_lines(str(job.get("message") or "")),
-        )
+        message = last_lines(job.message or "")
+        return AttemptObserved(number, job.status, job.driver_exit_code, message)
 
     async def environment(self, submission_id: str) -> dict[str, str]:
         """Return the environment of a submission, empty if the head does not know it."""
         job = await self._get(submission_id)
-        runtime_env = (job or {}).get("runtime_env") or {}
-        return dict(runtime_env.get("env_vars") or {})
+        return job.runtime_env.env_vars if job and job.runtime_env else {}
 
     async def stop(self, submission_id: str) -> None:
         """Send SIGTERM to the driver; Ray kills it after the wait time set in its environment."""
         await self._call(f"stopping {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
 
-    async def _get(self, submission_id: str) -> dict[str, Any] | None:
+    async def _get(self, submission_id: str) -> _JobDetails | None:
         doing = f"status of {submission_id}"
-        text = await self._call(doing, "GET", f"/api/jobs/{submission_id}")
-        if text is None:
+        answer = await self._call(doing, "GET", f"/api/jobs/{submission_id}")
+        if answer is None:
             return None
         try:
-            body: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise TransientError(f"{doing} is no JSON: {error}") from error
-        return body
+            return _JobDetails.model_validate_json(answer.body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}", MAX_LINE)
+            raise Unreachable(f"{self._http.address}: {doing} is unreadable: {why}") from None
 
     async def _call(
-        self, doing: str, method: str, path: str, body: object = None, seconds: float = CALL_SECONDS
-    ) -> str | None:
+        self, doing: str, method: str, path: str, body: object = None, seconds: float = 0.0
+    ) -> Answer | None:
         """Return the head's answer, None for HTTP 404."""
-        head = f"Ray dashboard {self._http.address}"
-        try:
-            async with self._http.call(method, path, seconds=seconds, body=body) as response:
-                status, text = response.status, await response.text(errors="replace")
-        except (aiohttp.ClientError, OSError) as error:
-            raise TransientError(f"{head}: {type(error).__name__}: {error}") from error
-        if status in (401, 403):
-            raise AccessRefused(f"{head}: HTTP {status} {text[:300]}")
-        if status >= 400 and status != 404:
-            raise TransientError(f"{doing}: HTTP {status} {text[:300]}")
-        return None if status == 404 else text
+        limit = seconds or self._http.limits.call_seconds
+        answer = await self._http.call(method, path, seconds=limit, body=body)
+        if answer.status == 404:
+            return None
+        if not 200 <= answer.status < 300:
+            raise TransientError(f"{doing}: HTTP {answer.status} {answer.quoted}")
+        return answer
 
 
 def last_lines(message: str) -> str:
-    """Return the end of the driver's log, as appended to Ray's message, without colour codes."""
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines()
-    kept = [line.rstrip()[-MAX_LINE:] for line in lines if line.strip()]
+    """Return the end of the driver's log, as appended to Ray's message."""
+    shown = printable(message[-4 * LAST_LINES * MAX_LINE :]).splitlines()
+    kept = [line.rstrip()[-MAX_LINE:] for line in shown if line.strip()]
     return "\n".join(kept[-LAST_LINES:])
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.chart_release import Account, Helm, until_policies_hold
 from tools.kind.api_server import ApiServer, running_api_server
 
 
@@ -21,3 +22,16 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
     """A namespace of its own; that all of them end is seen when the session does."""
     with api_server.namespace(f"test-{uuid.uuid4().hex[:8]}") as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def operator_account(api_server: ApiServer) -> Iterator[Account]:
+    """The operator's account as the chart makes it for the whole cluster, policies included."""
+    with api_server.namespace(f"operator-{uuid.uuid4().hex[:8]}") as name:
+        helm = Helm(api_server, name, release="rights")
+        helm.install_values({"crds.install": False, "replicas": 2})
+        account = Account.of(helm)
+        until_policies_hold(account)
+        yield account
+        account.http.close()
+        helm("uninstall", helm.release)

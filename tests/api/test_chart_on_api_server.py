@@ -1,49 +1,18 @@
 """The chart installed, upgraded and removed by Helm on a real API server."""
 
-import subprocess
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
 from support.builders.jobs import a_raw_job
+from support.chart_release import CHART, Account, Helm, until_policies_hold
+from support.helm_chart import RELEASE
 from tools.kind.api_server import ApiServer
-from tools.kind.go_programs import tool_folder
 
-CHART = Path("helm/raggrpo-operator").resolve()
-RELEASE = "raggrpo-operator"
 KEY = f"{RELEASE}-key"
-
-
-@dataclass(frozen=True)
-class Helm:
-    """Helm, speaking to one API server about one namespace."""
-
-    server: ApiServer
-    namespace: str
-
-    def __call__(self, *arguments: str, check: bool = True) -> str:
-        ended = subprocess.run(
-            [str(tool_folder("helm") / "helm"), *arguments, "--namespace", self.namespace],
-            env={"KUBECONFIG": str(self.server.kubeconfig), "HOME": str(self.server.folder)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert ended.returncode == 0 or not check, ended.stderr
-        return ended.stdout
-
-    def install(self, *options: str) -> None:
-        # The tier has the CustomResourceDefinition already, applied by kubectl from the plain file.
-        takes = ("--take-ownership", "--force-conflicts")
-        self("upgrade", "--install", RELEASE, str(CHART), *takes, *options)
-
-    def key(self) -> dict[str, str]:
-        data: dict[str, str] = self.server.read("secret", KEY, "-n", self.namespace)["data"]
-        return data
 
 
 @pytest.fixture
@@ -140,3 +109,62 @@ def test_the_service_account_may_do_what_is_needed_and_no_more(helm: Helm, scope
     assert [each for each in MAY if not may(*each, helm.namespace)] == []
     assert [each for each in MUST_NOT if may(*each, helm.namespace)] == []
     assert may("list", "raggrpojobs.raggrpo.io", "kube-system") is not scoped
+
+
+def test_an_admin_of_namespaces_installs_it_for_them(api_server: ApiServer, namespace: str) -> None:
+    with api_server.namespace(f"{namespace}-b") as other:
+        helm = Helm(api_server, namespace, admin_of(api_server, namespace, other))
+        scoped = f"--set=watchNamespaces={{{namespace},{other}}},crds.install=false"
+        command = ("upgrade", "--install", RELEASE, str(CHART), scoped)
+        refused = helm.run(*command).stderr
+        assert "attempting to grant RBAC permissions not currently held" in refused
+
+        delegate = "--set=rbac.delegateToNamespaceAdmins=true"
+        once = helm(
+            "template", "delegated", str(CHART), delegate, "-s=templates/namespace-admins.yaml"
+        )
+        api_server.kubectl("apply", "-f", "-", stdin=once)
+        try:
+            wait_for_right(api_server, helm, "patch", "raggrpojobs/status")
+            said = helm(*command)
+            account = Account.of(helm)
+            policies = helm(
+                "template", RELEASE, str(CHART), scoped, "--set=admissionPolicies.enabled=true",
+                "-s=templates/policies/*.yaml",
+            )  # fmt: skip
+            api_server.kubectl("apply", "-f", "-", stdin=policies)
+            until_policies_hold(account)
+            for each in (namespace, other):
+                jobs = account.call(
+                    "GET", f"/apis/raggrpo.io/v1alpha1/namespaces/{each}/raggrpojobs"
+                )
+                assert jobs.status_code == 200, jobs.text
+            assert account.call("GET", "/api/v1/namespaces/default/pods").status_code == 403
+            api_server.kubectl("delete", "-f", "-", stdin=policies)
+            account.http.close()
+            helm("uninstall", RELEASE)
+        finally:
+            api_server.kubectl("delete", "-f", "-", stdin=once)
+    assert "admissionPolicies.enabled=true" in said
+
+
+def admin_of(server: ApiServer, *namespaces: str) -> Path:
+    """Return the kubeconfig of somebody who has the built-in role admin there and nothing else."""
+    home = namespaces[0]
+    server.kubectl("create", "serviceaccount", "installer", "-n", home)
+    for each in namespaces:
+        server.kubectl(
+            "create", "rolebinding", "installer", "--clusterrole=admin",
+            f"--serviceaccount={home}:installer", "-n", each,
+        )  # fmt: skip
+    return server.service_account_kubeconfig(home, "installer")
+
+
+def wait_for_right(server: ApiServer, helm: Helm, verb: str, resource: str) -> None:
+    """Wait until the role admin has taken up a right that was added to it."""
+    kind, _, subresource = resource.partition("/")
+    question = ("auth", "can-i", verb, kind, f"--subresource={subresource}", "-n", helm.namespace)
+    deadline = time.monotonic() + 30
+    while "yes" not in server.kubectl(*question, kubeconfig=helm.kubeconfig, check=False).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -6,6 +6,9 @@ from typing import Any
 
 import yaml
 
+from raggrpo_api import names
+from raggrpo_api.job import Metadata
+from raggrpo_operator.core.manifests.metadata import child_metadata
 from support.builders.jobs import a_raw_job
 from support.kubectl_plugin import kubectl_raggrpo
 from tools.kind.api_server import ApiServer
@@ -125,8 +128,15 @@ def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image
 
 
 def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace: str) -> None:
-    records = [a_record("small-a1", {"n": 4}), a_record("small-a2", {"n": 8})]
-    api_server.apply(a_cluster_job(), *records, namespace=namespace)
+    api_server.apply(a_cluster_job(), a_cluster_job("big"), namespace=namespace)
+    small, big = (
+        Metadata.model_validate(api_server.read("rgj", name, "-n", namespace)["metadata"])
+        for name in ("small", "big")
+    )
+    records = [a_record(small, 1, {"n": 4}), a_record(small, 2, {"n": 8})]
+    foreign = a_record(small, 2, {"n": 99}) | {"metadata": a_record(big, 2, {})["metadata"]}
+    foreign["metadata"]["labels"][names.LABEL_JOB] = "small"
+    api_server.apply(*records, foreign, namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
 
     def diff(*of: str) -> Any:
@@ -134,10 +144,11 @@ def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace
 
     assert diff("small").stdout == "small@1 → small@2\nrollout.n: 4 → 8\n"
     assert diff("small@2", "small@1").stdout.endswith("rollout.n: 8 → 4\n")
-    api_server.kubectl("delete", "configmap", "small-a1", "-n", namespace)
+    record = records[0]["metadata"]["name"]
+    api_server.kubectl("delete", "configmap", record, "-n", namespace)
     for wrong, words in {
         "small@1": "small has no attempt 0: its attempts are 1 to 2",
-        "small": "the record of small@1 is no longer there (ConfigMap small-a1)",
+        "small": "the record of small@1 is no longer there (a ConfigMap labelled ",
         "other": "there is no job other in namespace",
     }.items():
         refused = diff(wrong)
@@ -145,9 +156,11 @@ def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace
         assert words in refused.stderr
 
 
-def a_record(name: str, rollout: dict[str, int]) -> dict[str, Any]:
-    data = {"config.json": json.dumps({"attempt": {"jobName": name}, "rollout": rollout})}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+def a_record(job: Metadata, attempt: int, rollout: dict[str, int]) -> dict[str, Any]:
+    data = {"config.json": json.dumps({"attempt": {"jobName": job.name}, "rollout": rollout})}
+    name = names.config_map_name(job.name, job.uid, attempt)
+    metadata = child_metadata(job, name, labels={names.LABEL_ATTEMPT: str(attempt)})
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(

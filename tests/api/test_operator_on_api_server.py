@@ -1,111 +1,37 @@
-"""The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads."""
+"""The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads.
+
+It has the account and the rights of its chart, and the chart's admission policies hold it to them.
+"""
 
 import asyncio
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from raggrpo_api import names
 from raggrpo_api.names import KIND
-from support.builders.jobs import a_raw_job
-from support.fakes.fake_kuberay import Api, FakeKubeRay, Manifest, fake_kuberay, path_of
+from support.chart_release import Account
+from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
-from support.fakes.fake_ray import FakeRay, Script, fake_ray
+from support.fakes.fake_ray import Script
+from support.operator_world import World, a_world, an_operator, is_phase
 from tools.kind.api_server import ApiServer
 from tools.kind.jobs import condition
-from tools.kind.program import Program
-
-SECONDS = 30.0
-JOBS = "raggrpo.io/v1alpha1"
-RUNNER = Path(__file__).parents[1] / "support" / "operator_under_test.py"
-
-
-@dataclass
-class World:
-    """What a test needs of the fake cluster."""
-
-    api: Api
-    namespace: str
-    ray: FakeRay
-    kuberay: FakeKubeRay
-    operator: Program
-
-    async def apply(self, changes: Mapping[str, Any] | None = None) -> None:
-        """Create the job `small`; keys are places such as `spec.suspend`."""
-        raw = a_raw_job(
-            {
-                "spec.training.totalSteps": 20,
-                "spec.data.trainBatchSize": 8,
-                "spec.data.maxPromptLength": 64,
-                "spec.data.maxResponseLength": 16,
-                "spec.checkpoint.everySteps": 5,
-                "spec.resources": {"device": "CPU"},
-                "spec.image": "trainer:test",
-                **(changes or {}),
-            }
-        )
-        raw["metadata"] = {"name": "small"}
-        await self.api.create(path_of(JOBS, "raggrpojobs", self.namespace), raw)
-
-    async def change(self, changes: Mapping[str, Any]) -> None:
-        await self.api.patch(self.job_path, changes)
-
-    @property
-    def job_path(self) -> str:
-        return path_of(JOBS, "raggrpojobs", self.namespace, "small")
-
-    async def status(self) -> Manifest:
-        job = await self.api.get(self.job_path)
-        assert job is not None
-        status: Manifest = job.get("status", {})
-        return status
-
-    async def until(self, is_so: Callable[[Manifest], bool]) -> Manifest:
-        deadline, status = time.monotonic() + SECONDS, {}
-        while time.monotonic() < deadline:
-            status = await self.status()
-            if is_so(status):
-                return status
-            self.check_operator()
-            await asyncio.sleep(0.05)
-        log = self.operator.log_file.read_text()[-3000:]
-        raise AssertionError(f"never so: {status}\n{log}")
-
-    def check_operator(self) -> None:
-        """Fail at once when the operator has ended by itself."""
-        process = self.operator.process
-        assert process is not None, "the operator was not started"
-        assert process.poll() is None, self.operator.log_file.read_text()[-3000:]
-
-    async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not await is_so():
-            assert time.monotonic() < deadline, self.operator.log_file.read_text()[-3000:]
-            await asyncio.sleep(0.05)
-
-    async def all_of(self, version: str, plural: str) -> list[Manifest]:
-        return await self.api.items(path_of(version, plural, self.namespace))
 
 
 @pytest_asyncio.fixture
-async def fake(api_server: ApiServer, namespace: str, tmp_path: Path) -> AsyncIterator[World]:
+async def fake(
+    api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
+) -> AsyncIterator[World]:
     """Play a cluster; its operator does not run yet and watches one namespace."""
-    api = Api(api_server.kubeconfig)
-    async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
-        operator = an_operator(api_server, tmp_path, ray, namespace)
-        try:
-            yield World(api, namespace, ray, kuberay, operator)
-        finally:
-            operator.stop()
-    await api.close()
+    async with a_world(api_server, operator_account, namespace, tmp_path) as played:
+        yield played
 
 
 @pytest.fixture
@@ -113,36 +39,6 @@ def world(fake: World) -> World:
     """Play a cluster around a running operator."""
     fake.operator.start()
     return fake
-
-
-def an_operator(
-    api_server: ApiServer, folder: Path, ray: FakeRay, namespace: str, **more: str
-) -> Program:
-    """Return the operator as a child process that is not started yet."""
-    key = folder / "key" / "current"
-    key.parent.mkdir(exist_ok=True)
-    key.write_text("an installation key for tests only")
-    settings = {
-        "RAGGRPO_WATCH_NAMESPACES": namespace,
-        "RAGGRPO_NAMESPACE": namespace,
-        "RAGGRPO_KEY_FOLDER": str(key.parent),
-        "RAGGRPO_TRAINER_IMAGE": "trainer:test",
-        "RAGGRPO_POLL_SECONDS": "0.2",
-        "RAGGRPO_STATUS_SECONDS": "0.5",
-        "RAGGRPO_START_GRACE_SECONDS": "1",
-        "RAGGRPO_HTTP_PORT": "0",
-        "KUBECONFIG": str(api_server.kubeconfig),
-        "HEADS": ray.url,
-        **more,
-    }
-    given = [f"{name}={value}" for name, value in settings.items()]
-    command = ["env", *given, sys.executable, str(RUNNER)]
-    name = settings.get("RAGGRPO_POD_NAME", "operator")
-    return Program(name, command, folder / f"{name}.log")
-
-
-def is_phase(phase: str) -> Callable[[Manifest], bool]:
-    return lambda status: status.get("phase") == phase
 
 
 async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World) -> None:
@@ -162,6 +58,28 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
     told = [(each["reason"], each["note"]) for each in events]
     assert len(told) == len(set(told)), told
     assert ("TargetReached", "Complete=True: reached step 20") in told
+
+
+async def test_a_managed_retriever_serves_its_job_and_goes_with_it(world: World) -> None:
+    endpoint = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
+    await world.apply({"spec.retrieval": {"mode": "Search", "endpoints": [endpoint]}})
+    deployments, services = ("apps/v1", "deployments"), ("v1", "services")
+
+    async def there_is(kind: tuple[str, str]) -> bool:
+        return bool(await world.all_of(*kind))
+
+    await world.until_true(lambda: there_is(deployments))
+    [deployment] = await world.all_of(*deployments)
+    await world.until_true(lambda: there_is(services))
+    path = path_of(*deployments, world.namespace, deployment["metadata"]["name"])
+    ready = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
+    await world.api.patch(f"{path}/status", {"status": ready})
+    await world.until(is_phase("Succeeded"))
+
+    async def both_are_gone() -> bool:
+        return not await there_is(deployments) and not await there_is(services)
+
+    await world.until_true(both_are_gone)
 
 
 async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
@@ -214,8 +132,9 @@ async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None
     world.ray.scripts["small-a1"] = Script(waits_at=12)
     await world.apply()
     await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
-    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1"))
-    world.ray.lose("small-c1")
+    cluster = await world.cluster_name()
+    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, cluster))
+    world.ray.lose(cluster)
 
     status = await world.until(is_phase("Succeeded"))
     second, first = status["attempts"]
@@ -226,9 +145,10 @@ async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None
 
 async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=7)
-    await world.apply()
+    job = await world.apply()
     await world.until(lambda status: status.get("progress", {}).get("step") == 7)
-    path = path_of("v1", "configmaps", world.namespace, "small-a1")
+    record = names.config_map_name("small", job.uid, 1)
+    path = path_of("v1", "configmaps", world.namespace, record)
     before = await world.api.get(path)
 
     await world.api.delete(path)
@@ -353,7 +273,7 @@ async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(world:
     ended = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": a_moment_ahead()}
     await world.kuberay.set_state(name, worker, {"terminated": ended})
     await world.api.delete(path_of("v1", "pods", world.namespace, name))
-    world.ray.fail("small-c1", exit_code=12)
+    world.ray.fail(await world.cluster_name(), exit_code=12)
 
     status = await world.until(is_phase("Succeeded"))
 
@@ -364,10 +284,10 @@ async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(world:
 
 
 async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_there(
-    api_server: ApiServer, fake: World, tmp_path: Path
+    operator_account: Account, fake: World, tmp_path: Path
 ) -> None:
     # Watches the whole cluster: only then can a kind that appears later be noticed.
-    operator = an_operator(api_server, tmp_path, fake.ray, "", RAGGRPO_NAMESPACE=fake.namespace)
+    operator = an_operator(operator_account, tmp_path, fake.ray, "")
     fake.operator = operator
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
     kept = await fake.api.get(crd)
@@ -389,11 +309,11 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
 
 
 async def test_when_the_leader_is_killed_the_other_replica_goes_on(
-    api_server: ApiServer, fake: World, tmp_path: Path
+    operator_account: Account, fake: World, tmp_path: Path
 ) -> None:
     replicas = {
         name: an_operator(
-            api_server,
+            operator_account,
             tmp_path,
             fake.ray,
             fake.namespace,
@@ -403,7 +323,8 @@ async def test_when_the_leader_is_killed_the_other_replica_goes_on(
         for name in ("one", "two")
     }
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
-    lease = path_of("coordination.k8s.io/v1", "leases", fake.namespace, "raggrpo-operator")
+    account = operator_account
+    lease = path_of("coordination.k8s.io/v1", "leases", account.namespace, account.name)
 
     async def leader() -> str:
         found = await fake.api.get(lease)
@@ -441,22 +362,23 @@ async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_bu
     api_server: ApiServer, world: World
 ) -> None:
     world.ray.scripts |= {"small-a1": Script(waits_at=7), "small-a2": Script(waits_at=12)}
-    path = path_of("ray.io/v1", "rayclusters", world.namespace, "small-c1")
     async with fake_kueue(world.api, world.namespace) as kueue:
         queue = {"scheduling": {"queueName": "research"}, "recovery": {"maxRestarts": 0}}
-        await world.apply({f"spec.{block}": value for block, value in queue.items()})
+        job = await world.apply({f"spec.{block}": value for block, value in queue.items()})
+        name = names.cluster_name("small", job.uid, 1)
+        path = path_of("ray.io/v1", "rayclusters", world.namespace, name)
         status = await world.until(is_phase("Queued"))
         assert "queue research" in condition(status, "Suspended")["message"]
         assert not [pod for pod in await world.all_of("v1", "pods") if is_of_ray(pod)]
 
-        await kueue.admit("small-c1")
+        await kueue.admit(name)
         await world.until(lambda status: status.get("progress", {}).get("step") == 7)
-        await kueue.preempt("small-c1")
+        await kueue.preempt(name)
         status = await world.until(is_phase("Queued"))
         assert condition(status, "Ready")["status"] == "False"
         # Kueue needs longer than this to admit a workload again.
         await world.until(lambda status: [a["number"] for a in status["attempts"]] == [2, 1])
-        await kueue.admit("small-c1")
+        await kueue.admit(name)
         await world.until(lambda status: status.get("progress", {}).get("step") == 12)
         cluster = await world.api.get(path)
         world.ray.go_on = True

@@ -9,7 +9,7 @@ import json
 import uuid
 from typing import Any
 
-from raggrpo_api import names
+from raggrpo_api.sealed_config import seal
 from raggrpo_operator.core.manifests.token_secret import TOKEN_KEY
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ENTRYPOINT
 
@@ -42,7 +42,7 @@ def rayjob(name: str, cluster: Manifest, config: Manifest, folder: str) -> Manif
     config = copy.deepcopy(config)
     config["checkpoint"]["path"] = folder
     config["monitoring"]["logDir"] = f"{folder}/logs"
-    environment = {names.ENV_CONFIG: json.dumps(config, sort_keys=True)}
+    environment = seal(json.dumps(config, sort_keys=True))
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",

@@ -30,6 +30,7 @@ from bench_workload import TINY, Workload, write_model, write_prompts
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.spec.monitoring import MonitoringMode
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
@@ -120,8 +121,7 @@ async def run_job(job: RagGrpoJob, folder: Path) -> dict[str, Any]:
 async def _attempt(head: RayHead, job: RagGrpoJob, config: TrainerConfig, folder: Path) -> None:
     """Submit the driver and wait for its end. Raises RuntimeError when it fails."""
     submission = names.submission_id(job.metadata.name, 1)
-    env = {
-        names.ENV_CONFIG: config.to_json(),
+    env = seal(config.to_json()) | {
         names.ENV_PROGRESS_PORT: str(head.progress_port),
         ENV_RESULT: str(folder / "measured.json"),
     }

@@ -237,13 +237,13 @@ async def has_seen(operator: Operator, num_jobs: int) -> bool:
 
 
 @asynccontextmanager
-async def running_operator(bench: Bench) -> AsyncIterator[Operator]:
+async def running_operator(bench: Bench, namespaces: str = NAMESPACE) -> AsyncIterator[Operator]:
     """Run the operator with its defaults as a child process."""
     folder, port = bench.server.folder, free_port()
     (folder / "key").mkdir(exist_ok=True)
     (folder / "key" / "current").write_text("an installation key for benchmarks only")
     settings = {
-        "RAGGRPO_WATCH_NAMESPACES": NAMESPACE,
+        "RAGGRPO_WATCH_NAMESPACES": namespaces,
         "RAGGRPO_NAMESPACE": NAMESPACE,
         "RAGGRPO_KEY_FOLDER": str(folder / "key"),
         "RAGGRPO_TRAINER_IMAGE": "trainer:bench",

@@ -194,7 +194,8 @@ class Bench:
         ours.until(has_trained, "steps", START_SECONDS)
         where = ("-n", self.namespace)
         [ray_cluster] = self.cluster.read("rayclusters", *where)["items"]
-        record = self.cluster.read("configmap", names.config_map_name(ours.name, 1), *where)
+        uid = self.cluster.read("rgj", ours.name, *where)["metadata"]["uid"]
+        record = self.cluster.read("configmap", names.config_map_name(ours.name, uid, 1), *where)
         config = json.loads(record["data"][names.CONFIG_FILE])
         yield ours
         ours.end()

@@ -53,7 +53,9 @@ def test_every_object_is_named_once_and_lies_where_the_release_does(
     assert len(ids) == len(set(ids))
     for manifest in manifests:
         metadata = manifest["metadata"]
-        clusterwide = manifest["kind"].startswith(("Cluster", "CustomResource"))
+        clusterwide = manifest["kind"].startswith(
+            ("Cluster", "CustomResource", "ValidatingAdmission")
+        )
         allowed = {NAMESPACE, *values.get("watchNamespaces", [])}
         assert clusterwide == ("namespace" not in metadata)
         assert metadata.get("namespace", NAMESPACE) in allowed
@@ -88,7 +90,14 @@ def test_pods_of_the_chart_are_restricted(chart: Chart, values: dict[str, Any]) 
         ({"settings": {"pollseconds": 5}}, "settings"),
         ({"metrics": {"serviceMonitor": {"interval": "often"}}}, "interval"),
         ({"imagePullSecrets": ["registry"]}, "imagePullSecrets"),
+        ({"networkPolicy": {"apiServer": ["192.0.2.10"]}}, "apiServer"),
+        ({"networkPolicy": {"apiServer": ["0.0.0.0/0"]}}, "apiServer"),
+        ({"networkPolicy": {"egress": [{"from": []}]}}, "egress"),
         ({"installationKey": {"value": "secret"}}, "installationKey"),
+        ({"admissionPolicies": {"enabled": "sometimes"}}, "enabled"),
+        ({"jobPolicy": {"allowedImage": ["a/"]}}, "allowedImage"),
+        ({"jobPolicy": {"allowedEndpoints": ["https://rag.example.com"]}}, "allowedEndpoints"),
+        ({"jobPolicy": {"validations": [{"expression": "true"}]}}, "message"),
     ],
 )
 def test_wrong_values_are_told_by_place(chart: Chart, values: dict[str, Any], place: str) -> None:
@@ -152,6 +161,80 @@ def test_namespaced_mode_has_no_rights_on_the_cluster(chart: Chart) -> None:
         assert binding["subjects"][0]["namespace"] == NAMESPACE
 
 
+POLICY = "ValidatingAdmissionPolicy"
+ADMISSION = "admissionregistration.k8s.io/v1"
+
+
+def test_policies_are_there_for_the_whole_cluster_and_on_demand_for_namespaces(
+    chart: Chart,
+) -> None:
+    scoped = {"watchNamespaces": ["team-a"]}
+    on, off = ({"admissionPolicies": {"enabled": value}} for value in (True, False))
+    assert of_kind(chart.render(), POLICY)
+    assert of_kind(chart.render(scoped | on), POLICY)
+    assert not of_kind(chart.render(scoped), POLICY)
+    assert not of_kind(chart.render(off), POLICY)
+    known = ("--api-versions", "v1/Pod")
+    assert not of_kind(chart.render({}, *known), POLICY)
+    assert of_kind(chart.render({}, *known, "--api-versions", f"{ADMISSION}/{POLICY}"), POLICY)
+
+
+@pytest.mark.parametrize("release", [RELEASE, "blue"])
+def test_every_policy_denies_and_fails_closed(chart: Chart, release: str) -> None:
+    manifests = chart.render(EVERYTHING, release=release)
+
+    account = one(manifests, "ServiceAccount")["metadata"]["name"]
+    bindings = [each["spec"] for each in of_kind(manifests, f"{POLICY}Binding")]
+    policies = {each["metadata"]["name"]: each["spec"] for each in of_kind(manifests, POLICY)}
+    assert {each["policyName"] for each in bindings} == set(policies)
+    assert {name.removeprefix("blue-") for name in policies} == {
+        f"{RELEASE}-{part}" for part in ("ownership", "pods", "objects", "jobs")
+    }
+    assert all(each["validationActions"] == ["Deny"] for each in bindings)
+    user = f'request.userInfo.username == "system:serviceaccount:{NAMESPACE}:{account}"'
+    for name, spec in policies.items():
+        assert spec["failurePolicy"] == "Fail"
+        assert [each["expression"] for each in spec["matchConditions"]] == (
+            ['request.operation == "CREATE" || object.spec != oldObject.spec']
+            if name.endswith("-jobs")
+            else [user]
+        )
+        assert all(each["reason"] == "Forbidden" for each in spec["validations"])
+
+
+def test_policies_look_at_every_kind_that_the_operator_writes(chart: Chart) -> None:
+    manifests = chart.render({"replicas": 2})
+    seen = {
+        (group, resource)
+        for policy in of_kind(manifests, POLICY)
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    written = {
+        (group, resource)
+        for group, resource, verb in rules_of(manifests, "ClusterRole", "Role")
+        if verb in ("create", "patch", "delete") and "/" not in resource
+    }
+    assert written == seen
+
+
+def test_limits_on_jobs_are_not_lost_in_silence(chart: Chart) -> None:
+    limits = {"jobPolicy": {"allowedImages": ["a/"]}}
+    with pytest.raises(HelmRefused, match="jobPolicy needs admission policies"):
+        chart.render(limits | {"watchNamespaces": ["team-a"]})
+    with pytest.raises(HelmRefused, match="jobPolicy needs admission policies"):
+        chart.render(limits | {"admissionPolicies": {"enabled": False}})
+
+
+def test_what_namespace_admins_are_given_is_what_the_operator_needs(chart: Chart) -> None:
+    delegated = {"rbac": {"delegateToNamespaceAdmins": True}}
+    manifests = chart.render(delegated | {"watchNamespaces": ["a"], "replicas": 2})
+    role = one(manifests, "ClusterRole")
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"] == "true"
+    assert set(rules_of(manifests, "Role")) <= set(rules_of(manifests, "ClusterRole"))
+
+
 def test_one_replica_never_overlaps_and_two_elect_a_leader(chart: Chart) -> None:
     alone, two = chart.render(), chart.render({"replicas": 2})
 
@@ -203,7 +286,7 @@ def test_the_operator_understands_its_environment(
     ours = {name for name in environment if name.startswith(PREFIX)}
     assert ours <= environment.asked
     fixed = {"RAGGRPO_DASHBOARD_PORT", "RAGGRPO_PROGRESS_PORT"}  # the same in all clusters
-    assert environment.asked - ours <= fixed
+    assert environment.asked - ours <= fixed | {"KUBERNETES_SERVICE_HOST"}  # from Kubernetes
     assert settings.own_namespace == NAMESPACE
     assert settings.namespaces == tuple(values.get("watchNamespaces", ()))
     assert settings.leader_election is (values.get("replicas", 1) > 1)
@@ -221,7 +304,13 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
         "startGraceSeconds": 30,
         "workers": 4,
     }
-    environment = environment_of(chart.render({"settings": given}))
+    rule = {"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}], "ports": [{"port": 9000}]}
+    policy = {
+        "restrictEgress": False,
+        "apiServer": ["192.0.2.10/32", "fd00::/64"],
+        "egress": [rule],
+    }
+    environment = environment_of(chart.render({"settings": given, "networkPolicy": policy}))
 
     settings = read_settings(environment | {"RAGGRPO_KEY_FOLDER": str(tmp_path)})
 
@@ -229,6 +318,8 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
     assert settings.resync_seconds == given["resyncSeconds"]
     assert (settings.poll_seconds, settings.status_seconds) == (0.5, 20)
     assert (settings.start_grace_seconds, settings.workers) == (30, 4)
+    assert (settings.restrict_egress, settings.egress) == (False, (rule,))
+    assert settings.api_server == ("192.0.2.10/32", "fd00::/64")
 
 
 def test_policies_of_jobs_select_the_operators_pods(chart: Chart) -> None:
@@ -285,7 +376,7 @@ def test_a_release_of_another_name_does_not_collide(chart: Chart) -> None:
     other = chart.render({"crds": {"install": False}}, release="blue")
 
     def clusterwide(manifests: list[Manifest]) -> set[tuple[str, str]]:
-        kinds = ("ClusterRole", "ClusterRoleBinding")
+        kinds = ("ClusterRole", "ClusterRoleBinding", POLICY, f"{POLICY}Binding")
         return {(m["kind"], m["metadata"]["name"]) for k in kinds for m in of_kind(manifests, k)}
 
     assert one(one_release, "Deployment")["metadata"]["name"] == RELEASE

@@ -64,10 +64,10 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
         assert row(job)["STEP"] == f"{STEPS}/{STEPS}"
         job.until_freed(90)
         assert clusters() == [
-            "lossy-c1 ADDED", "lossy-c1 DELETED",
-            "lossy-c2 ADDED", "lossy-c2 DELETED",
-            "lossy-c3 ADDED", "lossy-c3 DELETED",
-        ]  # fmt: skip
+            f"{job.cluster_name(number)} {change}"
+            for number in (1, 2, 3)
+            for change in ("ADDED", "DELETED")
+        ]
 
     found = job.on_volume(operator.trainer)
     assert found["steps"] == list(range(1, STEPS + 1))

@@ -61,7 +61,7 @@ def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
         assert attempts(status) == [(1, "Preempted", "First"), (2, "Succeeded", "NewCluster")]
         assert status["restarts"]["byCause"] == {"Preempted": 1}
         job.until_freed(90)
-        assert clusters() == ["patient-c1 ADDED", "patient-c1 DELETED"]
+        assert clusters() == [f"{job.cluster_name(1)} {each}" for each in ("ADDED", "DELETED")]
     kueue.until_used(cluster, cpu="0", memory="0")
     assert job.on_volume(operator.trainer)["steps"] == [*range(1, STEPS + 1)]
 

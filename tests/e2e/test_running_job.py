@@ -23,6 +23,8 @@ pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and i
 
 STEPS = 80
 START_SECONDS, END_SECONDS = 600, 420
+WRITTEN = "$HOME $(HOME) $$"
+"""Ray and the kubelet would expand it."""
 REFUSED = {401, 403, "unreachable"}
 """Ray's own answers, or none where the network plugin enforces NetworkPolicies."""
 
@@ -58,6 +60,14 @@ deadline = time.monotonic() + 30
 while not all(stacks().values()) and time.monotonic() < deadline:
     time.sleep(0.5)
 print(json.dumps(stacks()))
+"""
+
+
+AS_WRITTEN = """
+import json, os, pathlib, sys
+meta = next(pathlib.Path(sys.argv[1]).rglob("meta.json"))
+template = json.loads(meta.read_text())["resume_values"]["retrieval.promptTemplate"]
+print(json.dumps([os.environ["WRITTEN"], template]))
 """
 
 
@@ -108,7 +118,7 @@ def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Runn
         "spec.training.totalSteps": STEPS,
         "spec.retrieval": {
             "mode": "Prompt",
-            "promptTemplate": "{passages}{prompt}",
+            "promptTemplate": f"{{passages}}{{prompt}} {WRITTEN}",
             "passageTemplate": "{text} ",
             "maxPassageTokens": 24,
             "endpoints": [
@@ -121,7 +131,9 @@ def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Runn
             ],
         },
     }
-    cluster.apply(a_small_job("searching", operator.trainer, changes), namespace=shared)
+    job = a_small_job("searching", operator.trainer, changes)
+    job["spec"]["env"].append({"name": "WRITTEN", "value": WRITTEN})
+    cluster.apply(job, namespace=shared)
     status = status_when(cluster, shared, "searching", has_checkpoint_or_end, START_SECONDS)
     assert status["phase"] == "Running", status
     of_job = ("-n", shared, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
@@ -134,6 +146,13 @@ def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Runn
     token = base64.b64decode(secret["data"]["auth_token"]).decode()
     yield Running(shared, head["status"]["podIP"], secret["metadata"]["name"], token)
     cluster.kubectl("delete", "rgj", "searching", "-n", shared)
+
+
+def in_head(cluster: Kubernetes, running: Running) -> tuple[str, ...]:
+    """Return the beginning of a command that runs in the head's container."""
+    of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
+    [head] = cluster.read("pods", *of_head)["items"]
+    return ("exec", head["metadata"]["name"], "-n", running.namespace, "-c", "ray-head", "--")
 
 
 def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
@@ -206,6 +225,15 @@ def test_the_operator_may_create_secrets_not_see_one(cluster: Kubernetes, runnin
     assert [verb for verb in verbs if may(verb)] == ["create"]
 
 
+def test_nothing_the_author_wrote_is_expanded(cluster: Kubernetes, running: Running) -> None:
+    folder = f"{MOUNT}/searching"
+    told = cluster.kubectl(*in_head(cluster, running), "python", "-c", AS_WRITTEN, folder).stdout
+
+    variable, template = json.loads(told)
+    assert variable == WRITTEN
+    assert template.endswith(WRITTEN)
+
+
 def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     cluster: Kubernetes, operator: Images, running: Running, monitoring: str
 ) -> None:
@@ -221,10 +249,8 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
 
 
 def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running: Running) -> None:
-    of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
-    [head] = cluster.read("pods", *of_head)["items"]
-    inside = ("exec", head["metadata"]["name"], "-n", running.namespace, "-c", "ray-head", "--")
-    told = cluster.kubectl(*inside, "python", "-c", DUMP, f"{MOUNT}/searching/logs/attempts/1")
+    folder = f"{MOUNT}/searching/logs/attempts/1"
+    told = cluster.kubectl(*in_head(cluster, running), "python", "-c", DUMP, folder)
 
     stacks: dict[str, str] = json.loads(told.stdout)
     assert stacks.keys() == {"driver", "rank-0", "engine-0"}

@@ -20,7 +20,11 @@ def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
     checkpoint = {"path": f"{MOUNT}/checkpoints", "everySteps": 100}
     cluster.apply(a_job("calm", operator.trainer, STEPS, checkpoint=checkpoint), namespace=seeded)
     job.until_done(2, attempt=1)
-    ours = ["raycluster/calm-c1", "configmap/calm-a1", "networkpolicy/calm"]
+    ours = [
+        f"raycluster/{job.cluster_name(1)}",
+        f"configmap/{job.record(1)}",
+        f"networkpolicy/{job.policy()}",
+    ]
     for each in ours:
         job.kubectl("label", each, f"{MARK}=yes")
         job.kubectl("annotate", each, f"{MARK}=yes")
@@ -31,16 +35,16 @@ def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
     saved = status["checkpoint"]["step"]
     assert saved == status["attempts"][0]["toStep"] == status["progress"]["step"]
 
-    job.kubectl("delete", "configmap", "calm-a1")
+    job.kubectl("delete", "configmap", job.record(1))
     job.patch(suspend=False)
     status = job.until_done(1, attempt=2)
     assert status["attempts"][0]["fromStep"] == saved
     assert status["restarts"].get("total", 0) == 0
-    assert job.cluster.read("networkpolicy", "calm", "-n", seeded)["metadata"]["labels"][MARK]
+    assert job.cluster.read("networkpolicy", job.policy(), "-n", seeded)["metadata"]["labels"][MARK]
 
-    job.kubectl("delete", "configmap", "calm-a2")
-    job.kubectl("wait", "configmap/calm-a2", "--for=create", "--timeout=60s")
-    job.kubectl("delete", "raycluster", "calm-c2", "--wait=false")
+    job.kubectl("delete", "configmap", job.record(2))
+    job.kubectl("wait", f"configmap/{job.record(2)}", "--for=create", "--timeout=60s")
+    job.kubectl("delete", "raycluster", job.cluster_name(2), "--wait=false")
     status = job.until_complete()
 
     assert attempts(status) == [

@@ -55,7 +55,7 @@ def replaceable_operator(cluster: Kubernetes, operator: Images) -> Iterator[Imag
 
 def record(job: TrainingJob, attempt: int) -> dict[str, Any]:
     """Return the configuration of an attempt as its ConfigMap tells it."""
-    config_map = job.cluster.read("configmap", f"{job.name}-a{attempt}", "-n", job.namespace)
+    config_map = job.cluster.read("configmap", job.record(attempt), "-n", job.namespace)
     config: dict[str, Any] = json.loads(config_map["data"]["config.json"])
     return config
 
@@ -100,5 +100,5 @@ def test_a_running_job_outlives_an_upgrade_and_the_leader(
         assert job.submissions() == {
             "steady-a1": "FAILED", "steady-a2": "FAILED", "steady-a3": "RUNNING",
         }  # fmt: skip
-        assert clusters() == ["steady-c1 ADDED"]
+        assert clusters() == [f"{job.cluster_name(1)} ADDED"]
     job.kubectl("delete", "rgj", "steady")

@@ -106,7 +106,7 @@ def test_no_ray_cluster_was_ever_created(cluster: Kubernetes, shared: str) -> No
         if event["verb"] == "create" and event.get("objectRef", {}).get("namespace") == shared
     ]
 
-    assert ("pods", "wrong-fit-preflight") in created
+    assert [each for each in created if each[0] == "pods" and "wrong-fit-preflight-" in each[1]]
     assert [each for each in created if each[0] == "rayclusters" and "wrong-" in each[1]] == []
     of_them = f"raggrpo.io/job-name in ({','.join(f'wrong-{name}' for name in WRONG)})"
     cluster.kubectl("wait", "pods", "-l", of_them, "-n", shared, "--for=delete", "--timeout=60s")

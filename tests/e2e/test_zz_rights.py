@@ -17,11 +17,10 @@ Right = tuple[str, str, str]
 """(group, resource, verb)"""
 
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-APPLIED = "applying an object that is not there yet is asked as patch and needs create as well"
+TAKEN = "asks whose a retriever is that is there already, and mends it, after a crash"
 UNUSED: Mapping[Right, str] = {
-    ("", "services", "create"): APPLIED,
-    ("apps", "deployments", "create"): APPLIED,
-    ("networking.k8s.io", "networkpolicies", "create"): APPLIED,
+    ("apps", "deployments", "get"): TAKEN,
+    ("apps", "deployments", "patch"): TAKEN,
     ("", "configmaps", "delete"): "a job of more than ten attempts drops its oldest records",
     ("", "configmaps", "get"): "asks whose a record is that is there already, after a crash",
     ("raggrpo.io", "raggrpojobs", "get"): "reads a job whose status somebody else wrote meanwhile",
@@ -71,6 +70,15 @@ def asked() -> Iterator[tuple[Right, str]]:
 def test_the_operator_was_refused_nothing(used: dict[Right, set[str]]) -> None:
     refused = {right for right, decisions in used.items() if decisions != {"allow"}}
     assert refused - ENDING == set()
+
+
+def test_no_admission_policy_refused_the_operator() -> None:
+    said = [
+        event.get("responseStatus", {}).get("message", "")
+        for event in kind_cluster.audit_events()
+        if event["user"]["username"] == OPERATOR
+    ]
+    assert [each for each in said if "ValidatingAdmissionPolicy" in each] == []
 
 
 def test_the_operator_asked_for_nothing_beyond_its_chart(

@@ -86,7 +86,7 @@ def is_there(path: str) -> bool:
 def a_silent_head(tmp_path: Path, processes: Processes) -> RayHead:
     """A head that lives, and whose Jobs API never answers."""
     child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
-    return RayHead(1, child, tmp_path / "raggrpo-x", *free_ports(2))
+    return RayHead(1, child, tmp_path / "raggrpo-x", *free_ports(2), "token")
 
 
 async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
@@ -217,7 +217,7 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
 async def test_creating_it_twice_starts_one_head(tmp_path: Path, processes: Processes) -> None:
     runtime, job = a_runtime(tmp_path, processes), a_job({"resources.device": "CPU"})
 
-    create = CreateCluster(a_plan(job), 1, ray_version="", grace_seconds=30)
+    create = CreateCluster(a_plan(job), 1, "small-c1", ray_version="", grace_seconds=30)
     await runtime.perform(job, create)
     first = runtime._head
     await runtime.perform(job, create)

@@ -14,7 +14,13 @@ import pytest
 from raggrpo_api.trainer_config import World
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes
-from raggrpo_operator.local_runtime.ray_head import head_env, logical_cpus, make_temp_dir
+from raggrpo_operator.local_runtime.ray_head import (
+    LONGEST_TEMP_DIR,
+    RAY,
+    head_env,
+    logical_cpus,
+    make_temp_dir,
+)
 from support import ray_tree
 from support.waiting import wait_for
 
@@ -97,9 +103,10 @@ def test_head_accounts_for_all_ranks_and_engines(world: World, cpus: int) -> Non
 
 
 def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
-    env = head_env({"RAY_ADDRESS": "ray://prod", "RAY_AUTH_MODE": "token", "HOME": "/root"})
-    assert "RAY_ADDRESS" not in env
-    assert env["RAY_AUTH_MODE"] == "disabled"
+    other = {"RAY_ADDRESS": "ray://prod", "RAY_AUTH_TOKEN": "theirs", "RAY_AUTH_TOKEN_PATH": "/t"}
+    env = head_env({**other, "RAY_AUTH_MODE": "disabled", "HOME": "/root"}, Path("/tmp/r"), "ours")
+    assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"} & env.keys()
+    assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN"]) == ("token", "ours")
     assert env["HOME"] == "/root"
 
 
@@ -107,4 +114,4 @@ def test_temp_dir_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("tempfile.tempdir", "/var/tmp/" + "x" * 60)
     folder = make_temp_dir()
     folder.rmdir()
-    assert len(str(folder)) <= 40
+    assert len(str(folder / RAY)) <= LONGEST_TEMP_DIR

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.names import cluster_name
 from raggrpo_api.preflight import CheckId
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
 from raggrpo_operator.core.lifecycle.actions import (
@@ -108,7 +109,8 @@ async def test_two_crashes_without_progress_get_a_new_cluster() -> None:
 
     assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER]
     assert story.count(CreateCluster) == 2
-    assert story.status.cluster.name == "small-c2"
+    job = story.job.metadata
+    assert story.status.cluster.name == cluster_name(job.name, job.uid, 2)
 
 
 async def test_new_cluster_gets_its_own_two_chances() -> None:

@@ -20,6 +20,7 @@ from raggrpo_operator.local_runtime.ray_head import (
 )
 from support.process_tree import announce, guard_until_killed
 
+SUBMISSION = "probe-a1"
 DRIVER = """
 import os, ray, time
 ray.init(address="auto", namespace="probe", log_to_driver=False)
@@ -35,30 +36,38 @@ time.sleep(1000)
 """
 
 
-async def start_tree(processes: Processes, logs: Path) -> RayHead:
-    """Start a head and a driver with two detached actors; return when they run."""
-    head = start_ray_head(
+def start_head(processes: Processes, logs: Path, **more_env: str) -> RayHead:
+    """Start a small head."""
+    return start_ray_head(
         1,
         processes,
         world=World(),
         object_store_bytes=80 * 1024**2,
-        env=os.environ,
+        env=os.environ | more_env,
         log_file=logs / "ray.log",
         temp_dir=make_temp_dir(),
     )
-    entrypoint = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(DRIVER)}"
-    submitted = False
+
+
+async def submit(head: RayHead, program: str, env: dict[str, str]) -> None:
+    """Submit a Python program as soon as the head takes jobs."""
+    entrypoint = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"
     while True:
         assert not head.death(), head.death()
         try:
-            if not submitted:
-                await head.jobs.submit("probe-a1", entrypoint, {}, {})
-                submitted = True
-            elif "parts" in tail(driver_log(head.temp_dir, "probe-a1"), lines=100):
-                return head
+            return await head.jobs.submit(SUBMISSION, entrypoint, env, {})
         except OperatorError:
-            await asyncio.sleep(0.2)  # no answer yet
+            await asyncio.sleep(0.3)  # no answer yet
+
+
+async def start_tree(processes: Processes, logs: Path) -> RayHead:
+    """Start a head and a driver with two detached actors; return when they run."""
+    head = start_head(processes, logs)
+    await submit(head, DRIVER, {})
+    while "parts" not in tail(driver_log(head.temp_dir, SUBMISSION), lines=100):
+        assert not head.death(), head.death()
         await asyncio.sleep(0.1)
+    return head
 
 
 def main() -> None:

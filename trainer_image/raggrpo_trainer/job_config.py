@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.sealed_config import BrokenSeal, open_sealed
 from raggrpo_api.spec.retrieval import Header, RetrievalSpec
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
@@ -18,17 +19,12 @@ from .errors import TrainerError
 def read_config(env: Mapping[str, str]) -> TrainerConfig:
     """Return the configuration from the environment.
 
-    Raises TrainerError CONFIG_ERROR, also if it was rendered for another schema.
+    Raises TrainerError CONFIG_ERROR, also if it was altered or rendered for another schema.
     """
-    text = env.get(names.ENV_CONFIG, "")
-    if not text:
-        raise TrainerError(
-            ExitCode.CONFIG_ERROR,
-            f"{names.ENV_CONFIG} is not set: the trainer is started by the operator or by "
-            "`raggrpo run job.yaml`",
-        )
     try:
-        config = TrainerConfig.model_validate_json(text)
+        config = TrainerConfig.model_validate_json(open_sealed(env))
+    except BrokenSeal as error:
+        raise TrainerError(ExitCode.CONFIG_ERROR, str(error)) from error
     except ValidationError as error:
         # Without the values: they go into logs, and a URL's query may hold a key.
         wrong = error.errors(include_url=False, include_input=False, include_context=False)

@@ -14,6 +14,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Check, CheckState, PreflightResult
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.violation import Severity, Violation
@@ -36,9 +37,9 @@ def check(
     found = _on_facts(job, result)
     if as_json:
         answer = result.model_dump(mode="json", by_alias=True)
-        typer.echo(json.dumps(answer | {"problems": [v.line() for v in found]}, indent=1))
+        show(json.dumps(answer | {"problems": [v.line() for v in found]}, indent=1))
     else:
-        typer.echo("\n".join([*map(_line, result.checks), *_facts(result), *_rules(found)]))
+        show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(found)]))
     if result.exit_code:
         raise typer.Exit(result.exit_code)
     if any(violation.severity is Severity.ERROR for violation in found):

@@ -11,6 +11,7 @@ import typer
 
 from raggrpo_api.history import read_events, read_history
 from raggrpo_cli.recorded_job import RecordedJob, recorded_job
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.figures import Figures, figures
 
 WIDTHS = (34, 27, 27, 6)
@@ -25,7 +26,7 @@ def compare(
 ) -> None:
     """Show two runs side by side: throughput by stage, rewards, and what was set differently."""
     a, b = recorded_job(first), recorded_job(second)
-    typer.echo("\n".join(comparison(a, b)))
+    show("\n".join(comparison(a, b)))
 
 
 def comparison(a: RecordedJob, b: RecordedJob) -> Iterator[str]:

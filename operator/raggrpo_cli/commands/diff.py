@@ -9,6 +9,7 @@ import typer
 from raggrpo_api.names import ATTEMPTS_DIR, CONFIG_FILE
 from raggrpo_cli.job_file import refuse
 from raggrpo_cli.recorded_job import recorded_job
+from raggrpo_cli.terminal import show
 from raggrpo_cli.two_attempts import HELP, chosen, report
 from raggrpo_operator.core.text.config_diff import attempt_name
 
@@ -23,7 +24,7 @@ def diff(
     newest = {job: recorded.status.attempt for job, recorded in jobs.items()}
     earlier, later = chosen(named, newest)
     a, b = (_config(jobs[job].log_dir, number) for job, number in (earlier, later))
-    typer.echo(report(earlier, a, later, b))
+    show(report(earlier, a, later, b))
 
 
 def _config(log_dir: Path, number: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import typer
 from raggrpo_api.names import ATTEMPTS_DIR, DRIVER_LOG, submission_id
 from raggrpo_cli.job_file import refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, recorded_job, the_folder
+from raggrpo_cli.terminal import log_printer
 
 
 def logs(
@@ -24,7 +25,7 @@ def logs(
     if number not in found:
         have = ", ".join(map(str, sorted(found)))
         refuse(f"there is no log of attempt {number}; there are logs of {have}")
-    typer.echo(found[number].read_text(errors="replace"), nl=False)
+    log_printer()(found[number].read_bytes())
 
 
 def _logs(recorded: RecordedJob) -> dict[int, Path]:

@@ -9,6 +9,7 @@ from pydantic_core import to_jsonable_python
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_cli.job_file import JobFile, Sets, given_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -34,10 +35,10 @@ def plan(
             "sizing": to_jsonable_python(sizing, by_alias=True),
             "problems": [v.line() for v in found],
         }
-        typer.echo(json.dumps(answer, indent=1))
+        show(json.dumps(answer, indent=1))
     elif manifests and not errors(found):
-        typer.echo(manifests_text(job, resolved), nl=False)
+        show(manifests_text(job, resolved), nl=False)
     else:
-        typer.echo(render_plan(job, resolved, sizing, found), nl=False)
+        show(render_plan(job, resolved, sizing, found), nl=False)
     if errors(found):
         raise typer.Exit(ExitCode.CONFIG_ERROR)

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, Variant
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import trainer_config
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
@@ -42,9 +43,9 @@ def rag_test(
         )
     found = _measured(config, trainer_env(resolved.spec, os.environ), seconds, most)
     if as_json:
-        typer.echo(found.model_dump_json(by_alias=True, indent=1))
+        show(found.model_dump_json(by_alias=True, indent=1))
     else:
-        typer.echo("\n\n".join("\n".join(lines(each)) for each in found.endpoints))
+        show("\n\n".join("\n".join(lines(each)) for each in found.endpoints))
     if any(each.failure for each in found.endpoints):
         raise typer.Exit(ExitCode.RETRIEVAL_UNAVAILABLE)
 
@@ -53,7 +54,7 @@ def _measured(config: TrainerConfig, env: Mapping[str, str], seconds: float, mos
     """Measure in a trainer process, with the same client that training uses."""
     ended = subprocess.run(
         [*COMMAND, str(seconds), str(most)],
-        env={**env, names.ENV_CONFIG: config.to_json()},
+        env={**env, **seal(config.to_json())},
         stdout=subprocess.PIPE,
         check=False,
     )

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_cli.recorded_job import recorded_job
+from raggrpo_cli.terminal import show
 from raggrpo_operator.reporting.report import write_report
 
 
@@ -21,4 +22,4 @@ def report(
         name=found.job.metadata.name,
         resolved=found.resolved,
     )
-    typer.echo(path.resolve())
+    show(path.resolve())

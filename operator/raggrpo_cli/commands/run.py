@@ -11,6 +11,7 @@ from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
 from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
@@ -52,14 +53,14 @@ def run(
     except OperatorError as error:
         refuse(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:
-        typer.echo("ended at once, without saving", err=True)
+        show("ended at once, without saving", err=True)
     finally:
         folder.release()
     recorded = recorded_job(folder.path)
     if recorded.status.phase is Phase.SUCCEEDED and recorded.status.attempt == before.attempt:
-        typer.echo("\n".join(_already_complete(recorded)))
+        show("\n".join(_already_complete(recorded)))
         return
-    typer.echo("\n".join(_ending(recorded)))
+    show("\n".join(_ending(recorded)))
     raise typer.Exit(exit_code(recorded.status, suspended_by_spec=job.spec.suspend))
 
 

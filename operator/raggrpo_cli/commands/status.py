@@ -8,6 +8,7 @@ import typer
 
 from raggrpo_api.status import status_to_json
 from raggrpo_cli.recorded_job import DirOption, recorded_job, the_folder
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.status_text import render_status
 
 
@@ -19,6 +20,6 @@ def status(
     """Show phase, progress, attempts and conditions of a local job."""
     found = recorded_job(the_folder(dir, job_file)).status
     if as_json:
-        typer.echo(json.dumps(status_to_json(found), indent=1))
+        show(json.dumps(status_to_json(found), indent=1))
     else:
-        typer.echo(render_status(found), nl=False)
+        show(render_status(found), nl=False)

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from raggrpo_api import names
+from raggrpo_api.job import Metadata
 from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.terminal import show
 from raggrpo_cli.two_attempts import HELP, chosen, report
 from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name
-from raggrpo_operator.errors import NotFound
 from raggrpo_operator.kube.client import CONFIG_MAPS
+from raggrpo_operator.kube.cluster_objects import owned_by
 from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import Context, Kubeconfig, Namespace, in_cluster, the_job
@@ -30,22 +32,21 @@ def diff(
         jobs = {job: await the_job(client, namespace, job) for job, _ in named}
         newest = {job: found.status.attempt for job, found in jobs.items()}
         earlier, later = chosen(named, newest)
-        where = namespace or client.namespace
-        a, b = await _config(client, where, earlier), await _config(client, where, later)
+        a = await _config(client, jobs[earlier.job].metadata, earlier)
+        b = await _config(client, jobs[later.job].metadata, later)
         return report(earlier, a, later, b)
 
-    typer.echo(in_cluster(kubeconfig, context, read))
+    show(in_cluster(kubeconfig, context, read))
 
 
-async def _config(client: UserClient, namespace: str, name: AttemptName) -> dict[str, Any]:
-    record = names.config_map_name(name.job, name.number)
-    try:
-        found = await client.get(CONFIG_MAPS, namespace, record)
-    except NotFound:
-        refuse(
-            f"the record of {name} is no longer there (ConfigMap {record}): those of a job's "
-            "newest attempts are kept",
-            FAILED,
-        )
-    config: dict[str, Any] = json.loads(found["data"][names.CONFIG_FILE])
-    return config
+async def _config(client: UserClient, job: Metadata, name: AttemptName) -> dict[str, Any]:
+    labels = f"{names.LABEL_JOB}={job.name},{names.LABEL_ATTEMPT}={name.number}"
+    found = await client.find(CONFIG_MAPS, job.namespace, labels=labels)
+    for record in owned_by(job.uid, found):
+        config: dict[str, Any] = json.loads(record["data"][names.CONFIG_FILE])
+        return config
+    refuse(
+        f"the record of {name} is no longer there (a ConfigMap labelled {labels}): those of a "
+        "job's newest attempts are kept",
+        FAILED,
+    )

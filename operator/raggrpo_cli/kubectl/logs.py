@@ -1,6 +1,5 @@
 """`kubectl raggrpo logs NAME`: an attempt's driver output, from the head or the volume."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -9,6 +8,7 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, PodRole
 from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.terminal import log_printer
 from raggrpo_operator.core.manifests.reader_pod import READER
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition
@@ -95,9 +95,9 @@ async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: 
     namespace = job.metadata.namespace
     head = await _running_head(client, job)
     if head:
-        return await client.run_in(namespace, head, HEAD, command, _print)
+        return await client.run_in(namespace, head, HEAD, command, log_printer())
     async with reader(client, job, await _image(client, job, image)) as pod:
-        return await client.run_in(namespace, pod, READER, command, _print)
+        return await client.run_in(namespace, pod, READER, command, log_printer())
 
 
 async def _running_head(client: UserClient, job: RagGrpoJob) -> str:
@@ -119,11 +119,6 @@ async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
             "has a shell with --image",
             FAILED,
         )
-
-
-def _print(output: bytes) -> None:
-    sys.stdout.buffer.write(output)
-    sys.stdout.buffer.flush()
 
 
 def _others(ended: Ended) -> str:

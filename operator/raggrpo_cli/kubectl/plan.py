@@ -9,6 +9,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_cli.job_file import given_job, refuse
 from raggrpo_cli.manifests_text import Manifests, manifests_text
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
@@ -44,10 +45,10 @@ def plan(
     resolved = resolve(job, facts)
     found = violations(job, resolved, facts)
     if manifests and not errors(found):
-        typer.echo(manifests_text(job, resolved, image, facts), nl=False)
+        show(manifests_text(job, resolved, image, facts), nl=False)
     else:
-        typer.echo(render_plan(job, resolved, size(resolved.spec, facts), found, facts), nl=False)
-        typer.echo(f"\nImage: {image}{of_whom}")
+        show(render_plan(job, resolved, size(resolved.spec, facts), found, facts), nl=False)
+        show(f"\nImage: {image}{of_whom}")
     if errors(found):
         raise typer.Exit(ExitCode.CONFIG_ERROR)
 

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.text import one_line
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.core.text.status_text import labelled, render_status, reward
 from raggrpo_operator.errors import NotFound
@@ -44,7 +46,7 @@ def status(
         jobs = await _jobs(client, where)
         return table(jobs, datetime.now(UTC)) if jobs else f"no jobs in namespace {where}"
 
-    typer.echo(in_cluster(kubeconfig, context, text))
+    show(in_cluster(kubeconfig, context, text))
 
 
 def one(job: RagGrpoJob) -> str:
@@ -79,7 +81,8 @@ def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:
 
 def _row(cells: Iterable[str]) -> str:
     """Return the cells in columns; only a name or a step count may exceed its column."""
-    return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip()
+    shown = (one_line(cell, WIDTH) for cell in cells)
+    return " ".join(f"{cell:<{width}}" for cell, width in zip(shown, WIDTHS, strict=True)).rstrip()
 
 
 def _age(seconds: float) -> str:

@@ -15,8 +15,10 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from raggrpo_api import names
+from raggrpo_api.text import one_line
 from raggrpo_operator.errors import (
     AccessRefused,
+    AlreadyExists,
     Conflict,
     NotFound,
     OperatorError,
@@ -26,7 +28,10 @@ from raggrpo_operator.errors import (
 
 Manifest = dict[str, Any]
 TIMEOUT_SECONDS = 30
+MAX_MESSAGE = 1024
+JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
 
 
@@ -81,8 +86,12 @@ class KubeClient(Protocol):
         """Return all objects; an empty namespace means all namespaces."""
         ...
 
+    async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return the metadata of all objects, whose size does not matter then."""
+        ...
+
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object. Raises Conflict if one of this name exists."""
+        """Create the object. Raises AlreadyExists if one has this name."""
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -121,16 +130,12 @@ class ApiServer:
         return await self._call("GET", resource.path(namespace, name))
 
     async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return all objects, read in pages."""
-        found: list[Manifest] = []
-        query = {"limit": "500"}
-        while True:
-            page = await self._call("GET", resource.path(namespace), query=query)
-            found.extend(page["items"])
-            following = page["metadata"].get("continue", "")
-            if not following:
-                return found
-            query = {**query, "continue": following}
+        """Return all objects."""
+        return await self._list(resource, namespace, JSON)
+
+    async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
+        """Return the metadata of all objects."""
+        return await self._list(resource, namespace, METADATA)
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create the object; fields unknown to the server are rejected, not dropped."""
@@ -160,6 +165,18 @@ class ApiServer:
         """Return the API server's own document at this path."""
         return await self._call("GET", path)
 
+    async def _list(self, resource: Resource, namespace: str, accept: str) -> list[Manifest]:
+        """Return all objects, read in pages."""
+        found: list[Manifest] = []
+        query = {"limit": "500"}
+        while True:
+            page = await self._call("GET", resource.path(namespace), query=query, accept=accept)
+            found.extend(page["items"] or [])  # null when there is no metadata to list
+            following = page["metadata"].get("continue", "")
+            if not following:
+                return found
+            query = {**query, "continue": following}
+
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
         metadata = manifest["metadata"]
         path = resource_of(manifest).path(metadata["namespace"], metadata["name"], subresource)
@@ -173,13 +190,14 @@ class ApiServer:
         *,
         body: Manifest | None = None,
         query: Mapping[str, str] | None = None,
-        content: str = "application/json",
+        content: str = JSON,
+        accept: str = JSON,
     ) -> Manifest:
         prepared = await self._api.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
-            header_params={"Content-Type": content, "Accept": "application/json"},
+            header_params={"Content-Type": content, "Accept": accept},
             body=body,
             auth_settings=["BearerToken"],
         )
@@ -200,23 +218,26 @@ class ApiServer:
 
 def judged(status: int, call: str, text: bytes) -> OperatorError:
     """Return the OperatorError for an HTTP status from the API server."""
-    message = f"{call}: HTTP {status} {_message(text)}"
+    words = _said(text, "message") or text[:300].decode(errors="replace")
+    message = f"{call}: HTTP {status} {words}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessRefused(message)
     if status == _NOT_FOUND:
         return NotFound(message)
     if status == _CONFLICT:
-        return Conflict(message)
+        exists = _said(text, "reason") == "AlreadyExists"  # a quota that changed is no such thing
+        return AlreadyExists(message) if exists else Conflict(message)
     if status in (_GONE, _TOO_MANY) or status >= 500:
         return TransientError(message)
     return PermanentError(message)
 
 
-def _message(text: bytes) -> str:
+def _said(text: bytes, field: str) -> str:
+    """Return a field of the API server's Status, empty if the answer is none."""
     try:
-        return str(json.loads(text)["message"])
+        return one_line(str(json.loads(text)[field]), MAX_MESSAGE)
     except (ValueError, KeyError, TypeError):
-        return text[:300].decode(errors="replace")
+        return ""
 
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:

@@ -1,5 +1,6 @@
 """What the operator has seen of the cluster: objects grouped by job. Must not call the API."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -8,8 +9,10 @@ from raggrpo_api import names
 
 from .client import Manifest
 
+NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 RAY_CLUSTER_LABEL = "ray.io/cluster"
 """Holds the RayCluster's name on every pod that KubeRay creates."""
+RAY_NODE_TYPE_LABEL = "ray.io/node-type"
 
 
 class JobKey(NamedTuple):
@@ -43,18 +46,38 @@ class ClusterObjects:
 
 def job_key_of(child: Mapping[str, Any]) -> JobKey:
     """Return the job that one of our objects belongs to, by label."""
-    metadata = child["metadata"]
-    return JobKey(metadata["namespace"], metadata.get("labels", {}).get(names.LABEL_JOB, ""))
+    return JobKey(child["metadata"]["namespace"], labels_of(child).get(names.LABEL_JOB, ""))
 
 
 def owned_by(uid: str, objects: Collection[Manifest]) -> list[Manifest]:
-    """Return the objects owned by this very job, not by a deleted one of the same name."""
-    return [each for each in objects if uid in owner_uids(each)]
+    """Return what is controlled by this very object, not by a deleted one of the same name."""
+    return [each for each in objects if is_owned(each, uid)]
 
 
-def owner_uids(child: Mapping[str, Any]) -> list[str]:
-    """Return the uids of an object's owners."""
-    return [owner["uid"] for owner in child["metadata"].get("ownerReferences", [])]
+def is_owned(child: Mapping[str, Any], uid: str) -> bool:
+    """Return whether this uid controls the object; anybody may be listed as a further owner."""
+    return bool(uid) and controller_of(child).get("uid") == uid
+
+
+def controller_of(child: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the reference to the one owner that manages the object, empty if there is none."""
+    for owner in child["metadata"].get("ownerReferences", []):
+        if owner.get("controller"):
+            found: Mapping[str, Any] = owner
+            return found
+    return {}
+
+
+def labels_of(thing: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return an object's labels; somebody may have removed them all."""
+    found: Mapping[str, str] = thing["metadata"].get("labels", {})
+    return found
+
+
+def number_of(thing: Mapping[str, Any], label: str) -> int | None:
+    """Return the number in a label, None if somebody else wrote something there."""
+    text = labels_of(thing).get(label, "")
+    return int(text) if NUMBER.fullmatch(text) else None
 
 
 def is_going(thing: Mapping[str, Any]) -> bool:
@@ -62,9 +85,15 @@ def is_going(thing: Mapping[str, Any]) -> bool:
     return bool(thing["metadata"].get("deletionTimestamp"))
 
 
+def part(thing: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of an object, empty if there is none or it is null."""
+    found: Mapping[str, Any] = thing.get(name) or {}
+    return found
+
+
 def condition_of(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """Return the condition of this type from an object's status, empty if there is none."""
-    for condition in thing.get("status", {}).get("conditions", []):
+    for condition in part(thing, "status").get("conditions") or []:
         if condition["type"] == kind:
             found: Mapping[str, Any] = condition
             return found

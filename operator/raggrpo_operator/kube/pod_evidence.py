@@ -8,9 +8,10 @@ from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.status import Cause
+from raggrpo_api.text import one_line
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
-from .cluster_objects import condition_of, is_going
+from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going, labels_of, part
 
 Pod = Mapping[str, Any]
 
@@ -70,11 +71,13 @@ _DISRUPTIONS: Mapping[str, Cause] = {
     "TerminationByKubelet": Cause.NODE_LOST,
 }
 OUT_OF_MEMORY = "OOMKilled"
+MAX_DETAIL = 512
+"""Characters kept of what a pod or its kubelet says."""
 
 
 def is_head(pod: Pod) -> bool:
     """Return whether KubeRay labelled the pod as the head of a Ray cluster."""
-    return bool(pod["metadata"].get("labels", {}).get("ray.io/node-type") == "head")
+    return labels_of(pod).get(RAY_NODE_TYPE_LABEL) == "head"
 
 
 def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
@@ -82,7 +85,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
 
     `now` is used where the evidence has no time of its own, as with a deletion.
     """
-    if (found := _out_of_memory(pod)) or (found := _disrupted(pod, now)):
+    if (found := _out_of_memory(pod, now)) or (found := _disrupted(pod, now)):
         return found
     if found := _ended(pod, now):
         return found
@@ -94,7 +97,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
 def start_problem(pod: Pod) -> StartProblem | None:
     """Return why this pod does not start, quoting its status; None if nothing is wrong."""
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
-        waiting = status.get("state", {}).get("waiting", {})
+        waiting = part(part(status, "state"), "waiting")
         if waiting.get("reason") in CANNOT_START:
             detail = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
             return StartProblem(*_name_and_uid(pod), _message(pod, detail), is_final=True)
@@ -105,21 +108,21 @@ def start_problem(pod: Pod) -> StartProblem | None:
     return None
 
 
-def _out_of_memory(pod: Pod) -> Loss | None:
+def _out_of_memory(pod: Pod, now: datetime) -> Loss | None:
     for ended in _ends(pod):
         if ended.get("reason") == OUT_OF_MEMORY:
             limit = _memory_limit(pod)
             detail = f"ran out of memory (OOMKilled, limit {limit})"
-            time = parse_timestamp(ended["finishedAt"])
+            time = _time(ended.get("finishedAt"), now)
             return _loss(pod, Cause.HOST_OUT_OF_MEMORY, detail, time, Weight.OUT_OF_MEMORY)
     return None
 
 
 def _disrupted(pod: Pod, now: datetime) -> Loss | None:
-    status = pod.get("status", {})
+    status = part(pod, "status")
     detail = f"{status.get('reason', '')}: {status.get('message', '')}"
     if status.get("reason") == "Evicted":
-        starved = "memory" in status.get("message", "")
+        starved = "memory" in (status.get("message") or "")
         cause = Cause.HOST_OUT_OF_MEMORY if starved else Cause.NODE_LOST
         return _loss(pod, cause, detail, now, Weight.DISRUPTED)
     disruption = condition_of(pod, "DisruptionTarget")
@@ -127,7 +130,7 @@ def _disrupted(pod: Pod, now: datetime) -> Loss | None:
     if disruption.get("status") != "True" or cause_of is None:
         return None
     detail = f"{disruption['reason']}: {disruption.get('message', '')}"
-    time = parse_timestamp(disruption["lastTransitionTime"])
+    time = _time(disruption.get("lastTransitionTime"), now)
     return _loss(pod, cause_of, detail, time, Weight.DISRUPTED)
 
 
@@ -138,9 +141,9 @@ def _ended(pod: Pod, now: datetime) -> Loss | None:
     ends = list(_ends(pod))
     if ends:
         detail = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
-        time = parse_timestamp(ends[0]["finishedAt"]) if ends[0].get("finishedAt") else now
+        time = _time(ends[0].get("finishedAt"), now)
         return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
-    status = pod.get("status", {})
+    status = part(pod, "status")
     if status.get("phase") == "Failed":
         detail = f"failed: {status.get('reason', '')} {status.get('message', '')}"
         return _loss(pod, _plain_cause(pod), detail, now, Weight.ENDED)
@@ -155,22 +158,23 @@ def _ends(pod: Pod) -> Iterator[Mapping[str, Any]]:
     """Yield how the main container (the first, Ray's) ended, most recent first."""
     for status in _statuses(pod, "containerStatuses")[:1]:
         for state in ("state", "lastState"):
-            if ended := status.get(state, {}).get("terminated"):
+            if ended := part(part(status, state), "terminated"):
                 yield ended
 
 
 def _statuses(pod: Pod, *lists: str) -> list[Mapping[str, Any]]:
-    return [each for name in lists for each in pod.get("status", {}).get(name, [])]
+    return [each for name in lists for each in part(pod, "status").get(name) or []]
 
 
 def _last_end(status: Mapping[str, Any]) -> str:
-    ended = status.get("lastState", {}).get("terminated")
+    ended = part(part(status, "lastState"), "terminated")
     return f"; it last ended with exit code {ended.get('exitCode')}" if ended else ""
 
 
 def _memory_limit(pod: Pod) -> str:
-    limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
-    return str(limits.get("memory", "none"))
+    for container in pod["spec"].get("containers", [])[:1]:
+        return str(container.get("resources", {}).get("limits", {}).get("memory", "none"))
+    return "none"
 
 
 def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -> Loss:
@@ -180,12 +184,22 @@ def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -
     return Loss(name, uid, is_head(pod), cause, _message(pod, detail), time, weight, node)
 
 
+def _time(text: str | None, otherwise: datetime) -> datetime:
+    """Return the time that a pod's status names, if it names one."""
+    try:
+        found = parse_timestamp(text or "")
+    except ValueError:
+        return otherwise
+    return found if found.tzinfo is not None else otherwise
+
+
 def _name_and_uid(pod: Pod) -> tuple[str, str]:
     return pod["metadata"]["name"], pod["metadata"]["uid"]
 
 
 def _message(pod: Pod, text: str) -> str:
     metadata = pod["metadata"]
-    role = metadata.get("labels", {}).get(names.LABEL_ROLE, "pod")
+    role = labels_of(pod).get(names.LABEL_ROLE, "pod")
     node = pod.get("spec", {}).get("nodeName")
-    return f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}: {text.strip(' :')}"
+    who = f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}"
+    return f"{who}: {one_line(text, MAX_DETAIL).strip(' :')}"

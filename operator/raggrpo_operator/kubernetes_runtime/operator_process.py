@@ -80,7 +80,10 @@ class _Operator:
         )
         reconciler = Reconciler(context, store, metrics, pace)
         self._queue: WorkQueue[JobKey] = WorkQueue(
-            reconciler.round, workers=settings.workers, observer=metrics
+            reconciler.round,
+            workers=settings.workers,
+            group=lambda key: key.namespace,
+            observer=metrics,
         )
         self._metrics.longest.set_function(lambda: self._queue.longest_running)
         self._ready = asyncio.Event()
@@ -146,6 +149,9 @@ def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSetti
         token_key_id=keys.current_id,
         scrape_namespaces=settings.metrics_namespaces,
         image_pull_policy=settings.trainer_image_pull_policy,
+        restrict_egress=settings.restrict_egress,
+        api_server=settings.api_server_networks,
+        egress=settings.egress,
     )
 
 

@@ -18,6 +18,8 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import JobStatus, status_from_json, status_to_json
 from raggrpo_operator.errors import PermanentError, TransientError
 
+from .private_files import private_folder, private_opener, require_own
+
 STATE = "state.json"
 JOB = "job.yaml"
 LOCK = "lock"
@@ -53,8 +55,10 @@ class JobFolder:
     def acquire(self) -> None:
         """Create the folder and lock it against other runs."""
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            private_folder(self.path)
+            require_own(self.path)
+            private_folder(self.logs)
+            self._lock = private_opener(str(self.path / LOCK), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise PermanentError(
                 f"the job folder {self.path} cannot be written ({error.strerror}): "
@@ -103,11 +107,13 @@ class JobFolder:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file atomically, so that nobody reads half of it; raises OperatorError."""
+    """Replace a private file atomically, so that nobody reads half of it; raises OperatorError."""
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
+        draft.unlink(missing_ok=True)  # a killed run's, perhaps with another mode
+        with open(draft, "x", encoding="utf-8", opener=private_opener) as file:
+            file.write(text)
         draft.replace(path)
     except OSError as error:
         raise TransientError(f"{path} cannot be written: {error.strerror}") from error

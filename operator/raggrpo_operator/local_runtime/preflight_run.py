@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import PreflightObserved
 
@@ -33,7 +34,7 @@ class PreflightRun:
         output.unlink(missing_ok=True)
         given = {
             **env,
-            names.ENV_CONFIG: config.to_json(),
+            **seal(config.to_json()),
             names.ENV_PREFLIGHT_OUTPUT: str(output),
         }
         self._child = processes.start("preflight", COMMAND, given, log_file)

@@ -20,6 +20,7 @@ from raggrpo_api.names import ENV_RUN_MARK
 from raggrpo_operator.errors import PermanentError, TransientError
 
 from . import warden
+from .private_files import private_folder, private_opener
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +71,8 @@ class Processes:
         mark = f"{self.mark}.{name}"
         keeper = [*WARDEN, "keep", mark, str(os.getpid()), *command]
         try:
-            log_file.parent.mkdir(parents=True, exist_ok=True)
-            with log_file.open("ab") as output:
+            private_folder(log_file.parent)
+            with open(log_file, "ab", opener=private_opener) as output:
                 process = subprocess.Popen(
                     keeper,
                     stdin=subprocess.DEVNULL,

@@ -1,9 +1,11 @@
 """A Ray head on this machine as a child process: its command line, ports and files.
 
-Everything listens on the loopback interface. Knows nothing of what runs on the head.
+Everything listens on the loopback interface, and every call needs the run's token, since other
+users of the machine reach that interface too. Knows nothing of what runs on the head.
 """
 
 import re
+import secrets
 import shutil
 import sys
 import tempfile
@@ -25,6 +27,8 @@ from .processes import Child, Processes, free_ports, signal_name
 PREFIX = "raggrpo-"
 STOP_SECONDS = 30
 """From a driver's SIGTERM to its SIGKILL: it saves the last finished step in between."""
+RAY = "ray"
+"""Ray's own part of the temporary folder; Ray opens it to everybody."""
 LONGEST_TEMP_DIR = 40
 """Ray appends about 60 characters for its Unix sockets; the kernel allows 107 in all."""
 GCS_RECONNECT_SECONDS = 5
@@ -42,21 +46,23 @@ class RayHead:
     temp_dir: Path
     dashboard_port: int
     progress_port: int
+    token: str
     session: aiohttp.ClientSession = field(default_factory=open_session)
     jobs: RayJobs = field(init=False)
     progress: ProgressClient = field(init=False)
 
     def __post_init__(self) -> None:
         head = "http://127.0.0.1"
-        self.jobs = RayJobs(HttpApi(self.session, f"{head}:{self.dashboard_port}"))
-        self.progress = ProgressClient(HttpApi(self.session, f"{head}:{self.progress_port}"))
+        dashboard = HttpApi(self.session, f"{head}:{self.dashboard_port}", self.token)
+        progress = HttpApi(self.session, f"{head}:{self.progress_port}", self.token)
+        self.jobs, self.progress = RayJobs(dashboard), ProgressClient(progress)
 
     def death(self) -> str:
         """Return how the head ended, or empty while it is running."""
         code = self.child.exit_code()
         if code is None:
             return ""
-        record = self.temp_dir / "session_latest" / "logs" / "ray_process_exit.log"
+        record = self.temp_dir / RAY / "session_latest" / "logs" / "ray_process_exit.log"
         text = record.read_text(errors="replace") if record.exists() else ""
         dead = re.findall(r"^ *(\w+) \[exit code=(-?\d+)", text, re.MULTILINE)
         reasons = "".join(f", {name} with {signal_name(int(of_it))}" for name, of_it in dead)
@@ -91,21 +97,25 @@ def start_ray_head(
         # The default is a fixed port: a second head on this machine would accept no jobs.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
-        *("--num-cpus", str(logical_cpus(world)), "--temp-dir", str(temp_dir)),
+        *("--num-cpus", str(logical_cpus(world)), "--temp-dir", str(temp_dir / RAY)),
         *("--object-store-memory", str(object_store_bytes)),
         *("--disable-usage-stats", "--no-monitor", "--log-style", "record", "--log-color", "false"),
     ]
-    child = processes.start(f"c{number}", command, head_env(env), log_file)
-    return RayHead(number, child, temp_dir, dashboard_port, progress_port)
+    token = secrets.token_hex(32)
+    child = processes.start(f"c{number}", command, head_env(env, temp_dir, token), log_file)
+    return RayHead(number, child, temp_dir, dashboard_port, progress_port, token)
 
 
 def driver_log(temp_dir: Path, submission_id: str) -> Path:
     """Return the file with a driver's output, which can be read without the head."""
-    return temp_dir / names.ray_driver_log(submission_id)
+    return temp_dir / RAY / names.ray_driver_log(submission_id)
 
 
-def head_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the head, which all actors and drivers inherit."""
+def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, str]:
+    """Return the environment of the head, which all actors and drivers inherit.
+
+    The kernel shows it to nobody but the user.
+    """
     inherited = {key: value for key, value in env.items() if key not in _FOREIGN}
     return {
         "RAY_DEDUP_LOGS": "0",
@@ -119,14 +129,18 @@ def head_env(env: Mapping[str, str]) -> dict[str, str]:
         "RAY_worker_niceness": "0",  # at the default of 15, any other process starves the ranks
         **inherited,
         **SURVIVES_SETPROCTITLE,
-        "RAY_AUTH_MODE": "disabled",  # Ray 2.60 enables it by itself if a token file exists
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on loopback, the default elsewhere
+        **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo"),
+        "VLLM_HOST_IP": "127.0.0.1",
+        "TMPDIR": str(temp_dir),  # of engines and drivers too: others could guess names in /tmp
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(GCS_RECONNECT_SECONDS),
         "PYTHONUNBUFFERED": "1",
     }
 
 
-_FOREIGN = frozenset({"RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_NAMESPACE"})
+_FOREIGN = frozenset({"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH", "RAY_NAMESPACE", "RAY_TMPDIR"})
 """Settings for some other cluster of the user's."""
 
 
@@ -138,9 +152,10 @@ def logical_cpus(world: World) -> int:
 
 
 def make_temp_dir() -> Path:
-    """Create Ray's temporary folder, with a path short enough for its sockets."""
+    """Create the head's private temporary folder, with a path short enough for Ray's sockets."""
     usual = tempfile.gettempdir()
-    parent = usual if len(usual) <= LONGEST_TEMP_DIR - len(f"/{PREFIX}12345678") else "/tmp"
+    fits = len(f"{usual}/{PREFIX}12345678/{RAY}") <= LONGEST_TEMP_DIR
+    parent = usual if fits else "/tmp"
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
 
 

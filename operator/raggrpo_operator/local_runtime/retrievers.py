@@ -5,13 +5,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
 from raggrpo_api.status import Cause
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import HttpApi, open_session
 
 from .processes import Child, Processes, free_ports, signal_name
@@ -86,8 +85,8 @@ async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:
     try:
         async with open_session() as session:
             api = HttpApi(session, f"http://127.0.0.1:{retriever.port}")
-            async with api.call("GET", "/healthz", seconds=HEALTH_SECONDS) as answer:
-                ready, text = answer.status == 200, await answer.text(errors="replace")
-    except (aiohttp.ClientError, OSError):
+            answer = await api.call("GET", "/healthz", seconds=HEALTH_SECONDS)
+    except OperatorError:
         return RetrieverObserved(name, problem="starting")
-    return RetrieverObserved(name, is_ready=ready, problem="" if ready else text[:200])
+    is_ready = answer.status == 200
+    return RetrieverObserved(name, is_ready=is_ready, problem="" if is_ready else answer.quoted)

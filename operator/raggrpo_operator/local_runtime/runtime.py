@@ -8,11 +8,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.status import Cause, JobStatus
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
@@ -35,6 +37,7 @@ from raggrpo_operator.ray_jobs import submittable
 
 from .job_folder import JobFolder, State, write_whole
 from .preflight_run import PreflightRun
+from .private_files import private_folder
 from .processes import Processes
 from .ray_head import RayHead, driver_log, make_temp_dir, remove_temp_dir, start_ray_head
 from .retrievers import Retrievers
@@ -195,14 +198,13 @@ class LocalRuntime:
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
             write_whole(record, json.dumps(json.loads(config.shown().to_json()), indent=1))
-        env = {
-            names.ENV_CONFIG: text,
-            names.ENV_PROGRESS_PORT: str(head.progress_port),
-        }
+        env = seal(text) | {names.ENV_PROGRESS_PORT: str(head.progress_port)}
         await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
 
     def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()
+        with suppress(OSError):  # the preflight says which folder cannot be written
+            private_folder(self._log_dir)
         self._preflight = PreflightRun(
             self._processes,
             action.config,

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from raggrpo_api.base import format_time
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase, Tier
+from raggrpo_api.text import printable
 
 PLAIN_SECONDS = 5.0
 """Minimum time between two progress lines when there is no terminal."""
@@ -87,7 +88,7 @@ class ProgressDisplay:
         return True
 
     def _say(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
     def _panel(self) -> RenderableType:
         status, progress = self._status, self._status.progress
@@ -107,7 +108,7 @@ class ProgressDisplay:
         row.add_row(
             bar,
             Text(f"{progress.progress_percentage} %"),
-            Text(progress_line(status, datetime.now(UTC), with_stage=False)),
+            Text(printable(progress_line(status, datetime.now(UTC), with_stage=False))),
         )
         return Group(head, row, stage)
 
@@ -124,10 +125,17 @@ def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) 
         parts.append(f"ETA {duration(progress.estimated_remaining_seconds)}")
     reward = {metric.name: metric.value for metric in progress.metrics}.get("reward_mean")
     if reward:
-        parts.append(f"reward {float(reward):.3g}")
+        parts.append(f"reward {_rounded(reward)}")
     if with_stage and progress.stage:
         parts.append(f"stage {progress.stage}")
     return ", ".join(parts)
+
+
+def _rounded(value: str) -> str:
+    try:
+        return f"{float(value):.3g}"
+    except ValueError:
+        return value
 
 
 def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:

@@ -66,8 +66,8 @@ def delete_ray_cluster(job: TrainingJob) -> None:
 
 def delete_config_map(job: TrainingJob) -> None:
     """Delete the record of the attempt; it is put back."""
-    job.kubectl("delete", "configmap", f"{job.name}-a1")
-    job.kubectl("wait", f"configmap/{job.name}-a1", "--for=create", "--timeout=60s")
+    job.kubectl("delete", "configmap", job.record(1))
+    job.kubectl("wait", f"configmap/{job.record(1)}", "--for=create", "--timeout=60s")
 
 
 def suspend_and_resume(job: TrainingJob) -> None:

@@ -63,6 +63,6 @@ def objects_of(job: RagGrpoJob) -> dict[str, Manifest]:
         metadata = {"name": f"{job.metadata.name}-{role}", "namespace": job.metadata.namespace}
         pod = template | {"metadata": template["metadata"] | metadata}
         found[role] = {"apiVersion": "v1", "kind": "Pod"} | pod
-    found["token"] = render_token_secret(job.metadata, key_id=SETTINGS.token_key_id, token="t")
+    found["token"] = render_token_secret(job.metadata, name="small-token", token="t")
     found["reader"] = render_reader_pod(job, "reader", SETTINGS.trainer_image)
     return found

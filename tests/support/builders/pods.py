@@ -6,6 +6,8 @@ from raggrpo_api import names
 
 Manifest = dict[str, Any]
 JOB_UID, CLUSTER_UID = "5f1d", "c-uid"
+JOB = {"kind": "RagGrpoJob", "name": "small", "uid": JOB_UID, "controller": True}
+CLUSTER = {"kind": "RayCluster", "name": "small-c1", "uid": CLUSTER_UID, "controller": True}
 
 
 def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
@@ -22,7 +24,7 @@ def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
             "ray.io/node-type": kind,
             **about.get("labels", {}),
         },
-        "ownerReferences": [{"uid": about.get("owner", CLUSTER_UID)}],
+        "ownerReferences": [about.get("owner", CLUSTER)],
         "creationTimestamp": about.get("created", "2026-11-21T12:00:00Z"),
     }
     if about.get("going"):
@@ -39,7 +41,9 @@ def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
     }
 
 
-def ended(reason: str = "Error", code: int = 1, at: str = "2026-11-21T12:01:00Z") -> Manifest:
+def ended(
+    reason: str = "Error", code: int = 1, at: str | None = "2026-11-21T12:01:00Z"
+) -> Manifest:
     return {"terminated": {"reason": reason, "exitCode": code, "finishedAt": at}}
 
 
@@ -58,7 +62,7 @@ def a_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: A
         "uid": CLUSTER_UID,
         "labels": {names.LABEL_CLUSTER: "1", names.LABEL_JOB: "small"},
         "annotations": {},
-        "ownerReferences": [{"uid": JOB_UID}],
+        "ownerReferences": [JOB],
     }
     if about.get("going"):
         metadata["deletionTimestamp"] = "2026-11-21T12:00:30Z"

@@ -21,7 +21,8 @@ from raggrpo_api.spec.training import Precision, TrainingSpec
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
-from raggrpo_trainer.policy.policy import Policy, init_process_group
+from raggrpo_trainer.policy.policy import Policy
+from raggrpo_trainer.policy.process_group import init_process_group
 from support.ports import free_port
 
 T = TypeVar("T")

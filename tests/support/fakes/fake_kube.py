@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 
-from raggrpo_operator.errors import Conflict, NotFound, TransientError
+from raggrpo_operator.errors import AlreadyExists, Conflict, NotFound, TransientError
 from raggrpo_operator.kube.client import Manifest, Resource, resource_of
 
 Address = tuple[str, str, str]
@@ -43,11 +43,15 @@ class FakeKube:
             if plural == resource.plural and namespace in ("", where)
         ]
 
+    async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
+        found = await self.list_all(resource, namespace)
+        return [{"metadata": each["metadata"]} for each in found]
+
     async def create(self, manifest: Manifest) -> Manifest:
         name = manifest["metadata"]["name"]
         self._called("create", resource_of(manifest), name)
         if _address_of(manifest) in self.objects:
-            raise Conflict(f"{name} exists")
+            raise AlreadyExists(f"{name} exists")
         return copy.deepcopy(self.put(copy.deepcopy(manifest)))
 
     async def apply(self, manifest: Manifest) -> Manifest:
@@ -78,6 +82,8 @@ class FakeKube:
         wanted = metadata.get("resourceVersion")
         if wanted and wanted != old.get("metadata", {}).get("resourceVersion"):
             raise Conflict(f"{metadata['name']} has changed")
+        if metadata.get("uid", old_uid := old.get("metadata", {}).get("uid")) != old_uid:
+            raise Conflict(f"{metadata['name']} is another one")
         merged = {**old, **copy.deepcopy(change)}
         merged["metadata"] = {**metadata, **old.get("metadata", {})}
         return copy.deepcopy(self.put(merged))

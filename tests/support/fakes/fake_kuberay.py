@@ -18,6 +18,8 @@ from support.fakes.fake_ray import FakeRay
 
 LOOK_SECONDS = 0.1
 NOW = "2026-11-21T12:00:00Z"
+FOREIGN = "raggrpo.test/foreign"
+"""Annotation of objects that nobody plays."""
 Manifest = dict[str, Any]
 
 
@@ -80,6 +82,7 @@ class FakeKubeRay:
         self.preflight = PreflightResult(facts=KNOWN_TINY)
         self.pods_waiting: dict[str, str] = {}
         """Reason and message of containers that do not start, when it is not empty."""
+        self.plays = True
         self.clusters_seen: set[str] = set()
         """uids of all RayClusters that ever existed."""
         self.most_at_once = 0
@@ -89,11 +92,12 @@ class FakeKubeRay:
         """Look at everything again and again."""
         while True:
             with suppress(httpx.HTTPStatusError):  # it changed or went away meanwhile
-                await self.look()
+                if self.plays:
+                    await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        clusters = await self._api.items(self._path("ray.io/v1", "rayclusters"))
+        clusters = await self._items("ray.io/v1", "rayclusters")
         self.most_at_once = max(self.most_at_once, len(clusters))
         for cluster in clusters:
             uid = cluster["metadata"]["uid"]
@@ -104,7 +108,7 @@ class FakeKubeRay:
             elif uid not in self.clusters_seen or uid in self._suspended:
                 await self._begin(cluster)
                 self._suspended.discard(uid)
-        for pod in await self._api.items(self._path("v1", "pods")):
+        for pod in await self._items("v1", "pods"):
             role = pod["metadata"]["labels"]["raggrpo.io/role"]
             if not pod["status"].get("containerStatuses"):
                 await self._start(pod, role == "preflight")
@@ -201,6 +205,10 @@ class FakeKubeRay:
         phase = "Succeeded" if "terminated" in state else "Running"
         changes = {"status": {"phase": phase, "containerStatuses": [status]}}
         await self._api.patch(f"{self._path('v1', 'pods', name)}/status", changes)
+
+    async def _items(self, version: str, plural: str) -> list[Manifest]:
+        found = await self._api.items(self._path(version, plural))
+        return [each for each in found if FOREIGN not in each["metadata"].get("annotations", {})]
 
     def _path(self, version: str, plural: str, name: str = "") -> str:
         return path_of(version, plural, self._namespace, name)

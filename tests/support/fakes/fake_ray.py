@@ -8,14 +8,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.names import ENV_CONFIG
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, Stage
+from raggrpo_api.sealed_config import open_sealed
 from raggrpo_api.trainer_config import TrainerConfig
 
 STEP_SECONDS = 0.1
@@ -92,6 +92,8 @@ class FakeRay:
         self.refused: int = 0
         """Calls without the token that its cluster's first caller brought."""
         self.go_on = False
+        self.drips = False
+        """Every answer comes one byte a second and never ends."""
         self.url = ""
         self._drivers: dict[str, dict[str, Driver]] = {}
         self._tokens: dict[str, str] = {}
@@ -144,7 +146,7 @@ class FakeRay:
         if submission in drivers:
             return web.Response(status=500, text=f"{submission} exists")
         environment = body["runtime_env"]["env_vars"]
-        config = TrainerConfig.model_validate_json(environment[ENV_CONFIG])
+        config = TrainerConfig.model_validate_json(open_sealed(environment))
         for earlier in [each for known in self._drivers.values() for each in known.values()]:
             self._note_saved(earlier)
         first = self._saved.get(config.checkpoint.path, 0)
@@ -190,7 +192,18 @@ class FakeRay:
         if request.headers.get("Authorization") != f"Bearer {expected}":
             self.refused += 1
             return web.Response(status=401, text="Unauthorized")
+        if self.drips:
+            return await self._drip(request)
         return await handler(request)
+
+    async def _drip(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await answer.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await answer.write(b" ")
+                await asyncio.sleep(1)
+        return answer
 
 
 @asynccontextmanager

@@ -28,10 +28,12 @@ REPOSITORY = Path(__file__).parents[3]
 ADMIN_TOKEN = "admin-token"
 MANAGER_TOKEN = "manager-token"
 CONTROLLERS = (
+    "clusterrole-aggregation-controller",
     "garbage-collector-controller",
     "namespace-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",
+    "validatingadmissionpolicy-status-controller",
 )
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -138,6 +140,7 @@ def _api_server(folder: Path, etcd_url: str) -> tuple[ApiServer, Program]:
         f"--service-account-signing-key-file={certificates / 'sa.key'}",
         f"--token-auth-file={folder / 'tokens.csv'}",
         "--authorization-mode=RBAC",
+        "--allow-privileged=true",  # as every cluster has it; what refuses such pods is looked at
         f"--audit-policy-file={folder / 'audit.yaml'}",
         f"--audit-log-path={server.audit_log}",
         "--service-cluster-ip-range=10.0.0.0/24",

@@ -69,6 +69,22 @@ class TrainingJob:
     def _mine(self) -> str:
         return f"{names.LABEL_JOB}={self.name}"
 
+    @property
+    def uid(self) -> str:
+        return self.kubectl("get", "rgj", self.name, "-o=jsonpath={.metadata.uid}")
+
+    def record(self, attempt: int) -> str:
+        """Return the name of the ConfigMap with an attempt's configuration."""
+        return names.config_map_name(self.name, self.uid, attempt)
+
+    def cluster_name(self, number: int) -> str:
+        """Return the name of the job's Ray cluster of this number."""
+        return names.cluster_name(self.name, self.uid, number)
+
+    def policy(self) -> str:
+        """Return the name of the NetworkPolicy of the job's pods."""
+        return names.network_policy_name(self.name, self.uid)
+
     def kubectl(self, *arguments: str, **more: Any) -> str:
         return self.cluster.kubectl("-n", self.namespace, *arguments, **more).stdout
 

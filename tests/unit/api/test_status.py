@@ -1,5 +1,6 @@
 """The status on the wire, and edits of it that cannot be lost."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -113,3 +114,24 @@ def test_an_edit_cannot_be_lost() -> None:
 def test_a_misspelt_edit_of_the_spec_is_refused() -> None:
     with pytest.raises(TypeError, match="JobSpec has no field suspendd"):
         a_job().spec.model_copy(update={"suspendd": True})
+
+
+BEYOND: dict[str, dict[str, Any]] = {
+    "a checkpoint": {"checkpoint": {"step": -1, "path": "/x"}},
+    "a huge checkpoint": {"checkpoint": {"step": 10**15, "path": "/x" * 5000}},
+    "facts": {"preflight": {"facts": {"parameters": -5, "rayVersion": "x" * 500}}},
+    "pins": {"pinned": {"precision": "x" * 100_000, "z": "y" * 1_000_000}},
+    "a retry": {"retry": "again" * 50_000},
+    "words": {"attempts": [{"number": 1, "inPlace": ["\x1b" + "x" * 100_000] * 16}]},
+    "stages": {"restartState": {"baseline": {"secondsByStage": {"a b" * 100: 1}}}},
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_what_an_earlier_release_stored_beyond_todays_limits_is_read_and_small(what: str) -> None:
+    status = status_from_json({"attempt": 3, **BEYOND[what]})
+
+    assert status.attempt == 3
+    assert len(json.dumps(status_to_json(status))) < 16 * 1024
+    assert status.checkpoint is None
+    assert status.preflight.known_facts is None

@@ -24,6 +24,7 @@ from bench.bench_recovery import (
 )
 from raggrpo_api import names
 from raggrpo_api.history import Record, history_file
+from raggrpo_api.sealed_config import seal
 from raggrpo_trainer.job_config import read_config
 from raggrpo_trainer.progress.metric_sinks import JsonLines
 from support.builders.jobs import KNOWN_TINY, a_job
@@ -163,7 +164,7 @@ def test_the_rayjob_does_what_an_attempt_of_ours_does_in_its_own_folder() -> Non
     theirs = rayjob("twin", spec, config, "/mnt/runs/twin")["spec"]
 
     environment = json.loads(theirs["runtimeEnvYAML"])["env_vars"]
-    expected = read_config({names.ENV_CONFIG: json.dumps(config)}).model_dump()
+    expected = read_config(seal(json.dumps(config))).model_dump()
     expected["checkpoint"]["path"] = "/mnt/runs/twin"
     expected["monitoring"]["log_dir"] = "/mnt/runs/twin/logs"
     assert read_config(environment).model_dump() == expected

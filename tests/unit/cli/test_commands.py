@@ -95,7 +95,7 @@ def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     manifests = {each["kind"]: each for each in yaml.safe_load_all(result.output)}
-    assert [*manifests] == ["Pod", "NetworkPolicy", "RayCluster", "ConfigMap"]
+    assert [*manifests] == ["NetworkPolicy", "Pod", "RayCluster", "ConfigMap"]
     head = manifests["RayCluster"]["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
     assert head["image"] == f"raggrpo/trainer:{version('raggrpo-operator')}"
     assert {each["metadata"]["namespace"] for each in manifests.values()} == {"default"}
@@ -197,7 +197,7 @@ def test_log_of_the_running_attempt_is_rays_own(tmp_path: Path) -> None:
     state = place.load()
     state.temp_dir = str(tmp_path / "raggrpo-x")
     place.save(state)
-    live = tmp_path / "raggrpo-x" / "session_latest" / "logs" / "job-driver-small-a1.log"
+    live = tmp_path / "raggrpo-x" / "ray" / "session_latest" / "logs" / "job-driver-small-a1.log"
     live.parent.mkdir(parents=True)
     live.write_text("live\n")
 

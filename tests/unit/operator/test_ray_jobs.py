@@ -144,7 +144,7 @@ async def test_error_of_the_head_is_told_in_its_words(verb: str, session: Client
 async def test_answer_that_is_no_json_is_trouble(session: ClientSession) -> None:
     async with a_head(lambda method, path: (200, "<html>")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
-        with pytest.raises(OperatorError, match="no JSON"):
+        with pytest.raises(OperatorError, match="Invalid JSON"):
             await jobs.status("j-a1", 1)
 
 

@@ -43,18 +43,6 @@ from .peak_memory import PeakMemory
 from .update_totals import UpdateTotals
 
 
-def init_process_group(
-    rank: int, world_size: int, master_addr: str, master_port: int, device: str
-) -> None:
-    """Join the ranks' process group; on GPUs it also carries CPU tensors, for checkpointing."""
-    dist.init_process_group(
-        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-        init_method=f"tcp://{master_addr}:{master_port}",
-        rank=rank,
-        world_size=world_size,
-    )
-
-
 class Policy:
     """The trained model and its optimiser, sharded over all ranks of the process group."""
 

@@ -8,7 +8,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from raggrpo_api import names
 from raggrpo_trainer.errors import TrainerError
@@ -27,7 +26,9 @@ def main(env: Mapping[str, str] = os.environ) -> int:
     result = to_bytes(asyncio.run(run_checks(config, env)))
     output = env.get(names.ENV_PREFLIGHT_OUTPUT, "")
     if output:
-        Path(output).write_bytes(result)  # in place: a pod's termination message is a mounted file
+        # In place: a pod's termination message is a mounted file.
+        with open(output, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(result)
     else:
         sys.stdout.buffer.write(result + b"\n")
     return 0

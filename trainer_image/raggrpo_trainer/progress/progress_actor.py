@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raggrpo_trainer.host.pod_processes import PodProcess, node_id, send
 
 from .driver_process import DriverProcess
-from .progress_server import ProgressServer
+from .progress_server import LOOPBACK, ProgressServer
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,11 @@ class _Server:
         self._watched: list[PodProcess] = []
         self._driver = DriverProcess()
         self._server = ProgressServer(
-            port, token=token, dump_stacks=self._dump_stacks, stop_driver=self._driver.stop
+            port,
+            host=host_of(token),
+            token=token,
+            dump_stacks=self._dump_stacks,
+            stop_driver=self._driver.stop,
         )
 
     def update(self, progress: bytes, metrics: bytes) -> None:
@@ -42,6 +46,12 @@ class _Server:
     def _dump_stacks(self) -> list[int]:
         """Ask every watched process for its stacks; return the PIDs asked."""
         return send(self._watched, signal.SIGUSR1)
+
+
+def host_of(token: str) -> str:
+    """Return where to listen: everywhere in a guarded pod, else as in a local run."""
+    is_local = ray.util.get_node_ip_address() == LOOPBACK
+    return "0.0.0.0" if token and not is_local else LOOPBACK
 
 
 class ProgressActor:

@@ -15,21 +15,23 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH = "/metrics"
 """Needs no token: scrapers share one configuration and cannot know each job's token."""
 TIMEOUT_SECONDS = 30.0
+LOOPBACK = "127.0.0.1"
 T = TypeVar("T")
 
 
 class ProgressServer:
-    """Serves until `close`. Without a token it listens on the loopback interface only."""
+    """Serves until `close`."""
 
     def __init__(
         self,
         port: int,
         *,
+        host: str = LOOPBACK,
         token: str = "",
         dump_stacks: Callable[[], list[int]] = list,
         stop_driver: Callable[[], bool] = bool,
     ) -> None:
-        """Listen on `port` (0: any free one); `dump_stacks` returns the PIDs it asked.
+        """Listen on `port` (0: any free one) of `host`; `dump_stacks` returns the PIDs it asked.
 
         `stop_driver` asks the driver to save and exit, and returns whether it still runs.
         Raises OSError if the port is taken.
@@ -41,7 +43,7 @@ class ProgressServer:
         self._thread = threading.Thread(target=self._serve, name="progress-server", daemon=True)
         self._thread.start()
         try:
-            self._runner, self.port = self._await(self._start(port))
+            self._runner, self.port = self._await(self._start(host, port))
         except BaseException:
             self._end_thread()
             raise
@@ -55,7 +57,7 @@ class ProgressServer:
         self._await(self._runner.cleanup())
         self._end_thread()
 
-    async def _start(self, port: int) -> tuple[web.AppRunner, int]:
+    async def _start(self, host: str, port: int) -> tuple[web.AppRunner, int]:
         app = web.Application(middlewares=[self._authenticated])
         app.router.add_get("/progress", self._progress)
         app.router.add_get(METRICS_PATH, self._metrics)
@@ -63,7 +65,7 @@ class ProgressServer:
         app.router.add_post("/stop", self._stop)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "0.0.0.0" if self._token else "127.0.0.1", port)
+        site = web.TCPSite(runner, host, port)
         try:
             await site.start()
         except BaseException:

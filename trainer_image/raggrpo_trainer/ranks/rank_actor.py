@@ -73,7 +73,8 @@ class RankActor:
 
     def build(self, address: tuple[str, int], config: PolicyConfig) -> RankInfo:
         """Join the process group and load the model."""
-        from raggrpo_trainer.policy.policy import Policy, init_process_group
+        from raggrpo_trainer.policy.policy import Policy
+        from raggrpo_trainer.policy.process_group import init_process_group
 
         host, port = address
         init_process_group(self._rank, self._world_size, host, port, config.device)

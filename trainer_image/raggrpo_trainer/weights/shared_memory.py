@@ -38,7 +38,7 @@ class SharedMemorySender:
         path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
         while len(self._written) >= KEPT_WEIGHT_FILES:
             self._written.pop(0).unlink()
-        save_file(dict(weights), path)
+        save_file(dict(weights), path)  # it gives the user alone the file
         self._written.append(path)
         return str(path)
 
@@ -67,6 +67,7 @@ class SharedMemoryReceiver:
             yield handle
             return
         local = self._folder / f"raggrpo-engine-{os.getpid()}.safetensors"
+        local.touch(mode=0o600)  # the machine's users share the folder
         await asyncio.to_thread(local.write_bytes, memoryview(data))
         try:
             yield str(local)

@@ -55,6 +55,8 @@ class CreateCluster:
 
     plan: PodPlan
     number: int
+    name: str
+    """As the status has it: an earlier release may have named it."""
     ray_version: str
     """Empty if no preflight has reported it."""
     grace_seconds: int

@@ -10,7 +10,6 @@ from datetime import datetime
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.status import Cause, ConditionType, JobStatus, RestartState
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve
@@ -93,7 +92,7 @@ def _has_ended(this: Round) -> bool:
     failed = is_true(status, ConditionType.FAILED)
     if not complete and not failed:
         return False
-    preflight, retry = status.preflight, this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
+    preflight, retry = status.preflight, recovery.retry_asked(this.job)
     reopened = (
         (complete and this.spec.training.total_steps > status.progress.total_steps)
         or (failed and retry != status.retry)

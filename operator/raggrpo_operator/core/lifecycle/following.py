@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from raggrpo_api.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Pinned, ProgressStatus
+from raggrpo_api.text import one_line
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_down
@@ -182,7 +183,7 @@ def _verify_resume(this: Round, progress: Progress) -> None:
 
 
 def _described(skipped: Sequence[SkippedCheckpoint]) -> list[str]:
-    return [f"{each.path}: {each.reason}" for each in skipped]
+    return [one_line(f"{each.path}: {each.reason}", 256) for each in skipped]
 
 
 def _progress_status(progress: Progress, total_steps: int) -> ProgressStatus:

@@ -47,11 +47,11 @@ def next_attempt(this: Round) -> Decision:
 
 def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
     status, state = this.status, this.state
-    cluster = status.cluster.number + (0 if keeps_cluster else 1)
+    cluster = status.cluster if keeps_cluster else _next_cluster(this)
     record = AttemptRecord(
         number=status.attempt + 1,
         tier=_tier(status, may_be_warm=keeps_cluster and not this.observed.is_queued),
-        cluster=cluster,
+        cluster=cluster.number,
         mitigation=",".join(state.remedies.mitigations),
     )
     warm_failures = state.retry.warm_failures_in_a_row if keeps_cluster else 0
@@ -70,12 +70,17 @@ def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
         status,
         attempt=record.number,
         attempts=[record, *status.attempts][:10],
-        cluster=ClusterStatus(name=cluster_name(this.job.metadata.name, cluster), number=cluster),
+        cluster=cluster,
         sizing=size(this.spec, status.preflight.facts),
         progress=replace(status.progress, stage=""),
         restart_state=state,
     )
     this.record = replace(record, config_hash=this.attempt_config().attempt.config_hash)
+
+
+def _next_cluster(this: Round) -> ClusterStatus:
+    metadata, number = this.job.metadata, this.status.cluster.number + 1
+    return ClusterStatus(name=cluster_name(metadata.name, metadata.uid, number), number=number)
 
 
 def _tier(status: JobStatus, *, may_be_warm: bool) -> Tier:
@@ -92,15 +97,16 @@ def start_cluster(this: Round) -> Decision:
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it began")
     plan = PodPlan(this.spec, this.image, this.status.sizing)
-    this.begin(create_cluster(plan, this.record.cluster, this.status))
+    this.begin(create_cluster(plan, this.status))
     return this.end(requeue_after=1.0)
 
 
-def create_cluster(plan: PodPlan, number: int, status: JobStatus) -> CreateCluster:
-    """Return the action that creates this cluster of the job."""
+def create_cluster(plan: PodPlan, status: JobStatus) -> CreateCluster:
+    """Return the action that creates the cluster that the status names."""
     return CreateCluster(
         plan,
-        number,
+        status.cluster.number,
+        status.cluster.name,
         ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
         grace_seconds=grace_seconds(plan.spec, status),
         avoided_nodes=avoided_nodes(status.restart_state.remedies, plan.spec.recovery),

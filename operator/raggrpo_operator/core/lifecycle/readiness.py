@@ -83,13 +83,13 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     lines = [violation.line() for violation in found]
     state = CheckState.FAILED if found else CheckState.PASSED
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])
-    checks = [c for c in result.checks if c.id is not rules.id]
-    failed = [c for c in [*checks, rules] if c.state is CheckState.FAILED]
+    checks = list(({c.id: c for c in result.checks} | {rules.id: rules}).values())
+    failed = [c for c in checks if c.state is CheckState.FAILED]
     pinned = replace(this.status.pinned, ray_version=this.job.status.ray_version)
     this.status = replace(
         this.status,
         pinned=pinned,
-        preflight=PreflightStatus(spec_hash=wanted, checks=[*checks, rules], facts=facts),
+        preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=facts),
         sizing=size(resolved.spec, facts),  # also shows what does not fit
     )
     this.remember(replace(this.state.retry, preflight_losses=0))

@@ -4,10 +4,13 @@ import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.progress import CheckpointRef
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
+from raggrpo_api.text import lines, one_line
+from raggrpo_api.trainer_config import content_hash
 from raggrpo_operator.core.spec.mitigations import next_mitigation
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_kept
 
@@ -19,6 +22,7 @@ from .round import Decision, Round
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
+MOST_OF_RETRY = 64
 MOST_LEFT_OUT = 64
 """As many steps and checkpoints as status can hold."""
 JITTER = 0.1
@@ -66,9 +70,14 @@ def fail(this: Round, cause: Cause, message: str) -> Decision:
     this.condition(ConditionType.FAILED, True, str(cause), message)
     this.condition(ConditionType.PROGRESSING, False, "Failed")
     this.condition(ConditionType.CLUSTER_READY, False, "Failed")
-    retry = this.job.metadata.annotations.get(ANNOTATION_RETRY, "")
-    this.status = replace(this.status, completion_time=this.now, retry=retry)
+    this.status = replace(this.status, completion_time=this.now, retry=retry_asked(this.job))
     return this.end(requeue_after=0.0)
+
+
+def retry_asked(job: RagGrpoJob) -> str:
+    """Return the value of the retry annotation, or its hash where the status could not show it."""
+    asked = job.metadata.annotations.get(ANNOTATION_RETRY, "")
+    return asked if asked == one_line(asked, MOST_OF_RETRY) else content_hash(asked)
 
 
 def needs_new_cluster(status: JobStatus) -> bool:
@@ -87,7 +96,9 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
     seconds = max(0, round((now - began).total_seconds())) if began is not None else 0
     saved = status.checkpoint.step if status.checkpoint else 0
     lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
-    record = replace(record, cause=cause, message=message[:1024], seconds=seconds, lost_steps=lost)
+    record = replace(
+        record, cause=cause, message=lines(message, 1024), seconds=seconds, lost_steps=lost
+    )
     kept = state.spent.kept_seconds + seconds_kept(record, status.progress.seconds_per_step)
     active = state.spent.active_seconds + seconds
     spent = replace(state.spent, active_seconds=active, kept_seconds=round(kept, 1))

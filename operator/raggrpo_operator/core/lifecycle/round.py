@@ -18,6 +18,7 @@ from raggrpo_operator.core.state.conditions import (
     phase_from,
     set_condition,
 )
+from raggrpo_operator.core.state.size_limit import within_limit
 
 from .actions import Action, PodPlan
 from .observed import Observed
@@ -159,5 +160,5 @@ class Round:
         runs = runs and not is_true(self.status, ConditionType.SUSPENDED)
         ready = runs or is_true(self.status, ConditionType.COMPLETE)
         self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
-        self.status = replace(self.status, phase=phase_from(self.status))
+        self.status = within_limit(replace(self.status, phase=phase_from(self.status)))
         return Decision(self.status, tuple(self.actions), requeue_after)

@@ -22,6 +22,7 @@ SLOWER, RECOVERED = 1.3, 1.2
 SPAN_STEPS = 20
 LEAST_GROWTH = 0.05
 """Share of the limit; less is noise, even if it would exceed the limit in the end."""
+MOST_BYTES = 2.0**50
 MEMORY = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
 """Metric of each role's pods; the largest value where there are several."""
 TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
@@ -108,4 +109,13 @@ def _set(this: Round, kind: ConditionType, message: str) -> None:
 
 
 def _memory(progress: Progress, role: PodRole) -> float:
-    return next((float(m.value) for m in progress.metrics if m.name == MEMORY[role]), 0.0)
+    return next((_bytes(m.value) for m in progress.metrics if m.name == MEMORY[role]), 0.0)
+
+
+def _bytes(text: str) -> float:
+    """Return what a pod reports as its memory, 0 for what no memory can be."""
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    return found if 0 <= found <= MOST_BYTES else 0.0

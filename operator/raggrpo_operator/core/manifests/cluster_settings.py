@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .metadata import Manifest
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -19,6 +21,12 @@ class ClusterSettings:
     """Labels of the operator's pods."""
     scrape_namespaces: tuple[str, ...] = ()
     """Namespaces whose pods may read /metrics."""
+    restrict_egress: bool = True
+    """Whether a job's pods reach only DNS, each other and what the job's spec names."""
+    api_server: tuple[str, ...] = ()
+    """Networks of the API server, which a job's pods never reach."""
+    egress: tuple[Manifest, ...] = ()
+    """Further rules for their outgoing traffic."""
     image_pull_policy: str = "IfNotPresent"
     service_account: str = "default"
     """Service account of a job's pods; its token is never mounted."""

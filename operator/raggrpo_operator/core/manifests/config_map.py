@@ -12,7 +12,7 @@ from .metadata import Manifest, child_metadata
 def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
     """Return the immutable record of the attempt that `config` was rendered for."""
     number = config.attempt.number
-    name = names.config_map_name(job.name, number)
+    name = names.config_map_name(job.name, job.uid, number)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,7 +1,11 @@
 """Everything that a job's first attempt creates in a cluster, except the token's Secret."""
 
+from dataclasses import replace
+
+from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
+from raggrpo_api.status import ClusterStatus
 from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
 from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
@@ -14,7 +18,11 @@ from .metadata import Manifest
 from .network_policy import render_network_policy
 from .preflight_pod import render_preflight_pod
 from .ray_cluster import render_ray_cluster
-from .retriever import render_retriever
+from .retriever import render_deployment, render_service
+from .token_secret import NAME_DIGITS
+
+SECRET_DIGEST = "0" * NAME_DIGITS
+"""Stands for what only the operator can derive from its key."""
 
 
 def render_first_attempt(
@@ -26,16 +34,18 @@ def render_first_attempt(
     plan = PodPlan(spec, image, size(spec, facts))
     config = trainer_config(job, resolved, number=1, facts=facts)
     preflight = StartPreflight(plan, config, spec_hash(job))
-    cluster = create_cluster(plan, 1, status)
-    found = {"preflight": render_preflight_pod(metadata, settings, preflight)}
+    first = ClusterStatus(name=names.cluster_name(metadata.name, metadata.uid, 1), number=1)
+    cluster = create_cluster(plan, replace(status, cluster=first))
+    found = {
+        "networkpolicy": render_network_policy(metadata, settings, spec),
+        "preflight": render_preflight_pod(metadata, settings, preflight),
+    }
     for name, managed in spec.retrieval.managed.items():
-        deployment, service = render_retriever(
-            metadata, settings, StartRetriever(plan, name, managed)
-        )
-        found[f"retriever-{name}"] = deployment
-        found[f"retriever-{name}-service"] = service
+        start = StartRetriever(plan, name, managed)
+        found[f"retriever-{name}-service"] = render_service(metadata, name)
+        found[f"retriever-{name}"] = render_deployment(metadata, settings, start)
+    token_secret = names.token_secret_name(metadata.name, SECRET_DIGEST)
     return found | {
-        "networkpolicy": render_network_policy(metadata, settings),
-        "raycluster": render_ray_cluster(metadata, settings, cluster),
+        "raycluster": render_ray_cluster(metadata, settings, cluster, token_secret),
         "configmap": render_config_map(metadata, config=config),
     }

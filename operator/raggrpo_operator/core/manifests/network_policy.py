@@ -1,46 +1,41 @@
-"""Who may reach a job's pods: each other, the operator, and scrapers on the metrics port.
+"""Who may reach a job's pods, and whom they may reach.
 
-Anyone who can reach Ray's ports can run code in the pods, so they are also guarded by Ray's token.
+Incoming: each other, the operator, and scrapers on the metrics port. Anyone who can reach Ray's
+ports can run code in the pods, so they are also guarded by Ray's token.
 """
 
 from raggrpo_api import names
-from raggrpo_api.job import Metadata
+from raggrpo_api.job import JobSpec, Metadata
 
 from .cluster_settings import ClusterSettings
+from .egress import egress_rules
 from .metadata import Manifest, child_metadata
+from .policy_parts import own_pods, pods_of, port_rule
 
-NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
-
-def render_network_policy(job: Metadata, settings: ClusterSettings) -> Manifest:
-    """Return the policy for all pods of the job; outgoing traffic is not restricted."""
-    own_pods = {"matchLabels": {names.LABEL_JOB: job.name}}
+def render_network_policy(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> Manifest:
+    """Return the policy for all pods of the job, preflight and retrievers included."""
+    operator = pods_of(settings.operator_namespace) | {
+        "podSelector": {"matchLabels": dict(settings.operator_labels)}
+    }
     ingress: list[Manifest] = [
-        {"from": [{"podSelector": own_pods}]},
+        {"from": [{"podSelector": own_pods(job)}]},
         {
-            "from": [
-                {
-                    "namespaceSelector": _named(settings.operator_namespace),
-                    "podSelector": {"matchLabels": dict(settings.operator_labels)},
-                }
-            ],
-            "ports": [_port(names.DASHBOARD_PORT), _port(names.PROGRESS_PORT)],
+            "from": [operator],
+            "ports": [port_rule(names.DASHBOARD_PORT), port_rule(names.PROGRESS_PORT)],
         },
     ]
     if settings.scrape_namespaces:
-        scrapers = [{"namespaceSelector": _named(each)} for each in settings.scrape_namespaces]
-        ingress.append({"from": scrapers, "ports": [_port(names.PROGRESS_PORT)]})
+        scrapers = [pods_of(each) for each in settings.scrape_namespaces]
+        ingress.append({"from": scrapers, "ports": [port_rule(names.PROGRESS_PORT)]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": child_metadata(job, job.name),
-        "spec": {"podSelector": own_pods, "policyTypes": ["Ingress"], "ingress": ingress},
+        "metadata": child_metadata(job, names.network_policy_name(job.name, job.uid)),
+        "spec": {
+            "podSelector": own_pods(job),
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": ingress,
+            "egress": egress_rules(job, settings, spec),
+        },
     }
-
-
-def _named(namespace: str) -> Manifest:
-    return {"matchLabels": {NAMESPACE_NAME: namespace}}
-
-
-def _port(number: int) -> Manifest:
-    return {"protocol": "TCP", "port": number}

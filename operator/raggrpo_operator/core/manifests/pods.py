@@ -130,10 +130,10 @@ def trainer_env(
     """
     env = {variable["name"]: variable for variable in plain_env(own)}
     if with_code and spec.reward.code_from.config_map:
-        env["PYTHONPATH"] = {"name": "PYTHONPATH", "value": names.REWARD_CODE_DIR}
+        env["PYTHONPATH"] = _plain("PYTHONPATH", names.REWARD_CODE_DIR)
     for given in spec.env:
-        plain = {"name": given.name, "value": given.value}
         ref = given.secret_key_ref
+        plain = _plain(given.name, given.value)
         env[given.name] = _from_secret(given.name, ref) if ref is not None else plain
     headers = [header for each in spec.retrieval.endpoints for header in each.headers]
     for ref in (header.secret_key_ref for header in headers if with_headers):
@@ -146,7 +146,19 @@ def trainer_env(
 def plain_env(own: Mapping[str, str]) -> list[Manifest]:
     """Return the environment of a process that uses none of the job's variables."""
     values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
-    return [{"name": name, "value": value} for name, value in values.items()]
+    return [_plain(name, value) for name, value in values.items()]
+
+
+def literal(text: str) -> str:
+    """Return a container's argument or variable so that the kubelet leaves it as it is.
+
+    Otherwise it would replace `$(NAME)` by that variable and `$$` by `$`.
+    """
+    return text.replace("$", "$$")
+
+
+def _plain(name: str, value: str) -> Manifest:
+    return {"name": name, "value": literal(value)}
 
 
 def _from_secret(name: str, reference: SecretKeyRef) -> Manifest:

@@ -2,6 +2,7 @@
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.status import PodRole
 from raggrpo_operator.core.lifecycle.actions import StartPreflight
 from raggrpo_operator.core.sizing.size import pod
@@ -20,10 +21,7 @@ def render_preflight_pod(
     """Return the pod that checks the spec with its hash; it requests no GPU."""
     plan = action.plan
     sized = pod(plan.sizing, PodRole.PREFLIGHT)
-    own = {
-        names.ENV_CONFIG: action.config.to_json(),
-        names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG,
-    }
+    own = seal(action.config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG}
     env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
     preflight = container(
         plan, settings, "preflight", sizing=sized, env=env, with_reward_code=True
@@ -37,7 +35,7 @@ def render_preflight_pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": child_metadata(job, names.preflight_name(job.name), labels=labels),
+        "metadata": child_metadata(job, names.preflight_name(job.name, job.uid), labels=labels),
         "spec": pod_spec(plan, settings, preflight, sizing=sized, with_reward_code=True)
         | {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1},
     }

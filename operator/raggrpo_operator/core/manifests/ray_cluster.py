@@ -19,7 +19,9 @@ SHUTDOWN_SECONDS = 15
 """Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
 
 
-def render_ray_cluster(job: Metadata, settings: ClusterSettings, action: CreateCluster) -> Manifest:
+def render_ray_cluster(
+    job: Metadata, settings: ClusterSettings, action: CreateCluster, token_secret: str
+) -> Manifest:
     """Return the job's Ray cluster; its pods may end a little later than the driver."""
     plan, labels = action.plan, {names.LABEL_CLUSTER: str(action.number)}
     queue = plan.spec.scheduling.queue_name
@@ -29,16 +31,13 @@ def render_ray_cluster(job: Metadata, settings: ClusterSettings, action: CreateC
         "kind": "RayCluster",
         "metadata": child_metadata(
             job,
-            names.cluster_name(job.name, action.number),
+            action.name,
             labels=labels | ({names.LABEL_QUEUE: queue} if queue else {}),
             annotations={names.ANNOTATION_TOKEN_KEY: settings.token_key_id},
         ),
         "spec": {
             "rayVersion": action.ray_version or settings.ray_version,
-            "authOptions": {
-                "mode": "token",
-                "secretName": names.token_secret_name(job.name, settings.token_key_id, job.uid),
-            },
+            "authOptions": {"mode": "token", "secretName": token_secret},
             "headGroupSpec": _head(job, settings, action, labels),
             "workerGroupSpecs": [_group(job, settings, action, each, labels) for each in groups],
         },

@@ -1,5 +1,7 @@
 """Managed retrievers: one Deployment and one Service per endpoint."""
 
+from collections.abc import Mapping
+
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
@@ -10,17 +12,13 @@ from raggrpo_operator.core.sizing.size import pod
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
-from .pods import container, plain_env, pod_labels, pod_spec
+from .pods import container, literal, plain_env, pod_labels, pod_spec
 
 
-def render_retriever(
-    job: Metadata, settings: ClusterSettings, action: StartRetriever
-) -> tuple[Manifest, Manifest]:
-    """Return Deployment and Service of a managed endpoint."""
+def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRetriever) -> Manifest:
+    """Return the Deployment of a managed endpoint."""
     plan = action.plan
-    name = names.retriever_name(job.name, action.name)
-    own = {names.LABEL_RETRIEVER: action.name}
-    selector = {names.LABEL_JOB: job.name, **own}
+    own = _own(action.name)
     sized = pod(plan.sizing, PodRole.RETRIEVER, action.name)
     server = container(
         plan,
@@ -48,41 +46,43 @@ def render_retriever(
     }
     labels = pod_labels(job, PodRole.RETRIEVER) | own
     serving = pod_spec(plan, settings, server, sizing=sized) | {"terminationGracePeriodSeconds": 10}
-    deployment: Manifest = {
+    return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": child_metadata(job, name, labels=own),
+        "metadata": _metadata(job, action.name),
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": selector},
+            "selector": {"matchLabels": _selector(job, action.name)},
             "strategy": {"type": "Recreate"},
             "template": {"metadata": {"labels": labels}, "spec": serving},
         },
     }
+
+
+def render_service(job: Metadata, endpoint: str, name: str = "") -> Manifest:
+    """Return the Service of a managed endpoint; an earlier release may have given it a `name`."""
     port = {"name": "http", "protocol": "TCP", "port": names.RETRIEVER_PORT, "targetPort": "http"}
-    service: Manifest = {
+    metadata = _metadata(job, endpoint)
+    return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": child_metadata(job, name, labels=own),
-        "spec": {
-            "type": "ClusterIP",
-            "selector": selector,
-            "ports": [port],
-        },
+        "metadata": metadata | ({"name": name} if name else {}),
+        "spec": {"type": "ClusterIP", "selector": _selector(job, endpoint), "ports": [port]},
     }
-    return deployment, service
 
 
-def with_retriever_urls(config: TrainerConfig) -> TrainerConfig:
-    """Return the configuration with the URLs of the job's managed retrievers filled in."""
+def with_retriever_urls(config: TrainerConfig, services: Mapping[str, str]) -> TrainerConfig:
+    """Return the configuration with the URLs of the job's managed retrievers filled in.
+
+    `services` are the names of their Services, by endpoint.
+    """
     job = config.attempt
 
     def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
         if endpoint.managed is None:
             return endpoint
-        name = names.retriever_name(job.job_name, endpoint.name)
-        host = f"{name}.{job.namespace}.svc:{names.RETRIEVER_PORT}"
+        host = f"{services[endpoint.name]}.{job.namespace}.svc:{names.RETRIEVER_PORT}"
         url = f"http://{host}{SERVED_PATHS[endpoint.protocol]}"
         return endpoint.model_copy(update={"url": url, "managed": None})
 
@@ -91,7 +91,21 @@ def with_retriever_urls(config: TrainerConfig) -> TrainerConfig:
     return config.model_copy(update={"retrieval": retrieval})
 
 
+def _metadata(job: Metadata, endpoint: str) -> Manifest:
+    name = names.retriever_name(job.name, job.uid, endpoint)
+    return child_metadata(job, name, labels=_own(endpoint))
+
+
+def _own(endpoint: str) -> dict[str, str]:
+    return {names.LABEL_RETRIEVER: endpoint}
+
+
+def _selector(job: Metadata, endpoint: str) -> dict[str, str]:
+    return {names.LABEL_JOB: job.name, **_own(endpoint)}
+
+
 def _command(managed: ManagedRetriever) -> list[str]:
     command = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus, "--index"]
     command += [str(managed.index), "--host", "0.0.0.0", "--port", str(names.RETRIEVER_PORT)]
-    return [*command, "--vectors", managed.vectors] if managed.vectors else command
+    command += ["--vectors", managed.vectors] if managed.vectors else []
+    return [literal(word) for word in command]

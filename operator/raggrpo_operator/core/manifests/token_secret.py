@@ -14,6 +14,8 @@ from .metadata import Manifest, child_metadata
 
 TOKEN_KEY = "auth_token"
 """The key under which KubeRay looks for the token."""
+NAME_DIGITS = 16
+"""Hexadecimal digits of the Secret's name: 64 bits that cannot be tried out."""
 
 
 def job_token(installation_key: bytes, job_uid: str) -> str:
@@ -21,9 +23,18 @@ def job_token(installation_key: bytes, job_uid: str) -> str:
     return hmac.new(installation_key, job_uid.encode(), hashlib.sha256).hexdigest()
 
 
-def render_token_secret(job: Metadata, *, key_id: str, token: str) -> Manifest:
+def secret_name(installation_key: bytes, job: Metadata) -> str:
+    """Return the name of the token's Secret, which nobody without the key can take beforehand.
+
+    So an object of this name that exists is the job's own, from an earlier try.
+    """
+    named = f"name of the token's Secret of {job.uid}"  # no uid, so the digest is nobody's token
+    digest = hmac.new(installation_key, named.encode(), hashlib.sha256).hexdigest()
+    return names.token_secret_name(job.name, digest[:NAME_DIGITS])
+
+
+def render_token_secret(job: Metadata, *, name: str, token: str) -> Manifest:
     """Return the immutable Secret that `authOptions.secretName` refers to."""
-    name = names.token_secret_name(job.name, key_id, job.uid)
     return {
         "apiVersion": "v1",
         "kind": "Secret",

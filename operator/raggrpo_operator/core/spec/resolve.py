@@ -198,10 +198,11 @@ def _passage_room(spec: JobSpec) -> int:
 
 def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
     training, model = spec.training, spec.model
-    if training.precision is Precision.AUTO and pinned.precision:
+    # A pin comes from the trainer: one that is no choice of this release leaves Auto.
+    if training.precision is Precision.AUTO and pinned.precision in set(Precision):
         precision = Precision(pinned.precision)
         training = training.model_copy(update={"precision": precision})
-    if model.attention is Attention.AUTO and pinned.attention:
+    if model.attention is Attention.AUTO and pinned.attention in set(Attention):
         model = model.model_copy(update={"attention": Attention(pinned.attention)})
     return spec.model_copy(update={"training": training, "model": model})
 

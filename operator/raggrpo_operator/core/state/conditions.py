@@ -5,6 +5,7 @@ from datetime import datetime
 
 from raggrpo_api.progress import Stage
 from raggrpo_api.status import Condition, ConditionType, JobStatus, Phase
+from raggrpo_api.text import lines
 
 MAX_MESSAGE = 1024
 QUEUED = "Queued"
@@ -45,7 +46,7 @@ def set_condition(
         type=kind,
         status=text,
         reason=reason,
-        message=message[:MAX_MESSAGE],
+        message=lines(message, MAX_MESSAGE),
         last_transition_time=since or now,
         observed_generation=status.observed_generation,
     )

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from raggrpo_api.text import printable
+
 _about: ContextVar[dict[str, Any]] = ContextVar("_about", default={})  # noqa: B039 (never mutated)
 
 
@@ -31,11 +33,11 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": printable(record.getMessage()),
             **_about.get(),
         }
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = printable(self.formatException(record.exc_info))
         return json.dumps(fields, default=str)
 
 

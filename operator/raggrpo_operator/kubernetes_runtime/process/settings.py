@@ -1,7 +1,9 @@
 """`Settings` of the operator's process, read from the environment once. Decides nothing."""
 
+import json
 import os
 from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -35,7 +37,27 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def _networks(text: str) -> list[str]:
+    """Return networks as the API server writes them; a single address is one, too."""
+    found = [ip_network(word, strict=False) for word in _split(text)]
+    if not all(network.prefixlen for network in found):
+        raise ValueError("everything is not a network of the API server")
+    return [str(network) for network in found]
+
+
+def _own_network(host: str) -> list[str]:
+    """Return the network of an address; some clouds give the API server a name instead."""
+    try:
+        return [str(ip_network(ip_address(host)))]
+    except ValueError:
+        return []
+
+
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
+OwnNetwork = Annotated[tuple[str, ...], BeforeValidator(_own_network)]
+Rules = Annotated[tuple[dict[str, Any], ...], BeforeValidator(json.loads)]
+SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
 
 class Settings(BaseModel):
@@ -69,7 +91,7 @@ class Settings(BaseModel):
     """STATUS_SECONDS between two status writes that differ only in progress."""
     start_grace_seconds: float = _number(120.0, 0, 3600)
     """START_GRACE_SECONDS: how long a pod may fail to start before the failure is final."""
-    workers: int = _number(32, 1, 1024)
+    workers: int = _number(64, 1, 1024)
     """WORKERS: jobs reconciled concurrently."""
     http_port: int = _number(8080, 0, 65_535)
     """HTTP_PORT of /healthz, /readyz and /metrics; 0: any free one."""
@@ -79,21 +101,38 @@ class Settings(BaseModel):
     """PROGRESS_PORT of a Ray head."""
     metrics_namespaces: Words = ()
     """METRICS_NAMESPACES that may scrape the trainers, separated by commas."""
+    restrict_egress: bool = Field(True, description="give true or false")
+    """RESTRICT_EGRESS: whether jobs' pods reach only DNS, each other and what their job names."""
+    api_server: Networks = Field((), description="give networks as 10.0.0.0/24, by commas")
+    """API_SERVER: networks that jobs' pods never reach, separated by commas."""
+    service_host: OwnNetwork = Field((), alias=SERVICE_HOST)
+    """The API server's address, as Kubernetes itself tells every pod."""
+    egress: Rules = Field((), description="give a JSON list of NetworkPolicyEgressRules")
+    """EGRESS: further NetworkPolicyEgressRules of jobs' pods, a JSON list."""
     log_level: Annotated[LogLevel, _in_any_case(LogLevel)] = _choice("INFO", LogLevel)
     """LOG_LEVEL: DEBUG, INFO, WARNING or ERROR."""
+
+    @property
+    def api_server_networks(self) -> tuple[str, ...]:
+        """All addresses of the API server that are known."""
+        return tuple(dict.fromkeys((*self.api_server, *self.service_host)))
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """Return the settings. Raises SettingsError naming every wrong variable."""
     fields = {str(field.alias): field for field in Settings.model_fields.values()}
-    given = {name: environment.get(PREFIX + name, "").strip() for name in fields}
+    given = {name: environment.get(_variable(name), "").strip() for name in fields}
     try:
         return Settings.model_validate({name: text for name, text in given.items() if text})
     except ValidationError as error:
         wrong = [str(problem["loc"][0]) for problem in error.errors()]
     raise SettingsError(
         "\n".join(
-            f"{PREFIX}{name}={given[name]!r} cannot be used: {fields[name].description}"
+            f"{_variable(name)}={given[name]!r} cannot be used: {fields[name].description}"
             for name in wrong
         )
     )
+
+
+def _variable(name: str) -> str:
+    return name if name == SERVICE_HOST else PREFIX + name

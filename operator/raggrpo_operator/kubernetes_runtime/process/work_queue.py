@@ -1,12 +1,16 @@
 """`WorkQueue`: keys that need work, never processed twice at once, retried with a growing delay.
 
 Knows nothing about the work itself. A key added during its processing is processed again.
+
+Keys belong to groups, which are served in turn. No group, and no set of keys whose work is slow,
+may hold more than a share of the workers, so that none can keep the others waiting.
 """
 
 import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -15,6 +19,10 @@ from raggrpo_operator.errors import OperatorError
 Key = TypeVar("Key", bound=Hashable)
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 60.0
+SHARE = 4
+"""A group, or all slow keys together, may hold one worker in so many."""
+SLOW_SECONDS = 1.0
+"""A key whose last work took longer is slow until it is quick again."""
 log = logging.getLogger(__name__)
 
 
@@ -42,13 +50,18 @@ class WorkQueue(Generic[Key]):
         work: Callable[[Key], Awaitable[float | None]],
         *,
         workers: int,
+        group: Callable[[Key], Hashable],
         observer: QueueObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work, self._workers, self._clock = work, workers, clock
+        self._group, self._share = group, max(1, workers // SHARE)
         self._observer = observer or QueueObserver()
-        self._due: dict[Key, float] = {}  # key → when it became due, in order of arrival
+        self._due: dict[Hashable, dict[Key, float]] = {}
+        """Group → due key → when it became due; both in the order in which they are served."""
+        self._depth = 0
         self._running: dict[Key, float] = {}
+        self._slow: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
@@ -61,29 +74,25 @@ class WorkQueue(Generic[Key]):
     @property
     def depth(self) -> int:
         """Number of keys that are due but not yet being processed."""
-        return len(self._due)
+        return self._depth
 
     def add(self, key: Key) -> None:
         """Make the key due now."""
         self._cancel_timer(key)
-        if key not in self._due:
-            self._due[key] = self._clock()
-            self._observer.added(len(self._due))
+        if not self._is_due(key):
+            self._due.setdefault(self._group(key), {})[key] = self._clock()
+            self._depth += 1
+            self._observer.added(self._depth)
         self._wake.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Make the key due later, unless it is due already or will be due sooner."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
-        if key in self._due or (timer is not None and timer.when() <= loop.time() + seconds):
+        if self._is_due(key) or (timer is not None and timer.when() <= loop.time() + seconds):
             return
         self._cancel_timer(key)
         self._timers[key] = loop.call_later(seconds, self.add, key)
-
-    def forget(self, key: Key) -> None:
-        """Drop the timer and the failures of a key that no longer exists."""
-        self._cancel_timer(key)
-        self._failures.pop(key, None)
 
     async def run(self) -> None:
         """Process keys until cancelled, which also cancels the work in progress."""
@@ -92,18 +101,40 @@ class WorkQueue(Generic[Key]):
                 while True:
                     await self._wake.wait()
                     self._wake.clear()
-                    for key in self._startable():
-                        self._running[key] = self._clock()
-                        waited = self._clock() - self._due.pop(key)
-                        self._observer.begun(waited, len(self._due))
+                    while (key := self._next()) is not None:
+                        waited = self._begin(key)
+                        self._observer.begun(waited, self._depth)
                         group.create_task(self._run_one(key))
         finally:
             for key in list(self._timers):
                 self._cancel_timer(key)
 
-    def _startable(self) -> list[Key]:
-        free = self._workers - len(self._running)
-        return [key for key in self._due if key not in self._running][:free]
+    def _is_due(self, key: Key) -> bool:
+        return key in self._due.get(self._group(key), {})
+
+    def _next(self) -> Key | None:
+        """Return the key to work on next, None if no worker may begin one."""
+        if len(self._running) >= self._workers:
+            return None
+        held = Counter(map(self._group, self._running))
+        slow_may_begin = len(self._slow & self._running.keys()) < self._share
+        for group, keys in self._due.items():
+            if held[group] < self._share:
+                for key in keys:
+                    if key not in self._running and (slow_may_begin or key not in self._slow):
+                        return key
+        return None
+
+    def _begin(self, key: Key) -> float:
+        """Move the key from due to running and its group to the end; return how long it waited."""
+        group, now = self._group(key), self._clock()
+        keys = self._due.pop(group)
+        due = keys.pop(key)
+        if keys:
+            self._due[group] = keys
+        self._depth -= 1
+        self._running[key] = now
+        return now - due
 
     async def _run_one(self, key: Key) -> None:
         result = "error"
@@ -114,12 +145,14 @@ class WorkQueue(Generic[Key]):
         except OperatorError as error:
             result = "trouble"
             delay = self._retry_delay(key, error.retryable)
-            log.warning("%s; next try in %.1f s", error, delay)
+            log.warning("%s: %s; next try in %.1f s", key, error, delay)
         except Exception:
             delay = self._retry_delay(key, retryable=True)
-            log.exception("a mistake in the operator; next try in %.1f s", delay)
+            log.exception("%s: a mistake in the operator; next try in %.1f s", key, delay)
         finally:
-            self._observer.ended(self._clock() - self._running.pop(key), result)
+            seconds = self._clock() - self._running.pop(key)
+            (self._slow.add if seconds > SLOW_SECONDS else self._slow.discard)(key)
+            self._observer.ended(seconds, result)
             self._wake.set()
         if delay is not None:
             self.add_after(key, delay)

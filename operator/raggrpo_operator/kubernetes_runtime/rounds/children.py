@@ -1,32 +1,32 @@
 """Creates and deletes a job's objects. Every step is safe to repeat; decides nothing."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartPreflight, StartRetriever
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    PodPlan,
+    StartPreflight,
+    StartRetriever,
+)
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
-from raggrpo_operator.core.manifests.retriever import render_retriever
-from raggrpo_operator.core.manifests.token_secret import render_token_secret
-from raggrpo_operator.errors import Conflict, NotFound, TransientError
-from raggrpo_operator.kube.client import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    SERVICES,
-    KubeClient,
-    Manifest,
-    Resource,
-    resource_of,
-)
-from raggrpo_operator.kube.cluster_objects import is_going, owner_uids
+from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
+from raggrpo_operator.core.manifests.token_secret import render_token_secret, secret_name
+from raggrpo_operator.errors import AlreadyExists, NotFound, TransientError
+from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, SERVICES, KubeClient, Manifest
+from raggrpo_operator.kube.cluster_objects import is_going, labels_of, number_of
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
+
+from .owned_objects import OwnedObjects
 
 log = logging.getLogger(__name__)
 
@@ -46,44 +46,52 @@ class Children:
     settings: ClusterSettings
     keys: InstallationKeys
 
+    @property
+    def owned(self) -> OwnedObjects:
+        """What may be written."""
+        return OwnedObjects(self.client)
+
     async def start_preflight(self, job: Metadata, action: StartPreflight) -> None:
         """Create the preflight pod; one for another spec has to be gone first."""
-        existing = await self._create(job, render_preflight_pod(job, self.settings, action))
+        await self._ensure_network_policy(job, action.plan)
+        pod = render_preflight_pod(job, self.settings, action)
+        existing = await self.owned.create(job, pod)
         if existing is None:
             return
-        label = existing["metadata"].get("labels", {}).get(names.LABEL_SPEC_HASH)
-        if is_going(existing) or label != action.spec_hash:
+        if is_going(existing) or labels_of(existing).get(names.LABEL_SPEC_HASH) != action.spec_hash:
             name = existing["metadata"]["name"]
             raise TransientError(f"pod {name} of an earlier preflight is still being deleted")
 
     async def start_retriever(self, job: Metadata, action: StartRetriever) -> None:
-        """Apply Deployment and Service of a managed retriever."""
-        for manifest in render_retriever(job, self.settings, action):
-            await self.client.apply(manifest)
+        """Apply Service and Deployment of a managed retriever.
+
+        A retriever is known by its Deployment, which therefore comes last.
+        """
+        await self._ensure_network_policy(job, action.plan)
+        await self.owned.apply(job, render_service(job, action.name))
+        await self.owned.apply(job, render_deployment(job, self.settings, action))
+
+    async def keep_services(self, job: Metadata, services: Mapping[str, str]) -> None:
+        """Make sure that the Services of these endpoints, by name, lead to the job's own pods."""
+        for endpoint, name in services.items():
+            await self.owned.apply(job, render_service(job, endpoint, name))
 
     async def stop_retrievers(self, job: Metadata, deployments: Collection[Manifest]) -> None:
         """Delete the retrievers' Deployments and Services."""
         for deployment in deployments:
-            await self.delete(DEPLOYMENTS, deployment)
+            await self.owned.delete(job, DEPLOYMENTS, deployment)
             metadata = deployment["metadata"]
-            try:
+            with suppress(NotFound):
                 service = await self.client.get(SERVICES, metadata["namespace"], metadata["name"])
-            except NotFound:
-                continue
-            if job.uid in owner_uids(service):
-                await self.delete(SERVICES, service)
+                await self.owned.delete(job, SERVICES, service)
 
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
-        """Create token, NetworkPolicy and RayCluster, which is never applied again."""
-        key_id = self.keys.current_id
-        secret = render_token_secret(job, key_id=key_id, token=self.keys.token(key_id, job.uid))
+        """Create NetworkPolicy, token and RayCluster, which is never applied again."""
+        await self._ensure_network_policy(job, action.plan)
+        token_secret = await self._ensure_token(job)
+        cluster = render_ray_cluster(job, self.settings, action, token_secret)
         try:
-            await self.client.create(secret)
-        except Conflict:  # the name holds the uid, so the one that exists is the same
-            log.debug("the Secret %s exists", secret["metadata"]["name"])
-        await self.client.apply(render_network_policy(job, self.settings))
-        try:
-            existing = await self._create(job, render_ray_cluster(job, self.settings, action))
+            existing = await self.owned.create(job, cluster)
         except NotFound as error:
             raise NotFound(f"{NO_KUBERAY} ({error})") from error
         if existing is not None and is_going(existing):
@@ -94,38 +102,26 @@ class Children:
         self, job: Metadata, config: TrainerConfig, records: Collection[Manifest]
     ) -> None:
         """Create the record of an attempt's configuration and keep the newest ones."""
-        await self._create(job, render_config_map(job, config=config))
+        await self.owned.create(job, render_config_map(job, config=config))
         older = sorted(records, key=_attempt, reverse=True)
         for surplus in older[KEPT_RECORDS - 1 :]:
-            await self.delete(CONFIG_MAPS, surplus)
+            await self.owned.delete(job, CONFIG_MAPS, surplus)
 
-    async def delete(self, resource: Resource, thing: Manifest) -> None:
-        """Delete exactly this object, unless it is already being deleted."""
-        metadata = thing["metadata"]
-        if is_going(thing):
-            return
-        try:
-            await self.client.delete(
-                resource, metadata["namespace"], metadata["name"], metadata["uid"]
-            )
-        except (NotFound, Conflict) as gone:  # gone, or another object took its name
-            log.info("%s %s was gone already: %s", resource.plural, metadata["name"], gone)
+    async def _ensure_network_policy(self, job: Metadata, plan: PodPlan) -> None:
+        """Restrict the job's pods before there are any."""
+        await self.owned.apply(job, render_network_policy(job, self.settings, plan.spec))
 
-    async def _create(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Create an object; return the one that exists when it is this job's own."""
-        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    async def _ensure_token(self, job: Metadata) -> str:
+        """Create the Secret with the token of the job's Ray clusters; return its name."""
+        key_id = self.keys.current_id
+        name = secret_name(self.keys.by_id[key_id], job)
+        secret = render_token_secret(job, name=name, token=self.keys.token(key_id, job.uid))
         try:
-            await self.client.create(manifest)
-        except Conflict:
-            existing = await self.client.get(resource_of(manifest), namespace, name)
-            if job.uid not in owner_uids(existing):
-                raise TransientError(
-                    f"{manifest['kind']} {name} exists and is not this job's: delete it "
-                    "or give the job another name"
-                ) from None
-            return existing
-        return None
+            await self.client.create(secret)
+        except AlreadyExists:  # nobody else could know the name
+            log.debug("the Secret %s exists", name)
+        return name
 
 
 def _attempt(config_map: Manifest) -> int:
-    return int(config_map["metadata"]["labels"].get(names.LABEL_ATTEMPT, "0"))
+    return number_of(config_map, names.LABEL_ATTEMPT) or 0

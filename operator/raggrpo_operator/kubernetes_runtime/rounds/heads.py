@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from raggrpo_operator.http_api import HttpApi
+from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 
@@ -46,11 +46,12 @@ class Heads:
 
     address: HeadResolver
     session: aiohttp.ClientSession
+    limits: Limits = LIMITS
 
     def head(self, namespace: str, cluster: str, token: str) -> Head:
         """Return the head of the Ray cluster with this name."""
         where = self.address(namespace, cluster)
         return Head(
-            RayJobs(HttpApi(self.session, where.dashboard, token)),
-            ProgressClient(HttpApi(self.session, where.progress, token)),
+            RayJobs(HttpApi(self.session, where.dashboard, token, self.limits)),
+            ProgressClient(HttpApi(self.session, where.progress, token, self.limits)),
         )

@@ -2,34 +2,60 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.preflight import PreflightResult
-from raggrpo_api.status import Cause
+from raggrpo_api.status import Cause, ClusterStatus
+from raggrpo_api.text import one_line
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,
     RetrieverObserved,
 )
 from raggrpo_operator.core.state.conditions import parse_timestamp
-from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, condition_of, is_going
+from raggrpo_operator.kube.cluster_objects import (
+    condition_of,
+    controller_of,
+    is_going,
+    labels_of,
+    number_of,
+    part,
+)
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, is_head, start_problem
 
 Manifest = Mapping[str, Any]
+RayCluster = TypeVar("RayCluster", bound=Manifest)
 CLOCK_SKEW_SECONDS = 60
 """How far the API server's clock may run ahead of ours."""
 NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
 """Pod phases in which no driver runs."""
 
 
-def cluster_number(ray_cluster: Manifest) -> int:
-    """Return this Ray cluster's number within its job."""
-    return int(ray_cluster["metadata"]["labels"][names.LABEL_CLUSTER])
+def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> int | None:
+    """Return this Ray cluster's number within its job, None if the operator did not make it."""
+    if ray_cluster["metadata"]["name"] == current.name:
+        return current.number
+    return number_of(ray_cluster, names.LABEL_CLUSTER)
+
+
+def oldest_cluster(
+    ray_clusters: Collection[RayCluster], current: ClusterStatus
+) -> tuple[int, RayCluster] | None:
+    """Return the one with the lowest number, which has to be gone before anything new begins."""
+    numbered = [
+        (number, each["metadata"]["name"] != current.name, each)
+        for each in ray_clusters
+        if (number := cluster_number(each, current)) is not None
+    ]
+    if not numbered:
+        return None
+    number, _, found = min(numbered, key=lambda entry: entry[:2])
+    return number, found
 
 
 def head_is_ready(ray_cluster: Manifest) -> bool:
@@ -39,17 +65,18 @@ def head_is_ready(ray_cluster: Manifest) -> bool:
 
 def is_suspended(ray_cluster: Manifest) -> bool:
     """Return whether the cluster must have no pods. Kueue sets this, the operator never does."""
-    return bool(ray_cluster["spec"].get("suspend"))
+    return bool(ray_cluster.get("spec", {}).get("suspend"))
 
 
 def workers_are_ready(ray_cluster: Manifest) -> bool:
     """Return whether every worker pod the cluster asks for is ready."""
-    groups = ray_cluster["spec"].get("workerGroupSpecs", [])
+    groups = ray_cluster.get("spec", {}).get("workerGroupSpecs", [])
     wanted = sum(each.get("replicas", 0) * each.get("numOfHosts", 1) for each in groups)
     return bool(ray_cluster.get("status", {}).get("readyWorkerReplicas", 0) >= wanted)
 
 
 def observed_cluster(
+    number: int,
     ray_cluster: Manifest,
     *,
     losses: Sequence[Loss],
@@ -62,9 +89,9 @@ def observed_cluster(
     `losses` are those since the newest attempt was recorded, most significant first;
     `is_reachable`: its Jobs API answers.
     """
-    number, name = cluster_number(ray_cluster), ray_cluster["metadata"]["name"]
+    name = ray_cluster["metadata"]["name"]
     if is_suspended(ray_cluster) and not is_going(ray_cluster):
-        queue = ray_cluster["metadata"]["labels"].get(names.LABEL_QUEUE)
+        queue = labels_of(ray_cluster).get(names.LABEL_QUEUE)
         why = f"waits in queue {queue}" if queue else "somebody set its spec.suspend"
         return ClusterObserved(number, is_queued=True, message=f"RayCluster {name}: {why}")
     of_head = [each for each in losses if each.is_head]
@@ -106,9 +133,8 @@ def ending_cluster(
     if not attempts or attempts[0].cause is None:
         return None
     for pod in filter(is_head, pods):
-        metadata = pod["metadata"]
-        if metadata["labels"].get(RAY_CLUSTER_LABEL) == cluster.name and _may_run(pod, now):
-            message = f"pod {metadata['name']} may still save"
+        if _is_of(pod, "RayCluster", cluster.name) and _may_run(pod, now):
+            message = f"pod {_name(pod)} may still save"
             return ClusterObserved(cluster.number, is_lost=True, may_save=True, message=message)
     return None
 
@@ -116,6 +142,12 @@ def ending_cluster(
 def may_save(pods: Collection[Manifest], now: datetime) -> bool:
     """Return whether one of these is a head that is being deleted and may still have a driver."""
     return any(is_head(pod) and is_going(pod) and _may_run(pod, now) for pod in pods)
+
+
+def _is_of(pod: Manifest, kind: str, name: str) -> bool:
+    """Return whether this object controls the pod; a label can be written by anybody."""
+    owner = controller_of(pod)
+    return (owner.get("kind"), owner.get("name")) == (kind, name)
 
 
 def _may_run(pod: Manifest, now: datetime) -> bool:
@@ -126,7 +158,7 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
     metadata = pod["metadata"]
     left = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
     # More than the whole grace period: our clock was set back; don't wait for days.
-    return 0 < left <= float(metadata["deletionGracePeriodSeconds"]) + CLOCK_SKEW_SECONDS
+    return 0 < left <= float(metadata.get("deletionGracePeriodSeconds") or 0) + CLOCK_SKEW_SECONDS
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
@@ -143,13 +175,13 @@ def observed_preflight(
     if not living:
         return None
     pod = max(living, key=_created)
-    spec_hash = pod["metadata"]["labels"].get(names.LABEL_SPEC_HASH, "")
+    spec_hash = labels_of(pod).get(names.LABEL_SPEC_HASH, "")
     ended = _ended(pod)
     if ended is not None:
         return _from_message(spec_hash, pod, ended)
     if pod.get("status", {}).get("phase") == "Failed":
         status = pod["status"]
-        words = f"{status.get('reason', 'Failed')}: {status.get('message', '')}"
+        words = one_line(f"{status.get('reason', 'Failed')}: {status.get('message', '')}", 512)
         return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
     if problem is None:
         return PreflightObserved(spec_hash)
@@ -159,12 +191,13 @@ def observed_preflight(
 
 
 def _from_message(spec_hash: str, pod: Manifest, ended: Manifest) -> PreflightObserved:
-    message = ended.get("message", "")
+    message = ended.get("message") or ""
     try:
         result = PreflightResult.model_validate_json(message)
     except ValidationError:
         code, reason = ended.get("exitCode"), ended.get("reason", "")
-        words = f"ended with exit code {code} ({reason}) without a result: {message[-500:]}"
+        said = one_line(message[-500:], 500)
+        words = f"ended with exit code {code} ({reason}) without a result: {said}"
         return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
     return PreflightObserved(spec_hash, result)
 
@@ -173,21 +206,42 @@ def observed_retrievers(
     deployments: Collection[Manifest], pods: Collection[Manifest]
 ) -> tuple[RetrieverObserved, ...]:
     """Return the job's managed retrievers as `decide` reads them."""
-    return tuple(_retriever(each, pods) for each in deployments if not is_going(each))
+    named = ((labels_of(each).get(names.LABEL_RETRIEVER), each) for each in deployments)
+    return tuple(_retriever(n, each, pods) for n, each in named if n and not is_going(each))
 
 
-def _retriever(deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObserved:
-    name = deployment["metadata"]["labels"][names.LABEL_RETRIEVER]
+def service_names(
+    job: Metadata, endpoints: Collection[str], deployments: Collection[Manifest]
+) -> dict[str, str]:
+    """Return the names of managed retrievers' Services, which are those of their Deployments.
+
+    One that an earlier release started keeps its name.
+    """
+    found = {}
+    for endpoint in endpoints:
+        own = names.retriever_name(job.name, job.uid, endpoint)
+        known = {
+            _name(each)
+            for each in deployments
+            if labels_of(each).get(names.LABEL_RETRIEVER) == endpoint
+        }
+        found[endpoint] = own if own in known or not known else min(known)
+    return found
+
+
+def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObserved:
     if deployment.get("status", {}).get("readyReplicas", 0) >= 1:
         return RetrieverObserved(name, is_ready=True)
-    own = [p for p in pods if p["metadata"]["labels"].get(names.LABEL_RETRIEVER) == name]
-    for pod in own:
+    for pod in pods:
+        template = labels_of(pod).get("pod-template-hash", "")
+        if not _is_of(pod, "ReplicaSet", f"{_name(deployment)}-{template}"):
+            continue
         ended = _ended(pod, last=True)
         if ended is not None:
             code = ended.get("exitCode")
             words = f"pod {_name(pod)} ended with exit code {code}: {ended.get('message', '')}"
             cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
-            return RetrieverObserved(name, problem=words[:1000], cause=cause)
+            return RetrieverObserved(name, problem=one_line(words, 1000), cause=cause)
         if (problem := start_problem(pod)) is not None:
             return RetrieverObserved(name, problem=problem.message)
     return RetrieverObserved(name, problem="starting")
@@ -195,12 +249,11 @@ def _retriever(deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObs
 
 def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
     """Return how the pod's container ended, with `last` also how it last ended; else None."""
-    for status in pod.get("status", {}).get("containerStatuses", [])[:1]:
+    for status in (part(pod, "status").get("containerStatuses") or [])[:1]:
         states = ("state", "lastState") if last else ("state",)
         for state in states:
-            if ended := status.get(state, {}).get("terminated"):
-                found: Manifest = ended
-                return found
+            if ended := part(part(status, state), "terminated"):
+                return ended
     return None
 
 

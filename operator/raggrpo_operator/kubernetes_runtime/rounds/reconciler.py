@@ -1,21 +1,30 @@
 """`Reconciler`: one round of one job, and how its errors are reported."""
 
 import logging
+import traceback
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ConditionType
+from raggrpo_api.status import ConditionType, JobStatus
 from raggrpo_operator.core.spec.parse import parse_job
-from raggrpo_operator.core.spec.violation import Violation
+from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
-from raggrpo_operator.errors import AccessRefused, Conflict, NotFound, OperatorError
+from raggrpo_operator.errors import (
+    AccessRefused,
+    Conflict,
+    NameTaken,
+    NotFound,
+    OperatorError,
+)
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey, is_going
 from raggrpo_operator.kubernetes_runtime.process.json_logs import about
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
+from raggrpo_operator.kubernetes_runtime.watching.kept import MAX_SPEC_BYTES, TOO_LARGE
 from raggrpo_operator.reconcile import reconcile
 
 from .runtime import KubernetesRuntime, ReconcilerContext
@@ -26,6 +35,7 @@ log = logging.getLogger(__name__)
 
 REPORTED_AFTER = 3
 """Failed rounds in a row after which the status reports them; one is not unusual."""
+MAX_BUG_TEXT = 256
 
 
 class Reconciler:
@@ -45,17 +55,25 @@ class Reconciler:
             if found is None:
                 self._forget(key)
                 return None
-            body, held_back = found
-            if is_going(body):
-                return None
-            job = self._parse(key, body)
-            if not isinstance(job, RagGrpoJob):
-                await self._refuse(body, job)
-                return None
-            if held_back is not None:
-                job = job.model_copy(update={"status": held_back})
-            with about(attempt=job.status.attempt):
-                return await self._round(key, body, job)
+            try:
+                return await self._look(key, *found)
+            except OperatorError:
+                raise
+            except Exception as error:
+                await self._report_bug(key, error)
+                raise
+
+    async def _look(self, key: JobKey, body: Manifest, held_back: JobStatus | None) -> float | None:
+        if is_going(body):
+            return None
+        job = self._parse(key, body)
+        if not isinstance(job, RagGrpoJob):
+            await self._refuse(body, job)
+            return None
+        if held_back is not None:
+            job = job.model_copy(update={"status": held_back})
+        with about(attempt=job.status.attempt):
+            return await self._round(key, body, job)
 
     async def _round(self, key: JobKey, body: Manifest, job: RagGrpoJob) -> float | None:
         now = self._context.clock()
@@ -70,8 +88,11 @@ class Reconciler:
         except OperatorError as error:
             await self._report(key, runtime.body, error)
             raise
-        self._failed.pop(key, None)
-        await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
+        if runtime.trouble is not None:
+            await self._report(key, runtime.body, runtime.trouble)
+        else:
+            self._failed.pop(key, None)
+            await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
         self._metrics.show(key, after)
         delay = decision.requeue_after
         self._pace.note(key, is_busy=delay is not None)
@@ -85,7 +106,7 @@ class Reconciler:
         version = body["metadata"]["resourceVersion"]
         known = self._parsed.get(key)
         if known is None or known[0] != version:
-            known = self._parsed[key] = version, parse_job(body)
+            known = self._parsed[key] = version, _parsed(body)
         return known[1]
 
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
@@ -102,7 +123,7 @@ class Reconciler:
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
         """Report a lasting error in the status; a version conflict is not one."""
         failed = self._failed[key] = self._failed.get(key, 0) + 1
-        lasting = not error.retryable or isinstance(error, AccessRefused)
+        lasting = not error.retryable or isinstance(error, AccessRefused | NameTaken)
         if isinstance(error, Conflict) or not (lasting or failed >= REPORTED_AFTER):
             return
         status = stored_status(body)
@@ -110,6 +131,16 @@ class Reconciler:
             await self._context.writer.set_trouble(body, status, _reason(error), str(error))
         except OperatorError as another:
             log.warning("the status could not tell of the trouble: %s", another)
+
+    async def _report_bug(self, key: JobKey, error: Exception) -> None:
+        """Report an error that only a change of the operator can mend; other jobs go on."""
+        found = self._store.newest(key)
+        if found is None:
+            return
+        try:
+            await self._context.writer.tell_of_bug(found[0], _bug(error))
+        except OperatorError as another:
+            log.warning("the status could not tell of the error: %s", another)
 
     async def _remove(self, key: JobKey, body: Manifest) -> None:
         log.info("removed: ttlSecondsAfterFinished is over")
@@ -130,10 +161,31 @@ class Reconciler:
         self._metrics.forget(key)
 
 
+def _parsed(body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
+    if size := body.get(TOO_LARGE):
+        message = f"it has {size} bytes, more than {MAX_SPEC_BYTES}"
+        remedy = "shorten templates, lists or env"
+        return (Violation("spec", Reason.SPEC_TOO_LARGE, message, remedy),)
+    return parse_job(body)
+
+
+def _bug(error: Exception) -> str:
+    """Return the error with the last place in our own code that it passed, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [each for each in frames if "raggrpo_" in each.filename][-1]
+    text = " ".join(str(error).split())[:MAX_BUG_TEXT]
+    return (
+        f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {text}; "
+        "this is a mistake in the operator, please report it with its log"
+    )
+
+
 def _reason(error: OperatorError) -> str:
     match error:
         case AccessRefused():
             return "AccessRefused"
+        case NameTaken():
+            return "NameTaken"
         case NotFound():
             return "NotThere"
         case _:

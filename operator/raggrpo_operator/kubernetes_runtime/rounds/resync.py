@@ -53,7 +53,7 @@ class Resync:
         await self._look_for_kuberay()
         live: dict[JobKey, int] = {}
         for namespace in self._namespaces or [""]:
-            for job in await self._client.list_all(JOBS, namespace):
+            for job in await self._client.list_metadata(JOBS, namespace):
                 live[JobKey.of(job)] = int(job["metadata"]["resourceVersion"])
         self._compare(live)
         for key in live.keys() | set(self._objects.jobs):

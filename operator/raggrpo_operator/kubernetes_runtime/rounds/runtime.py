@@ -9,6 +9,7 @@ from typing import assert_never
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.progress import Progress
+from raggrpo_api.sealed_config import open_sealed, seal
 from raggrpo_api.status import JobStatus, PodRole
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
@@ -25,9 +26,22 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
-from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError, TransientError
+from raggrpo_operator.errors import (
+    AccessRefused,
+    NameTaken,
+    NotFound,
+    OperatorError,
+    TransientError,
+    Unreachable,
+)
 from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifest
-from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, owned_by
+from raggrpo_operator.kube.cluster_objects import (
+    ClusterObjects,
+    JobKey,
+    labels_of,
+    number_of,
+    owned_by,
+)
 from raggrpo_operator.kube.pod_evidence import Loss
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
 from raggrpo_operator.ray_jobs import submittable
@@ -42,7 +56,10 @@ from .observe import (
     observed_cluster,
     observed_preflight,
     observed_retrievers,
+    oldest_cluster,
+    service_names,
 )
+from .owned_objects import OwnedObjects
 from .status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
@@ -73,6 +90,8 @@ class KubernetesRuntime:
     def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
         self._context, self._body = context, body
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
+        self.trouble: OperatorError | None = None
+        """What is worth a condition though decisions go on: a refused token, a taken name."""
 
     @property
     def body(self) -> Manifest:
@@ -91,14 +110,14 @@ class KubernetesRuntime:
             retrievers=observed_retrievers(self._deployments(), pods),
             default_image=context.children.settings.trainer_image,
         )
-        ray_cluster = await self._ray_cluster(job)
+        number, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
             # A suspension that is not in the cache yet would explain them.
             ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
         if ray_cluster is None:
             return replace(observed, cluster=ending_cluster(job, pods, now))
         is_reachable, attempt, progress = await self._follow(job, ray_cluster)
-        cluster = self._observed_cluster(job, ray_cluster, is_reachable)
+        cluster = self._observed_cluster(job, number, ray_cluster, is_reachable)
         return replace(
             observed,
             cluster=cluster,
@@ -115,7 +134,7 @@ class KubernetesRuntime:
             case StartPreflight():
                 await children.start_preflight(job.metadata, action)
             case DeletePreflight():
-                await self._delete_preflights()
+                await self._delete_preflights(job)
             case StartRetriever():
                 await children.start_retriever(job.metadata, action)
             case StopRetrievers():
@@ -145,29 +164,40 @@ class KubernetesRuntime:
         number, attempts, records = job.status.attempt, job.status.attempts, self._records()
         if not attempts or not attempts[0].started or attempts[0].cause is not None:
             return
-        if str(number) in (each["metadata"]["labels"][names.LABEL_ATTEMPT] for each in records):
+        if number in (number_of(each, names.LABEL_ATTEMPT) for each in records):
             return
-        head = await self._running_head(job)
-        text = (await head.jobs.environment(_submission(job, number))).get(names.ENV_CONFIG)
-        if text is None:  # the head has forgotten it: the next round deals with that
-            return
-        config = TrainerConfig.model_validate_json(text)
-        await self._context.children.record(job.metadata, config, records)
-        log.info("the record of attempt %d was put back", number)
+        try:
+            head = await self._running_head(job)
+            environment = await head.jobs.environment(_submission(job, number))
+            if not environment:  # the head has forgotten it: the next round deals with that
+                return
+            config = TrainerConfig.model_validate_json(open_sealed(environment))
+            await self._context.children.record(job.metadata, config, records)
+            log.info("the record of attempt %d was put back", number)
+        except NameTaken as error:
+            self.trouble = error
+        except OperatorError as error:
+            log.info("the record of attempt %d could not be put back: %s", number, error)
+        except ValueError as error:  # its text might quote the configuration
+            kind = type(error).__name__
+            log.warning("attempt %d: what was submitted is not readable: %s", number, kind)
 
-    async def _ray_cluster(self, job: RagGrpoJob) -> Manifest | None:
+    async def _ray_cluster(self, job: RagGrpoJob) -> tuple[int, Manifest | None]:
         """Return the job's Ray cluster; what the cache lacks is read from the API server.
 
         Several can exist for a moment while an old one is being deleted; that one comes first,
         since nothing new begins before it is gone. One that is gone from the cache between two
         attempts may live on as well.
         """
-        cached = owned_by(self._uid, self._context.objects.ray_clusters.get(self._key, ()))
-        if cached:
-            return min(cached, key=cluster_number)
+        current = job.status.cluster
+        if (cached := oldest_cluster(self._cached_clusters(), current)) is not None:
+            return cached
         if not job.status.attempts or job.status.completion_time:
-            return None
-        return await self._live_cluster(job.status.cluster.name)
+            return current.number, None
+        return current.number, await self._live_cluster(current.name)
+
+    def _cached_clusters(self) -> list[Manifest]:
+        return owned_by(self._uid, self._context.objects.ray_clusters.get(self._key, ()))
 
     async def _live_cluster(self, name: str) -> Manifest | None:
         try:
@@ -183,21 +213,30 @@ class KubernetesRuntime:
         number = job.status.attempt
         if not head_is_ready(ray_cluster):
             return False, None, None
-        head = self._head(ray_cluster)
         try:
+            head = self._head(ray_cluster)
             attempt = await head.jobs.status(_submission(job, number), number)
-        except AccessRefused:
-            raise
-        except OperatorError as error:
+            # Read last: when the attempt has ended, this is its final word.
+            return True, attempt, await head.progress.read() if attempt else None
+        except AccessRefused as error:
+            self.trouble = self._refused(ray_cluster, error)
+        except Unreachable as error:
             log.info("%s", error)
-            return False, None, None
-        if attempt is None:
-            return True, None, None
-        # Read last: when the attempt has ended, this is its final word.
-        return True, attempt, await head.progress.read()
+        except OperatorError as error:
+            self.trouble = error
+        return False, None, None
+
+    def _refused(self, ray_cluster: Manifest, error: AccessRefused) -> AccessRefused:
+        """Return the error that says where the head has its token from."""
+        name = ray_cluster["metadata"]["name"]
+        secret = ray_cluster["spec"].get("authOptions", {}).get("secretName", "")
+        return AccessRefused(
+            f"{error}: the token in Secret {self._key.namespace}/{secret} is not the one that the "
+            f"operator derives: delete it and RayCluster {name}, both are made again"
+        )
 
     def _observed_cluster(
-        self, job: RagGrpoJob, ray_cluster: Manifest, is_reachable: bool
+        self, job: RagGrpoJob, number: int, ray_cluster: Manifest, is_reachable: bool
     ) -> ClusterObserved:
         evidence, now = self._context.evidence, self._context.clock()
         uid = ray_cluster["metadata"]["uid"]
@@ -205,6 +244,7 @@ class KubernetesRuntime:
         problem, is_final = evidence.start_problem(self._key, pods, now)
         has_started = bool(job.status.attempts and job.status.attempts[0].started)
         cluster = observed_cluster(
+            number,
             ray_cluster,
             losses=self._losses(job, ray_cluster),
             problem=problem,
@@ -224,35 +264,43 @@ class KubernetesRuntime:
         since = recorded + timedelta(seconds=1) if recorded else BEGINNING
         if attempts and attempts[0].started and attempts[0].cause is None:
             since = max(since, attempts[0].started)
-        return self._context.evidence.losses(self._key, ray_cluster["metadata"]["name"], since)
+        return self._context.evidence.losses(self._key, ray_cluster["metadata"]["uid"], since)
 
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: int) -> None:
-        ray_cluster = await self._ray_cluster(job)
-        if ray_cluster is None or cluster_number(ray_cluster) != number:
+        found, ray_cluster = await self._ray_cluster(job)
+        if ray_cluster is None or found != number:
             raise TransientError(f"there is no Ray cluster {number}")
-        config = with_retriever_urls(config)
+        children, managed = self._context.children, config.retrieval.managed
+        services = service_names(job.metadata, managed, self._deployments())
+        config = with_retriever_urls(config, services)
         text = submittable(config)
-        await self._context.children.record(job.metadata, config, self._records())
+        await children.keep_services(job.metadata, services)
+        await children.record(job.metadata, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(
             _submission(job, attempt),
             ENTRYPOINT,
-            {names.ENV_CONFIG: text},
+            seal(text),
             {"attempt": str(attempt)},
         )
 
-    async def _delete_preflights(self) -> None:
+    async def _delete_preflights(self, job: RagGrpoJob) -> None:
         for pod in owned_by(self._uid, self._context.objects.pods.get(self._key, ())):
             if _role(pod) == PodRole.PREFLIGHT:
-                await self._context.children.delete(PODS, pod)
+                await self._owned.delete(job.metadata, PODS, pod)
 
     async def _delete_cluster(self, job: RagGrpoJob, number: int) -> None:
-        found = await self._live_cluster(names.cluster_name(job.metadata.name, number))
-        if found is not None:
-            await self._context.children.delete(RAY_CLUSTERS, found)
+        """Delete every cluster of this number; one may be missing from the cache."""
+        current, cached = job.status.cluster, self._cached_clusters()
+        found = [each for each in cached if cluster_number(each, current) == number]
+        if not found and number == current.number:
+            live = await self._live_cluster(current.name)
+            found = [live] if live is not None else []
+        for each in found:
+            await self._owned.delete(job.metadata, RAY_CLUSTERS, each)
 
     async def _running_head(self, job: RagGrpoJob) -> Head:
-        ray_cluster = await self._ray_cluster(job)
+        _, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None:
             raise TransientError("there is no Ray cluster")
         return self._head(ray_cluster)
@@ -263,6 +311,10 @@ class KubernetesRuntime:
         token = self._context.children.keys.token(key_id, self._uid)
         return self._context.heads.head(self._key.namespace, metadata["name"], token)
 
+    @property
+    def _owned(self) -> OwnedObjects:
+        return self._context.children.owned
+
     def _deployments(self) -> list[Manifest]:
         return owned_by(self._uid, self._context.objects.deployments.get(self._key, ()))
 
@@ -271,7 +323,7 @@ class KubernetesRuntime:
 
 
 def _role(pod: Manifest) -> str:
-    return str(pod["metadata"].get("labels", {}).get(names.LABEL_ROLE, ""))
+    return labels_of(pod).get(names.LABEL_ROLE, "")
 
 
 def _submission(job: RagGrpoJob, number: int) -> str:

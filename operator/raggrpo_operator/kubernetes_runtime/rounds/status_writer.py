@@ -20,9 +20,11 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
-from .events import render_event, transitions
+from .events import Transition, render_event, transitions
 
 log = logging.getLogger(__name__)
+
+INTERNAL_ERROR = "InternalError"
 
 
 class StatusWriter:
@@ -54,7 +56,9 @@ class StatusWriter:
             self._store.hold_back(key, body, status)
             return body
         try:
-            answered = await self._client.apply_status(_applied(body, status))
+            answered = await self._client.apply_status(
+                _applied(body, status_to_json(status, with_nulls=False))
+            )
         except Conflict:
             self._store.read(key, await self._client.get(JOBS, key.namespace, key.name))
             raise
@@ -78,6 +82,21 @@ class StatusWriter:
         new = get_condition(status, kind)
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
             await self.write(body, status)
+
+    async def tell_of_bug(self, body: Manifest, message: str) -> None:
+        """Report an error of the operator itself on the raw status, which may be unreadable."""
+        kind, now = ConditionType.RECONCILING, self._clock()
+        raw = body.get("status", {})
+        conditions = {each["type"]: each for each in raw.get("conditions", [])}
+        made = set_condition(JobStatus(), kind, True, INTERNAL_ERROR, message, now)
+        told = get_condition(made, kind)
+        known = conditions.get(kind, {})
+        if (known.get("reason"), known.get("message")) == (told.reason, told.message):
+            return
+        [conditions[kind]] = status_to_json(made, with_nulls=False)["conditions"]
+        changed = {**raw, "conditions": list(conditions.values())}
+        self._store.read(JobKey.of(body), await self._client.apply_status(_applied(body, changed)))
+        await self._post(render_event(body, Transition(told, is_warning=True), now, self._instance))
 
     def forget(self, key: JobKey) -> None:
         """Drop what is known about a job that is gone."""
@@ -112,7 +131,7 @@ def _without_progress(status: JobStatus) -> JobStatus:
     )
 
 
-def _applied(body: Manifest, status: JobStatus) -> Manifest:
+def _applied(body: Manifest, status: Manifest) -> Manifest:
     metadata = body["metadata"]
     return {
         "apiVersion": names.API_VERSION,
@@ -123,5 +142,5 @@ def _applied(body: Manifest, status: JobStatus) -> Manifest:
             # The write is refused if the job has changed since the decision.
             "resourceVersion": metadata["resourceVersion"],
         },
-        "status": status_to_json(status, with_nulls=False),
+        "status": status,
     }

@@ -8,12 +8,17 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from raggrpo_operator.kube.client import Manifest
-from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, JobKey
+from raggrpo_operator.kube.cluster_objects import (
+    RAY_CLUSTER_LABEL,
+    JobKey,
+    controller_of,
+    labels_of,
+)
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, loss, start_problem
 
 
 class EvidenceBook:
-    """Losses by Ray cluster, and how long each pod has been failing to start."""
+    """Losses by uid of their Ray cluster, and how long each pod has been failing to start."""
 
     def __init__(self, start_grace: timedelta) -> None:
         self._start_grace = start_grace
@@ -25,8 +30,8 @@ class EvidenceBook:
 
         If a container ends again, its latest end replaces the earlier one.
         """
-        cluster = pod["metadata"].get("labels", {}).get(RAY_CLUSTER_LABEL)
-        if cluster is None:
+        cluster = controller_of(pod).get("uid", "")
+        if not cluster or RAY_CLUSTER_LABEL not in labels_of(pod):
             return
         found = loss(pod, now, was_deleted=was_deleted)
         if found is None:

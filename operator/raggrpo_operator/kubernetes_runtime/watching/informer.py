@@ -3,7 +3,7 @@
 Only `on.event` and `index` are used: kopf's other handlers write annotations and finalizers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, job_ke
 from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 
 from .evidence_book import EvidenceBook
+from .kept import kept_child, kept_job
 
 OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 CHILDREN = (
@@ -23,7 +24,8 @@ CHILDREN = (
     ("", "v1", "configmaps"),
     ("apps", "v1", "deployments"),
 )
-NOISE = ("managedFields", "selfLink")
+PAGE = 50
+"""Objects read at once: a page of the largest jobs is 10 MB."""
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
@@ -34,7 +36,7 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     made.watching.inactivity_timeout = 70
     made.watching.server_timeout = 300
     made.watching.connect_timeout = 10
-    made.watching.chunk_size = 500
+    made.watching.chunk_size = PAGE
     for group, version, plural in CHILDREN:
         made.watching.label_selectors[f"{group}/{version}" if group else version, plural] = OURS
     made.networking.request_timeout = 30
@@ -78,12 +80,10 @@ def registry(
         kopf.on.login(registry=made, id=login.__name__)(login)
 
     async def index_job(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
-        kept = _kept(body)
-        return {JobKey.of(kept): kept}
+        return {JobKey.of(body): kept_job(body)}
 
     async def index_child(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
-        kept = _kept(body)
-        return {job_key_of(kept): kept}
+        return {job_key_of(body): kept_child(body)}
 
     async def on_job(namespace: str | None, name: str | None, **indexes: Any) -> None:
         _publish(objects, indexes)
@@ -91,8 +91,7 @@ def registry(
 
     async def on_child(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
         _publish(objects, indexes)
-        child = _kept(body)
-        key = job_key_of(child)
+        child, key = kept_child(body), job_key_of(body)
         if body.get("kind") == "Pod":
             evidence.note(key, child, clock(), was_deleted=type == "DELETED")
         changed(key)
@@ -112,14 +111,3 @@ def _publish(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
     objects.pods = indexes["pods"]
     objects.config_maps = indexes["configmaps"]
     objects.deployments = indexes["deployments"]
-
-
-def _kept(body: Mapping[str, Any]) -> Manifest:
-    """Return the object without the parts that would only take memory."""
-    kept: Manifest = {key: value for key, value in body.items() if key != "data"}
-    kept["metadata"] = {k: v for k, v in dict(kept["metadata"]).items() if k not in NOISE}
-    if body.get("kind") == "Pod":
-        spec = body["spec"]
-        resources = [{"resources": each.get("resources", {})} for each in spec["containers"]]
-        kept["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
-    return kept

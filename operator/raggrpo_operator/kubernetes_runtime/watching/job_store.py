@@ -9,6 +9,8 @@ from raggrpo_api.status import JobStatus
 from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 
+from .kept import kept_job
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -31,14 +33,14 @@ class JobStore:
             self._kept.pop(key, None)
             return None
         kept = self._kept.get(key)
-        if kept is not None and _is_current(kept.body, cached):
+        if kept is not None and _is_ahead(kept, cached):
             return kept.body, kept.pending
         self._kept.pop(key, None)
         return cached, None
 
     def read(self, key: JobKey, body: Manifest) -> None:
         """Remember the version that the API server returned."""
-        self._kept[key] = _Kept(body)
+        self._kept[key] = _Kept(kept_job(body))
 
     def hold_back(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
         """Remember a status to be written later, along with the version of the job it is for."""
@@ -49,10 +51,12 @@ class JobStore:
         self._kept.pop(key, None)
 
 
-def _is_current(kept: Manifest, cached: Manifest) -> bool:
-    """Return whether this is the same job, in a version that is not older."""
-    same_job: bool = kept["metadata"]["uid"] == cached["metadata"]["uid"]
-    return same_job and _version(kept) >= _version(cached)
+def _is_ahead(kept: _Kept, cached: Manifest) -> bool:
+    """Return whether this is the same job with anything that the cache does not hold yet."""
+    if kept.body["metadata"]["uid"] != cached["metadata"]["uid"]:
+        return False
+    ours, theirs = _version(kept.body), _version(cached)
+    return ours > theirs or (ours == theirs and kept.pending is not None)
 
 
 def _version(body: Manifest) -> int:

@@ -6,7 +6,7 @@ from raggrpo_api.status import Cause
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kube.pod_evidence import loss, start_problem
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
-from support.builders.pods import Manifest, a_pod, container, ended
+from support.builders.pods import CLUSTER, CLUSTER_UID, Manifest, a_pod, container, ended
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 KEY = JobKey("default", "small")
@@ -126,7 +126,7 @@ def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion()
     book = a_book()
     book.note(KEY, a_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
     book.note(KEY, a_pod(), NOW, was_deleted=True)
-    [found] = book.losses(KEY, "small-c1", LONG_AGO)
+    [found] = book.losses(KEY, CLUSTER_UID, LONG_AGO)
     assert found.cause is Cause.HOST_OUT_OF_MEMORY
 
 
@@ -134,27 +134,34 @@ def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
     book = a_book()
     book.note(KEY, a_pod(name="w0"), NOW, was_deleted=True)
     book.note(KEY, a_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False)
-    assert [each.pod for each in book.losses(KEY, "small-c1", LONG_AGO)] == ["w1", "w0"]
+    assert [each.pod for each in book.losses(KEY, CLUSTER_UID, LONG_AGO)] == ["w1", "w0"]
 
 
 def test_a_loss_before_the_attempt_says_nothing_about_it_and_a_later_one_does() -> None:
     book, since = a_book(), datetime(2026, 11, 21, 12, 1, 30, tzinfo=UTC)
     book.note(KEY, a_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
-    assert book.losses(KEY, "small-c1", since) == []
+    assert book.losses(KEY, CLUSTER_UID, since) == []
 
     again = container(last=ended("OOMKilled", 137, at="2026-11-21T12:01:40Z"))
     book.note(KEY, a_pod(again), NOW, was_deleted=False)
-    assert len(book.losses(KEY, "small-c1", since)) == 1
+    assert len(book.losses(KEY, CLUSTER_UID, since)) == 1
+
+
+def test_a_pod_that_only_bears_the_clusters_name_is_no_loss_of_it() -> None:
+    book = a_book()
+    for owner in ({}, CLUSTER | {"uid": "another"}, CLUSTER | {"controller": False}):
+        book.note(KEY, a_pod(owner=owner), NOW, was_deleted=True)
+    assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
 def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> None:
     book = a_book()
     book.note(KEY, a_pod(), NOW, was_deleted=True)
-    assert book.losses(KEY, "small-c2", LONG_AGO) == []
-    assert book.losses(JobKey("default", "other"), "small-c1", LONG_AGO) == []
+    assert book.losses(KEY, "another uid", LONG_AGO) == []
+    assert book.losses(JobKey("default", "other"), CLUSTER_UID, LONG_AGO) == []
 
     book.forget(KEY)
-    assert book.losses(KEY, "small-c1", LONG_AGO) == []
+    assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
 def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
@@ -181,3 +188,45 @@ def test_an_unschedulable_pod_never_becomes_final() -> None:
         found, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
         assert found is not None
         assert not is_final
+
+
+@pytest.mark.parametrize(
+    "time", [None, "", "yesterday", "9999-99-99T00:00:00Z", "2026-11-21T12:00"]
+)
+@pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
+def test_an_end_without_a_time_that_can_be_read_is_one_of_now(
+    time: str | None, reason: str
+) -> None:
+    found = loss(a_pod(container(ended(reason, at=time))), NOW)
+    disruption = disrupted("DeletionByPodGC")
+    disruption["conditions"][0]["lastTransitionTime"] = time
+    other = loss(a_pod(disruption), NOW)
+
+    assert found is not None
+    assert other is not None
+    assert (found.time, other.time) == (NOW, NOW)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"containerStatuses": None, "conditions": None},
+        {"containerStatuses": [{"state": None, "lastState": None}]},
+        {"containerStatuses": [{"state": {"waiting": None, "terminated": None}}]},
+        {"phase": "Running", "reason": None, "message": None},
+    ],
+)
+def test_a_part_that_is_null_is_none(status: Manifest) -> None:
+    assert loss(a_pod(status), NOW) is None
+    assert start_problem(a_pod(status)) is None
+
+
+def test_what_a_pod_says_is_one_short_printable_line() -> None:
+    said = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
+    problem = start_problem(a_pod(waiting("ErrImagePull", said)))
+    lost = loss(a_pod({"phase": "Failed", "reason": "Evicted", "message": said}), NOW)
+
+    for message in (problem and problem.message, lost and lost.message):
+        assert message is not None
+        assert message.isprintable()
+        assert len(message) < 700

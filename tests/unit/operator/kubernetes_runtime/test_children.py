@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 
 from raggrpo_api import names
@@ -9,9 +11,16 @@ from raggrpo_operator.core.lifecycle.actions import (
     StartRetriever,
 )
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.manifests.metadata import owner_reference
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from raggrpo_operator.errors import NotFound, OperatorError
+from raggrpo_operator.errors import (
+    AlreadyExists,
+    NameTaken,
+    NotFound,
+    OperatorError,
+    TransientError,
+)
 from raggrpo_operator.kube.client import CONFIG_MAPS, PODS, RAY_CLUSTERS, SERVICES
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
 from raggrpo_operator.kubernetes_runtime.rounds.children import KEPT_RECORDS, Children
@@ -24,6 +33,10 @@ KEYS = InstallationKeys("now", {"now": b"a key of many bytes"})
 
 JOB = a_story_job()
 METADATA = JOB.metadata
+CLUSTER = names.cluster_name("small", METADATA.uid, 1)
+PREFLIGHT = names.preflight_name("small", METADATA.uid)
+RETRIEVER = names.retriever_name("small", METADATA.uid, "kb")
+NETWORK = names.network_policy_name("small", METADATA.uid)
 
 
 def a_plan(changes: dict[str, object] | None = None) -> PodPlan:
@@ -32,7 +45,7 @@ def a_plan(changes: dict[str, object] | None = None) -> PodPlan:
 
 
 def a_cluster(grace_seconds: int = 30) -> CreateCluster:
-    return CreateCluster(a_plan(), 1, ray_version="", grace_seconds=grace_seconds)
+    return CreateCluster(a_plan(), 1, CLUSTER, ray_version="", grace_seconds=grace_seconds)
 
 
 def children() -> tuple[FakeKube, Children]:
@@ -46,14 +59,14 @@ def children() -> tuple[FakeKube, Children]:
 async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_again() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, a_cluster())
-    before = await kube.get(RAY_CLUSTERS, "default", "small-c1")
+    before = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
 
     await makes.create_cluster(METADATA, a_cluster())
 
-    assert kube.named("rayclusters") == ["small-c1"]
-    assert await kube.get(RAY_CLUSTERS, "default", "small-c1") == before
+    assert kube.named("rayclusters") == [CLUSTER]
+    assert await kube.get(RAY_CLUSTERS, "default", CLUSTER) == before
     assert len(kube.named("secrets")) == 1
-    assert ("apply", "rayclusters", "small-c1") not in kube.calls
+    assert ("apply", "rayclusters", CLUSTER) not in kube.calls
 
 
 async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
@@ -61,7 +74,7 @@ async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
 
     await makes.create_cluster(METADATA, a_cluster(grace_seconds=75))
 
-    cluster = await kube.get(RAY_CLUSTERS, "default", "small-c1")
+    cluster = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
     head = cluster["spec"]["headGroupSpec"]["template"]["spec"]
     [ray] = head["containers"]
     assert "--seconds 75" in ray["lifecycle"]["preStop"]["exec"]["command"][-1]
@@ -80,20 +93,7 @@ async def test_the_token_comes_before_the_cluster_that_needs_it() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, a_cluster())
     created = [plural for verb, plural, _ in kube.calls if verb == "create"]
-    assert created == ["secrets", "rayclusters"]
-
-
-async def test_a_cluster_of_the_same_name_that_is_not_ours_is_left_alone() -> None:
-    kube, makes = children()
-    kube.put(
-        {
-            "apiVersion": "ray.io/v1",
-            "kind": "RayCluster",
-            "metadata": {"name": "small-c1", "namespace": "default"},
-        }
-    )
-    with pytest.raises(OperatorError, match="is not this job's: delete it or give the job"):
-        await makes.create_cluster(METADATA, a_cluster())
+    assert created == ["networkpolicies", "secrets", "rayclusters"]
 
 
 async def test_a_cluster_without_kuberay_says_what_to_install() -> None:
@@ -117,9 +117,9 @@ async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> Non
     with pytest.raises(OperatorError, match="still being deleted"):
         await makes.start_preflight(METADATA, new)
 
-    await makes.delete(PODS, await kube.get(PODS, "default", "small-preflight"))
+    await makes.owned.delete(METADATA, PODS, await kube.get(PODS, "default", PREFLIGHT))
     await makes.start_preflight(METADATA, new)
-    pod = await kube.get(PODS, "default", "small-preflight")
+    pod = await kube.get(PODS, "default", PREFLIGHT)
     assert pod["metadata"]["labels"][names.LABEL_SPEC_HASH] == "new"
 
 
@@ -128,19 +128,21 @@ async def test_the_newest_records_are_kept() -> None:
     for number in range(1, KEPT_RECORDS + 4):
         records = await kube.list_all(CONFIG_MAPS, "default")
         await makes.record(METADATA, trainer_config(JOB, resolve(JOB), number=number), records)
-    kept = sorted(kube.named("configmaps"), key=lambda name: int(name.rpartition("a")[2]))
-    assert kept == [f"small-a{number}" for number in range(4, KEPT_RECORDS + 4)]
+    kept = range(4, KEPT_RECORDS + 4)
+    assert kube.named("configmaps") == [
+        names.config_map_name("small", METADATA.uid, number) for number in kept
+    ]
 
 
 async def test_what_has_another_uid_by_now_is_not_deleted() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, a_cluster())
-    seen = await kube.get(RAY_CLUSTERS, "default", "small-c1")
+    seen = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
     seen["metadata"]["uid"] = "an earlier one"
 
-    await makes.delete(RAY_CLUSTERS, seen)
+    await makes.owned.delete(METADATA, RAY_CLUSTERS, seen)
 
-    assert kube.named("rayclusters") == ["small-c1"]
+    assert kube.named("rayclusters") == [CLUSTER]
 
 
 async def test_retrievers_are_applied_twice_and_stopped_with_their_services() -> None:
@@ -150,10 +152,67 @@ async def test_retrievers_are_applied_twice_and_stopped_with_their_services() ->
     plan = a_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
     for _ in range(2):
         await makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed))
-    assert kube.named("deployments") == kube.named("services") == ["small-r-kb"]
-    foreign = await kube.get(SERVICES, "default", "small-r-kb")
+    assert kube.named("deployments") == kube.named("services") == [RETRIEVER]
+    foreign = await kube.get(SERVICES, "default", RETRIEVER)
     assert foreign["metadata"]["ownerReferences"][0]["uid"] == METADATA.uid
 
     deployments = [found for (kind, _, _), found in kube.objects.items() if kind == "deployments"]
     await makes.stop_retrievers(METADATA, deployments)
     assert kube.named("deployments") == kube.named("services") == []
+
+
+EARLIER = METADATA.model_copy(update={"uid": "that of a deleted job"})
+OWNERS: dict[str, list[dict[str, object]]] = {
+    "nobody": [],
+    "an earlier job of this name": [owner_reference(EARLIER)],
+    "not the controller": [owner_reference(METADATA) | {"controller": False}],
+}
+
+
+@pytest.mark.parametrize("whose", OWNERS)
+async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins(
+    whose: str,
+) -> None:
+    kube, makes = children()
+    owned = {"name": RETRIEVER, "namespace": "default", "ownerReferences": OWNERS[whose]}
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": owned, "spec": {"mine": True}}
+    kept = copy.deepcopy(kube.put(theirs))
+
+    action = StartRetriever(a_plan(), "kb", ManagedRetriever(corpus="/mnt/runs/corpus.jsonl"))
+    with pytest.raises(NameTaken, match=f"Service default/{RETRIEVER} exists and is not this job"):
+        await makes.start_retriever(METADATA, action)
+    with pytest.raises(NameTaken):
+        await makes.keep_services(METADATA, {"kb": RETRIEVER})
+    await makes.owned.delete(METADATA, SERVICES, kept)
+
+    assert await kube.get(SERVICES, "default", RETRIEVER) == kept
+    assert kube.named("deployments") == []
+
+
+async def test_every_pod_begins_under_the_jobs_policy() -> None:
+    managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
+    endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
+    plan = a_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    config = trainer_config(JOB, resolve(JOB), number=0)
+    kube, makes = children()
+    for begin in (
+        lambda: makes.start_preflight(METADATA, StartPreflight(a_plan(), config, "hash")),
+        lambda: makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed)),
+        lambda: makes.create_cluster(METADATA, a_cluster()),
+    ):
+        kube.objects.clear()
+        kube.calls.clear()
+        await begin()
+        assert kube.calls[0] == ("create", "networkpolicies", NETWORK)
+
+
+async def test_what_is_gone_between_refusal_and_look_is_tried_again() -> None:
+    kube, makes = children()
+
+    def refuse(verb: str, plural: str) -> None:
+        if (verb, plural) == ("create", "rayclusters"):
+            raise AlreadyExists("exists")
+
+    kube.before = refuse
+    with pytest.raises(TransientError, match="and then it was gone"):
+        await makes.create_cluster(METADATA, a_cluster())

@@ -18,9 +18,10 @@ from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     observed_cluster,
     observed_preflight,
     observed_retrievers,
+    service_names,
 )
 from support.builders.jobs import KNOWN_TINY, a_job
-from support.builders.pods import JOB_UID, Manifest, a_pod, a_ray_cluster, container, ended
+from support.builders.pods import CLUSTER, JOB, Manifest, a_pod, a_ray_cluster, container, ended
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
@@ -37,7 +38,7 @@ def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
         "is_reachable": True,
         **more,
     }
-    return observed_cluster(ray_cluster, **given)
+    return observed_cluster(1, ray_cluster, **given)
 
 
 OOM = a_loss(Cause.HOST_OUT_OF_MEMORY, Weight.OUT_OF_MEMORY)
@@ -118,7 +119,7 @@ def test_pods_that_may_not_be_created_are_told() -> None:
 
 def preflight(status: Manifest, **about: Any) -> Manifest:
     labels = {names.LABEL_SPEC_HASH: about.pop("spec_hash", "abc")}
-    return a_pod(status, name="small-preflight", owner=JOB_UID, labels=labels, **about)
+    return a_pod(status, name="small-preflight", owner=JOB, labels=labels, **about)
 
 
 def done(message: str, code: int = 0) -> Manifest:
@@ -174,15 +175,18 @@ def test_of_two_preflights_the_newer_counts() -> None:
 
 def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
     def a_deployment(name: str, ready: int) -> Manifest:
-        labels = {names.LABEL_RETRIEVER: name}
-        return {"metadata": {"labels": labels}, "status": {"readyReplicas": ready}}
+        metadata = {"name": f"small-r-{name}", "labels": {names.LABEL_RETRIEVER: name}}
+        return {"metadata": metadata, "status": {"readyReplicas": ready}}
 
     crashed = container(last=ended("Error", 3))
     crashed["containerStatuses"][0]["lastState"]["terminated"]["message"] = "no such corpus"
-    pod = a_pod(crashed, name="small-r-bad-x", labels={names.LABEL_RETRIEVER: "bad"})
+    of_bad = {"kind": "ReplicaSet", "name": "small-r-bad-7f", "uid": "rs", "controller": True}
+    labels = {names.LABEL_RETRIEVER: "bad", "pod-template-hash": "7f"}
+    pod = a_pod(crashed, name="small-r-bad-7f-x", labels=labels, owner=of_bad)
+    foreign = a_pod(crashed, name="x", labels=labels | {names.LABEL_RETRIEVER: "new"}, owner={})
 
     good, bad, new = observed_retrievers(
-        [a_deployment("good", 1), a_deployment("bad", 0), a_deployment("new", 0)], [pod]
+        [a_deployment("good", 1), a_deployment("bad", 0), a_deployment("new", 0)], [foreign, pod]
     )
 
     assert good == RetrieverObserved("good", is_ready=True)
@@ -203,10 +207,19 @@ def after_an_attempt(cause: Cause | None) -> JobStatus:
         (a_pod(kind="head", going=True), Cause.PREEMPTED, True),
         (a_pod(going=True), Cause.PREEMPTED, False),
         (a_pod({"phase": "Failed"}, kind="head"), Cause.HEAD_LOST, False),
-        (a_pod(kind="head", labels={"ray.io/cluster": "small-c0"}), Cause.HEAD_LOST, False),
+        (a_pod(kind="head", owner=CLUSTER | {"name": "small-c0"}), Cause.HEAD_LOST, False),
+        (a_pod(kind="head", owner=CLUSTER | {"controller": False}), Cause.HEAD_LOST, False),
         (a_pod(kind="head", going=True), None, False),  # its attempt has to end first
     ],
-    ids=["not yet deleted", "in its grace", "a worker", "over", "another cluster's", "not settled"],
+    ids=[
+        "not yet deleted",
+        "in its grace",
+        "a worker",
+        "over",
+        "another cluster's",
+        "foreign",
+        "not settled",
+    ],
 )
 def test_a_head_that_may_still_save_is_waited_for(
     pod: Manifest, cause: Cause | None, is_waited_for: bool
@@ -247,3 +260,18 @@ def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
     job = a_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
 
     assert ending_cluster(job, [a_pod(kind="head", going=True)], NOW) is None
+
+
+def test_a_retriever_of_an_earlier_release_keeps_its_services_name() -> None:
+    job = a_job().metadata
+
+    def a_deployment(name: str, endpoint: str) -> Manifest:
+        return {"metadata": {"name": name, "labels": {names.LABEL_RETRIEVER: endpoint}}}
+
+    ours = names.retriever_name("small", job.uid, "new")
+    there = [a_deployment("small-r-kb", "kb"), a_deployment("a", "new"), a_deployment(ours, "new")]
+    assert service_names(job, ["kb", "new", "later"], there) == {
+        "kb": "small-r-kb",
+        "new": ours,
+        "later": names.retriever_name("small", job.uid, "later"),
+    }

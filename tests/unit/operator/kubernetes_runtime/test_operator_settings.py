@@ -23,6 +23,10 @@ def test_what_is_given_is_read() -> None:
             "RAGGRPO_RESYNC_SECONDS": "60",
             "RAGGRPO_LOG_LEVEL": "debug",
             "RAGGRPO_TRAINER_IMAGE_PULL_POLICY": "never",
+            "RAGGRPO_RESTRICT_EGRESS": "false",
+            "RAGGRPO_API_SERVER": "10.0.0.5, 10.1.0.7/24,fd00::1",
+            "RAGGRPO_EGRESS": '[{"ports": [{"port": 9000}]}]',
+            "KUBERNETES_SERVICE_HOST": "10.96.0.1",
         }
     )
     assert settings.namespaces == ("a", "b")
@@ -30,6 +34,14 @@ def test_what_is_given_is_read() -> None:
     assert settings.resync_seconds == 60
     assert settings.log_level == "DEBUG"
     assert settings.trainer_image_pull_policy == "Never"
+    assert not settings.restrict_egress
+    assert settings.api_server == ("10.0.0.5/32", "10.1.0.0/24", "fd00::1/128")
+    assert settings.api_server_networks[3:] == ("10.96.0.1/32",)
+    assert settings.egress == ({"ports": [{"port": 9000}]},)
+
+
+def test_an_api_server_that_kubernetes_tells_by_name_is_no_network() -> None:
+    assert read_settings({"KUBERNETES_SERVICE_HOST": "api.example.com"}).api_server_networks == ()
 
 
 def test_every_wrong_variable_is_named_with_a_remedy() -> None:
@@ -40,12 +52,17 @@ def test_every_wrong_variable_is_named_with_a_remedy() -> None:
                 "RAGGRPO_HTTP_PORT": "99999",
                 "RAGGRPO_LEADER_ELECTION": "perhaps",
                 "RAGGRPO_LOG_LEVEL": "LOUD",
+                "RAGGRPO_API_SERVER": "0.0.0.0/0",
+                "RAGGRPO_EGRESS": '{"ports": []}',
             }
         )
     assert str(caught.value).splitlines() == [
         "RAGGRPO_LEADER_ELECTION='perhaps' cannot be used: give true or false",
         "RAGGRPO_RESYNC_SECONDS='often' cannot be used: give a number from 1 to 86400",
         "RAGGRPO_HTTP_PORT='99999' cannot be used: give a number from 0 to 65535",
+        "RAGGRPO_API_SERVER='0.0.0.0/0' cannot be used: give networks as 10.0.0.0/24, by commas",
+        "RAGGRPO_EGRESS='{\"ports\": []}' cannot be used: "
+        "give a JSON list of NetworkPolicyEgressRules",
         "RAGGRPO_LOG_LEVEL='LOUD' cannot be used: choose one of DEBUG, INFO, WARNING, ERROR",
     ]
 

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from raggrpo_api.status import ConditionType, JobStatus, Phase, ProgressStatus
 from raggrpo_operator.core.state.conditions import set_condition
-from raggrpo_operator.errors import Conflict, OperatorError
+from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, Manifest, judged
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
@@ -196,6 +196,12 @@ def test_an_answer_is_judged_once(code: int, kind: str, is_retryable: bool) -> N
     assert isinstance(error, OperatorError)
     assert "PATCH /x: HTTP" in str(error)
     assert str(error).endswith("the reason")
+
+
+def test_a_name_that_is_taken_is_told_from_a_quota_that_changed() -> None:
+    taken = judged(409, "POST /x", b'{"message": "exists", "reason": "AlreadyExists"}')
+    changed = judged(409, "POST /x", b'{"message": "try again", "reason": "Conflict"}')
+    assert (type(taken), type(changed)) == (AlreadyExists, Conflict)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import pytest
 import pytest_asyncio
 from aiohttp import ClientSession
 
+from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_operator.core.lifecycle.actions import DeleteCluster
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.http_api import open_session
@@ -22,7 +24,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWrite
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.jobs import a_job
-from support.builders.pods import Manifest, a_pod, a_ray_cluster
+from support.builders.pods import JOB, Manifest, a_pod, a_ray_cluster
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("default", "small")
@@ -56,9 +58,12 @@ class World:
             lambda: NOW,
         )
 
-    async def cluster(self) -> ClusterObserved | None:
+    def runtime(self) -> KubernetesRuntime:
         body = {"metadata": {"namespace": "default", "name": "small", "uid": "5f1d"}}
-        return (await KubernetesRuntime(self.context, body).observe(a_running_job())).cluster
+        return KubernetesRuntime(self.context, body)
+
+    async def cluster(self) -> ClusterObserved | None:
+        return (await self.runtime().observe(a_running_job())).cluster
 
 
 @pytest_asyncio.fixture
@@ -115,3 +120,66 @@ async def test_nothing_is_asked_while_nothing_is_lost(
     await world.cluster()
 
     assert ("get", RAY_CLUSTERS.plural, "small-c1") not in world.kube.calls
+
+
+def looking_like_ours(name: str, **labels: str) -> Manifest:
+    """Return a RayCluster that the job controls, though the operator did not make it."""
+    made = a_ray_cluster()
+    metadata = made["metadata"] | {"name": name, "uid": f"uid-{name}", "labels": labels}
+    return {"kind": "RayCluster", "apiVersion": "ray.io/v1", "metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{}, {names.LABEL_CLUSTER: "x"}, {names.LABEL_CLUSTER: "9" * 60}, {names.LABEL_CLUSTER: "-1"}],
+    ids=["no labels", "no number", "a huge number", "a negative number"],
+)
+async def test_a_cluster_that_the_operator_did_not_make_is_not_the_jobs(
+    tmp_path: Path, session: ClientSession, labels: dict[str, str]
+) -> None:
+    starting = a_ray_cluster(head_ready=False, ready_workers=0)
+    world = World(tmp_path, session, cached=starting, live=starting)
+    world.context.objects.ray_clusters = {KEY: [looking_like_ours("a", **labels), starting]}
+
+    assert await world.cluster() == ClusterObserved(1)
+
+
+async def test_of_two_clusters_with_one_number_the_one_in_the_status_counts(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    starting = a_ray_cluster(head_ready=False, ready_workers=0)
+    twin = looking_like_ours("a", **{names.LABEL_CLUSTER: "1"})
+    world = World(tmp_path, session, cached=starting, live=starting)
+    world.context.objects.ray_clusters = {KEY: [twin, suspended(starting)]}
+
+    seen = await world.cluster()
+
+    assert seen is not None
+    assert seen.is_queued
+
+
+async def test_a_cluster_of_an_earlier_release_is_followed_and_deleted_by_its_name(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    old = a_ray_cluster(head_ready=False)
+    unlabelled = old | {"metadata": old["metadata"] | {"labels": {}}}
+    for cached in ([old], [unlabelled], []):
+        world = World(tmp_path, session, cached=old, live=unlabelled)
+        world.context.objects.ray_clusters = {KEY: cached}
+        assert await world.cluster() == ClusterObserved(1)
+
+        await world.runtime().perform(a_running_job(), DeleteCluster(1))
+        assert world.kube.named("rayclusters") == []
+
+
+async def test_a_live_cluster_of_somebody_else_is_neither_followed_nor_deleted(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    theirs = a_ray_cluster()
+    theirs["metadata"]["ownerReferences"] = [JOB | {"controller": False}]
+    world = World(tmp_path, session, cached=theirs, live=theirs)
+
+    assert await world.cluster() is None
+    await world.runtime().perform(a_running_job(), DeleteCluster(1))
+
+    assert world.kube.named("rayclusters") == ["small-c1"]

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from raggrpo_api.preflight import Facts
 from raggrpo_api.status import Pinned, PodRole, PodSizing, Remedies, RestartState
 from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
-from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret
+from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret, secret_name
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -193,13 +194,10 @@ def test_every_object_ends_with_its_job_and_says_whose_it_is(job: RagGrpoJob) ->
 @given(job=jobs())
 def test_names_and_labels_fit_their_limits(job: RagGrpoJob) -> None:
     for manifest in all_manifests(job).values():
-        limit = {"RayCluster": 53, "ConfigMap": 253}.get(manifest["kind"], 63)
-        assert len(manifest["metadata"]["name"]) <= limit
+        assert len(manifest["metadata"]["name"]) <= names.MAX_CHILD
         labels = [manifest["metadata"]["labels"]]
         labels += [template["metadata"]["labels"] for template in pod_templates(manifest)]
         assert all(len(value) <= 63 for each in labels for value in each.values())
-    assert len(names.cluster_name(job.metadata.name, 999_999)) <= 53
-    assert len(names.token_secret_name(job.metadata.name, "k1", UID)) <= 253
 
 
 @settings(max_examples=40)
@@ -276,10 +274,9 @@ def test_the_queue_is_named_on_the_ray_cluster_only(job: RagGrpoJob) -> None:
 @given(job=jobs())
 def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> None:
     cluster = all_manifests(job)["raycluster"]
-    secret = render_token_secret(job.metadata, key_id="k1", token="t")
 
     auth = cluster["spec"]["authOptions"]
-    assert auth == {"mode": "token", "secretName": secret["metadata"]["name"]}
+    assert auth == {"mode": "token", "secretName": f"{job.metadata.name}-token-{'0' * 16}"}
     for template in pod_templates(cluster):
         assert "RAY_AUTH_MODE" not in {each["name"] for each in container_of(template)["env"]}
 
@@ -311,14 +308,24 @@ def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> N
     job = a_clustered_job(a_job())
     token = job_token(b"key", UID)
 
-    secret = render_token_secret(job.metadata, key_id="k1", token=token)
+    secret = render_token_secret(job.metadata, name="small-token-1", token=token)
 
     assert secret["immutable"] is True
     assert secret["data"]["auth_token"] != token  # base64
-    assert secret["metadata"]["name"] == "small-token-k1-0b7d3f4e"
+    assert secret["metadata"]["name"] == "small-token-1"
     assert len({token, job_token(b"key", UID[:-1]), job_token(b"kez", UID)}) == 3
     # HMAC-SHA256 of a published test vector (RFC 4231, case 2).
     assert job_token(b"Jefe", "what do ya want for nothing?").startswith("5bdcc146bf60754e")
+
+
+def test_nobody_without_the_key_can_tell_the_name_of_the_tokens_secret() -> None:
+    job = a_clustered_job(a_job()).metadata
+    other = job.model_copy(update={"uid": UID[:-1]})
+    found = [secret_name(key, of) for key in (b"key", b"kez") for of in (job, other)]
+
+    assert len(set(found)) == 4
+    assert all(re.fullmatch("small-token-[0-9a-f]{16}", name) for name in found)
+    assert not {name[-16:] for name in found} & {job_token(b"key", UID)[:16]}
 
 
 def test_secrets_are_named_and_header_secrets_stay_with_the_driver() -> None:
@@ -456,11 +463,12 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
     job = a_clustered_job(a_job({"retrieval.endpoints": given}))
     config = trainer_config(job, resolve(job), number=1)
 
-    endpoints = with_retriever_urls(config).retrieval.endpoints
+    services = {"kb": "small-r-kb-1", "chat": "small-r-chat-1"}
+    endpoints = with_retriever_urls(config, services).retrieval.endpoints
 
     assert [endpoint.url for endpoint in endpoints] == [
-        "http://small-r-kb.research.svc:8000/retrieve",
-        "http://small-r-chat.research.svc:8000/chat",
+        "http://small-r-kb-1.research.svc:8000/retrieve",
+        "http://small-r-chat-1.research.svc:8000/chat",
         "http://own/retrieve",
     ]
     assert all(endpoint.managed is None for endpoint in endpoints)
@@ -484,11 +492,3 @@ def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
     assert "http://judge:8000/score" in record
     assert json.loads(record)["attempt"] == json.loads(config.to_json())["attempt"]
     assert config.to_json().count("c4n4ry") == 2
-
-
-def test_long_names_of_retrievers_stay_apart() -> None:
-    job, end = "j" * 44, "e" * 43
-    first, second = names.retriever_name(job, f"{end}1"), names.retriever_name(job, f"{end}2")
-
-    assert first != second
-    assert len(first) == len(second) == 63

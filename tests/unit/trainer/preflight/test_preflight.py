@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
@@ -36,7 +37,7 @@ async def checked(config: TrainerConfig, env: Mapping[str, str] | None = None) -
 def preflight(config: TrainerConfig, **env: str) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(
         [sys.executable, "-m", "raggrpo_trainer.preflight"],
-        env={**os.environ, names.ENV_CONFIG: config.to_json(), **env},
+        env={**os.environ, **seal(config.to_json()), **env},
         capture_output=True,
         timeout=120,
         check=False,
@@ -54,6 +55,7 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
 
     assert ended.returncode == 0, ended.stderr.decode()
     result = PreflightResult.model_validate_json(output.read_bytes())
+    assert output.stat().st_mode & 0o777 == 0o600
     assert {c.id for c in result.checks} == set(CheckId) - {CheckId.RULES_ON_FACTS}
     assert [c for c in result.checks if c.state is FAILED] == []
     assert (result.exit_code, result.truncated) == (0, False)
@@ -490,7 +492,7 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
 @pytest.mark.parametrize("text", ["密" * 5000, '"\\' * 3000, "\x00\x1b\n" * 2000, "x" * 10_000])
 def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
     findings = [judged(check, [text], "") for check in CheckId]
-    facts = Facts(parameters=2**60, ray_version="2.60.0", schema_digest="d" * 16)
+    facts = Facts(parameters=10**13, ray_version="2.60.0", schema_digest="d" * 16)
     result = result_of(facts, findings)
 
     assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES

@@ -8,6 +8,7 @@ import pytest
 from raggrpo_api.progress import Progress, Stage
 from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
+from raggrpo_trainer.progress.progress_actor import host_of
 from raggrpo_trainer.progress.progress_server import ProgressServer
 
 PROGRESS = Progress(attempt=1, stage=Stage.TRAINING, step=3)
@@ -80,6 +81,17 @@ def test_a_token_guards_every_path_but_the_metrics(
 
         assert http.request(method, path, headers=headers).status_code == status
         assert bool(asked) == (status == 200 and path == "/stacks")
+
+
+@pytest.mark.parametrize(
+    ("node", "token", "host"),
+    [("127.0.0.1", "t", "127.0.0.1"), ("10.0.0.7", "t", "0.0.0.0"), ("10.0.0.7", "", "127.0.0.1")],
+)
+def test_other_machines_reach_it_only_in_a_cluster_and_with_a_token(
+    node: str, token: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: node)
+    assert host_of(token) == host
 
 
 def test_a_scraper_needs_no_token() -> None:

@@ -28,6 +28,18 @@ def test_rank_0_keeps_the_newest_two_versions_until_it_is_closed(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
+async def test_only_the_user_can_read_weights(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        sent = SharedMemorySender("job", 0, tmp_path).send(1, tensors(1))
+        async with SharedMemoryReceiver(tmp_path).received("elsewhere", b"weights") as received:
+            modes = [os.stat(path).st_mode & 0o777 for path in (sent, received)]
+    finally:
+        os.umask(before)
+
+    assert modes == [0o600, 0o600]
+
+
 def test_another_rank_takes_part_in_gathering_and_writes_nothing(tmp_path: Path) -> None:
     gathered = iter(tensors(1))
     assert SharedMemorySender("job", 1, tmp_path).send(1, gathered) == ""

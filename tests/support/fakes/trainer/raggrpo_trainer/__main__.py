@@ -16,10 +16,11 @@ from types import FrameType
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import CheckpointRef, Progress, Stage
+from raggrpo_api.sealed_config import open_sealed
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer import progress_server
 
-CONFIG = TrainerConfig.model_validate_json(os.environ[names.ENV_CONFIG])
+CONFIG = TrainerConfig.model_validate_json(open_sealed(os.environ))
 ORDERS = json.loads(os.environ.get("FAKE_TRAINER", "{}"))
 FOLDER = Path(CONFIG.checkpoint.path)
 SAVED = FOLDER / "saved-step"

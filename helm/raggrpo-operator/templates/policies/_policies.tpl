@@ -1,0 +1,53 @@
+{{/* Whether admission policies are rendered. They are cluster objects, so not in namespaced mode by default;
+     where charts are rendered without a cluster no kind is known, and Kubernetes has them since 1.30. */}}
+{{- define "raggrpo.hasPolicies" -}}
+{{- $enabled := toString .Values.admissionPolicies.enabled -}}
+{{- $kinds := .Capabilities.APIVersions -}}
+{{- $known := or ($kinds.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (not ($kinds.Has "v1/Pod")) -}}
+{{- if or (eq $enabled "true") (and (eq $enabled "auto") $known (not .Values.watchNamespaces)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The operator's account as the API server names it. */}}
+{{- define "raggrpo.username" -}}
+{{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "raggrpo.serviceAccount" .) -}}
+{{- end -}}
+
+{{/* Metadata of a policy and of its binding; (dict "root" $ "part" "pods"). */}}
+{{- define "raggrpo.policyMetadata" -}}
+name: {{ include "raggrpo.fullname" .root }}-{{ .part }}
+labels:
+  {{- include "raggrpo.labels" .root | nindent 2 }}
+{{- end -}}
+
+{{/* What follows a policy's spec: (dict "root" $ "part" "pods"). */}}
+{{- define "raggrpo.policyBinding" -}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "raggrpo.policyMetadata" . | nindent 2 }}
+spec:
+  policyName: {{ include "raggrpo.fullname" .root }}-{{ .part }}
+  validationActions: [Deny]
+{{- end -}}
+
+{{/* Matches requests of the operator's account only. */}}
+{{- define "raggrpo.fromOperator" -}}
+- name: from-the-operator
+  expression: request.userInfo.username == {{ include "raggrpo.username" . | toJson }}
+{{- end -}}
+
+{{/* CEL: prefixes of the keys of labels and annotations that the operator and its cluster set. */}}
+{{- define "raggrpo.ownPrefixes" -}}
+{{ concat (list "raggrpo.io/" "kueue.x-k8s.io/") .Values.admissionPolicies.addedMetadata | toJson }}
+{{- end -}}
+
+{{/* CEL: a map has only these keys; (dict "map" "object.spec" "keys" (list …)). */}}
+{{- define "raggrpo.onlyKeys" -}}
+dyn({{ .map }}).all(key, key in {{ toJson .keys }})
+{{- end -}}
+
+{{/* CEL: a text begins with one of these; (dict "text" "spec.image" "prefixes" (list …)). */}}
+{{- define "raggrpo.startsWithOne" -}}
+{{ toJson .prefixes }}.exists(prefix, {{ .text }}.startsWith(prefix))
+{{- end -}}

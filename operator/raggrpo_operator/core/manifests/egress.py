@@ -1,0 +1,106 @@
+"""Where a job's pods may connect to: DNS, each other, and what the job's spec names.
+
+A NetworkPolicy knows addresses and pods, not host names. So a Service's name admits the pods of its
+namespace, on any port, because plugins see the pods' port and not the Service's; any other name
+admits its port everywhere but in the API server. Nodes translate the API server's Service address
+before most plugins look: where those of its endpoints are not told, too, an external endpoint on
+the same port leaves them reachable.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+from raggrpo_api.job import JobSpec, Metadata
+
+from .cluster_settings import ClusterSettings
+from .metadata import Manifest
+from .policy_parts import own_pods, pods_of, port_rule
+
+EVERYWHERE = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
+LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
+"""Where clouds answer with the node's credentials."""
+CLUSTER_DOMAIN = "cluster.local."
+DNS_PORT, HTTP_PORT, HTTPS_PORT = 53, 80, 443
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+Network = IPv4Network | IPv6Network
+
+
+def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> list[Manifest]:
+    """Return the rules for outgoing traffic; one empty rule if it is not restricted."""
+    if not settings.restrict_egress:
+        return [{}]
+    never = [ip_network(each) for each in (*settings.api_server, *LINK_LOCAL)]
+    namespaces, ports, addresses = set[str](), set[int](), set[tuple[str, int]]()
+    for host, port in _targets(spec):
+        if address := _address(host):
+            if not any(address in network for network in never):
+                addresses.add((str(ip_network(address)), port))
+            continue
+        found, is_external = _places(host, job.namespace)
+        namespaces |= set(filter(NAMESPACE.fullmatch, found))
+        ports |= {port} if is_external else set()
+    rules: list[Manifest] = [
+        {"ports": [port_rule(DNS_PORT, "UDP"), port_rule(DNS_PORT)]},
+        {"to": [{"podSelector": own_pods(job)}, *map(pods_of, sorted(namespaces))]},
+    ]
+    if ports:
+        blocks = [_block(network, never) for network in EVERYWHERE]
+        rules.append({"to": blocks, "ports": [port_rule(each) for each in sorted(ports)]})
+    for cidr, port in sorted(addresses):
+        rules.append({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [port_rule(port)]})
+    return [*rules, *settings.egress]
+
+
+def _targets(spec: JobSpec) -> Iterator[tuple[str, int]]:
+    """Yield host and port of everything that the trainer calls; no host: some host outside."""
+    urls = [endpoint.url for endpoint in spec.retrieval.external]
+    urls += [function.url for function in spec.reward.functions]
+    for variable in spec.env:  # proxies, and servers other than the usual ones
+        is_proxy = variable.name.lower().endswith("_proxy") and variable.name.lower() != "no_proxy"
+        if "://" in variable.value:
+            urls.append(variable.value)
+        elif is_proxy and variable.value:
+            urls.append(f"http://{variable.value}")
+    yield from filter(None, map(_target, urls))
+    if spec.monitoring.wandb.project or spec.checkpoint.backup.url.startswith(("s3:", "gs:")):
+        yield "", HTTPS_PORT
+
+
+def _target(url: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a call to it fails, too
+        return None
+    if not host:
+        return None
+    return host.rstrip("."), port or (HTTP_PORT if parts.scheme == "http" else HTTPS_PORT)
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def _places(host: str, own_namespace: str) -> tuple[set[str], bool]:
+    """Return the namespaces that a name may lie in, and whether it may lie outside the cluster."""
+    if not host:
+        return set(), True
+    service, svc, domain = f"{host}.".partition(".svc.")
+    if svc and "." in service:
+        return {service.rpartition(".")[2]}, domain not in ("", CLUSTER_DOMAIN)
+    _, dot, rest = host.partition(".")
+    if not dot:
+        return {own_namespace}, False
+    return ({rest} if "." not in rest else set()), True  # rag.search may be a Service
+
+
+def _block(network: Network, never: Sequence[Network]) -> Manifest:
+    excepted = [str(each) for each in never if each.version == network.version]
+    return {"ipBlock": {"cidr": str(network), "except": excepted}}

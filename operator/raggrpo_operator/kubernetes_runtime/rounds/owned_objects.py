@@ -1,0 +1,85 @@
+"""`OwnedObjects`: writes to a job's objects. What is not the job's, by uid, stays as it is.
+
+An owner is looked at before each write, and the write names what was looked at, so that an object
+that took the name in between is refused by the API server.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from raggrpo_api.job import Metadata
+from raggrpo_operator.errors import AlreadyExists, Conflict, NameTaken, NotFound, TransientError
+from raggrpo_operator.kube.client import KubeClient, Manifest, Resource, resource_of
+from raggrpo_operator.kube.cluster_objects import is_going, is_owned
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedObjects:
+    """Creates, applies and deletes objects that a job controls."""
+
+    client: KubeClient
+
+    async def create(self, job: Metadata, manifest: Manifest) -> Manifest | None:
+        """Create an object; return the one that exists when it is this job's own.
+
+        Raises:
+            NameTaken: Somebody else's object has the name.
+
+        """
+        try:
+            await self.client.create(manifest)
+        except AlreadyExists as error:
+            existing = await self._existing(manifest, error)
+            if not is_owned(existing, job.uid):
+                raise taken(manifest) from None
+            return existing
+        return None
+
+    async def apply(self, job: Metadata, manifest: Manifest) -> None:
+        """Create an object, or make the job's own one what it should be.
+
+        Raises:
+            NameTaken: Somebody else's object has the name.
+
+        """
+        existing = await self.create(job, manifest)
+        if existing is None:
+            return
+        seen = existing["metadata"]
+        if is_going(existing):
+            raise TransientError(f"{manifest['kind']} {seen['name']} is still being deleted")
+        version = {"uid": seen["uid"], "resourceVersion": seen["resourceVersion"]}
+        await self.client.apply(manifest | {"metadata": manifest["metadata"] | version})
+
+    async def delete(self, job: Metadata, resource: Resource, thing: Manifest) -> None:
+        """Delete exactly this object, unless it is being deleted already or is not the job's."""
+        metadata = thing["metadata"]
+        if is_going(thing) or not is_owned(thing, job.uid):
+            return
+        try:
+            await self.client.delete(
+                resource, metadata["namespace"], metadata["name"], metadata["uid"]
+            )
+        except (NotFound, Conflict) as gone:  # gone, or another object took its name
+            log.info("%s %s was gone already: %s", resource.plural, metadata["name"], gone)
+
+    async def _existing(self, manifest: Manifest, error: AlreadyExists) -> Manifest:
+        metadata = manifest["metadata"]
+        try:
+            return await self.client.get(
+                resource_of(manifest), metadata["namespace"], metadata["name"]
+            )
+        except NotFound:  # deleted in between
+            raise TransientError(f"{error}, and then it was gone") from None
+
+
+def taken(manifest: Manifest) -> NameTaken:
+    """Return the error that names the object which has this one's name."""
+    metadata = manifest["metadata"]
+    return NameTaken(
+        f"{manifest['kind']} {metadata['namespace']}/{metadata['name']} exists and is not this "
+        "job's, so it is left as it is: delete it, or delete this job and create it again, which "
+        "gives its objects other names"
+    )

@@ -1,0 +1,440 @@
+"""Objects that are not a job's stay as they are, whatever their kind and whenever they appear."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from raggrpo_api import names
+from raggrpo_api.job import Metadata
+from raggrpo_api.spec.retrieval import ManagedRetriever
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    PodPlan,
+    StartPreflight,
+    StartRetriever,
+)
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.manifests.config_map import render_config_map
+from raggrpo_operator.core.manifests.metadata import owner_reference
+from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
+from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
+from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
+from raggrpo_operator.core.manifests.token_secret import render_token_secret, secret_name
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.errors import AlreadyExists, Conflict, NameTaken, NotFound
+from raggrpo_operator.kube.client import ApiServer, KubeClient, resource_of
+from raggrpo_operator.kube.user_client import connect_as_user
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
+from raggrpo_operator.kubernetes_runtime.rounds.children import Children
+from support.builders.jobs import KNOWN_TINY, a_job
+from support.chart_release import Account
+from support.fakes.fake_kuberay import FOREIGN, Manifest, path_of
+from support.fakes.fake_ray import Script
+from support.operator_world import World, a_world, is_phase
+from tools.kind.api_server import ApiServer as Server
+from tools.kind.jobs import condition
+
+CORPUS = {"corpus": "/mnt/runs/corpus.jsonl"}
+RETRIEVER = {"mode": "Prompt", "endpoints": [{"name": "kb", "managed": CORPUS}]}
+MANAGED = ManagedRetriever.model_validate(CORPUS)
+JOB = a_job({"retrieval": RETRIEVER})
+PLAN = PodPlan(resolve(JOB).spec, "trainer:test", size(resolve(JOB).spec, KNOWN_TINY))
+CONFIG = trainer_config(JOB, resolve(JOB), number=1)
+SETTINGS = ClusterSettings(
+    trainer_image="trainer:test", operator_namespace="ops", token_key_id="now"
+)
+KEYS = InstallationKeys("now", {"now": b"an installation key for tests only"})
+PREFLIGHT = StartPreflight(PLAN, CONFIG, "hash")
+START = StartRetriever(PLAN, "kb", MANAGED)
+
+
+def a_cluster(job: Metadata) -> CreateCluster:
+    return CreateCluster(PLAN, 1, names.cluster_name(job.name, job.uid, 1), "2.60.0", 30)
+
+
+def config_of(job: Metadata) -> Any:
+    update = {"job_name": job.name, "namespace": job.namespace, "job_uid": job.uid}
+    return CONFIG.model_copy(update={"attempt": CONFIG.attempt.model_copy(update=update)})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind that the operator writes: what it renders, and what writes it."""
+
+    render: Callable[[Metadata], Manifest]
+    write: Callable[[Children, Metadata], Awaitable[None]]
+    changes: dict[str, Any]
+    """What makes a job write one."""
+
+
+KINDS = {
+    "NetworkPolicy": Kind(
+        lambda job: render_network_policy(job, SETTINGS, PLAN.spec),
+        lambda children, job: children.start_preflight(job, PREFLIGHT),
+        {},
+    ),
+    "Pod": Kind(
+        lambda job: render_preflight_pod(job, SETTINGS, PREFLIGHT),
+        lambda children, job: children.start_preflight(job, PREFLIGHT),
+        {},
+    ),
+    "Service": Kind(
+        lambda job: render_service(job, "kb"),
+        lambda children, job: children.start_retriever(job, START),
+        {"spec.retrieval": RETRIEVER},
+    ),
+    "Deployment": Kind(
+        lambda job: render_deployment(job, SETTINGS, START),
+        lambda children, job: children.start_retriever(job, START),
+        {"spec.retrieval": RETRIEVER},
+    ),
+    "RayCluster": Kind(
+        lambda job: render_ray_cluster(job, SETTINGS, a_cluster(job), "token"),
+        lambda children, job: children.create_cluster(job, a_cluster(job)),
+        {},
+    ),
+    "ConfigMap": Kind(
+        lambda job: render_config_map(job, config=config_of(job)),
+        lambda children, job: children.record(job, config_of(job), []),
+        {},
+    ),
+}
+EACH = pytest.mark.parametrize("kind", KINDS)
+APPLIED = ("NetworkPolicy", "Service", "Deployment")
+
+
+def owners_of(job: Metadata, other: Metadata) -> dict[str, list[Manifest]]:
+    """Return the owners that a foreign object may have; all exist, or it would be collected."""
+    return {
+        "nobody": [],
+        "another job": [owner_reference(other)],
+        "not the controller": [owner_reference(job) | {"controller": False}],
+        "beside the controller": [
+            owner_reference(job) | {"controller": False},
+            owner_reference(other),
+        ],
+    }
+
+
+def foreign(manifest: Manifest, owners: list[Manifest]) -> Manifest:
+    """Return an object that looks like the job's own in everything but its owner."""
+    metadata = manifest["metadata"] | {"ownerReferences": owners, "annotations": {FOREIGN: "yes"}}
+    return manifest | {"metadata": metadata}
+
+
+class Cluster:
+    """The API server as the operator's client sees it, and a job in it."""
+
+    def __init__(self, world: World, client: ApiServer) -> None:
+        self.world, self.client = world, client
+        world.kuberay.plays = False
+
+    def start_operator(self) -> None:
+        self.world.kuberay.plays = True
+        self.world.operator.start()
+
+    async def read(self, manifest: Manifest) -> Manifest | None:
+        metadata = manifest["metadata"]
+        try:
+            return await self.client.get(
+                resource_of(manifest), metadata["namespace"], metadata["name"]
+            )
+        except NotFound:
+            return None
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Put this object in the place of one of the same name; return it as stored."""
+        while True:
+            if (old := await self.read(manifest)) is not None:
+                await self.delete(old)
+            with suppress(AlreadyExists):  # an operator was faster
+                return await self.client.create(manifest)
+
+    async def delete(self, thing: Manifest) -> None:
+        metadata = thing["metadata"]
+        place = (metadata["namespace"], metadata["name"], metadata["uid"])
+        with suppress(NotFound):
+            await self.client.delete(resource_of(thing), *place)
+
+
+@pytest_asyncio.fixture
+async def cluster(
+    api_server: Server, operator_account: Account, namespace: str, tmp_path: Path
+) -> AsyncIterator[Cluster]:
+    """Play a cluster; its operator does not run yet."""
+    async with a_world(api_server, operator_account, namespace, tmp_path) as world:
+        client = await connect_as_user(str(api_server.kubeconfig))
+        yield Cluster(world, client)
+        await client.close()
+
+
+class Interposed:
+    """A client beside which somebody acts right before a call."""
+
+    def __init__(self, client: KubeClient, verb: str, act: Callable[[Manifest], Awaitable[Any]]):
+        self._client, self._verb, self._act = client, verb, act
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._client, verb)
+        if verb != self._verb:
+            return call
+
+        async def interposed(*arguments: Any) -> Any:
+            await self._act(arguments[0])
+            return await call(*arguments)
+
+        return interposed
+
+
+def children(client: Any) -> Children:
+    return Children(client, SETTINGS, KEYS)
+
+
+async def two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
+    one = await cluster.world.apply({"spec.retrieval": RETRIEVER})
+    return one, await cluster.world.apply(name="other")
+
+
+@EACH
+async def test_what_has_the_name_before_stays(cluster: Cluster, kind: str) -> None:
+    _, other = await two_jobs(cluster)
+    for number, whose in enumerate(owners_of(other, other)):
+        job = await cluster.world.apply(name=f"job-{number}")
+        theirs = foreign(KINDS[kind].render(job), owners_of(job, other)[whose])
+        kept = await cluster.replace(theirs)
+
+        for _ in range(2):
+            with pytest.raises(NameTaken) as caught:
+                await KINDS[kind].write(children(cluster.client), job)
+        await children(cluster.client).owned.delete(job, resource_of(theirs), kept)
+
+        place = f"{kind} {job.namespace}/{theirs['metadata']['name']} exists"
+        assert str(caught.value).startswith(place), whose
+        assert await cluster.read(theirs) == kept, whose
+
+
+@EACH
+async def test_what_takes_the_name_between_look_and_write_stays(
+    cluster: Cluster, kind: str
+) -> None:
+    job, other = await two_jobs(cluster)
+    theirs, seen = foreign(KINDS[kind].render(job), [owner_reference(other)]), []
+
+    async def be_first(written: Manifest) -> None:
+        if written["kind"] == kind:
+            seen.append(await cluster.replace(theirs))
+
+    client = Interposed(cluster.client, "create", be_first)
+    with pytest.raises(NameTaken):
+        await KINDS[kind].write(children(client), job)
+
+    assert await cluster.read(theirs) == seen[-1]
+
+
+@pytest.mark.parametrize("kind", APPLIED)
+async def test_what_takes_the_name_between_look_and_apply_stays(
+    cluster: Cluster, kind: str
+) -> None:
+    job, other = await two_jobs(cluster)
+    theirs, seen = foreign(KINDS[kind].render(job), [owner_reference(other)]), []
+    await KINDS[kind].write(children(cluster.client), job)
+
+    async def be_faster(written: Manifest) -> None:
+        if written["kind"] == kind:
+            seen.append(await cluster.replace(theirs))
+
+    client = Interposed(cluster.client, "apply", be_faster)
+    with pytest.raises(Conflict):
+        await KINDS[kind].write(children(client), job)
+
+    assert await cluster.read(theirs) == seen[-1]
+
+
+@pytest.mark.parametrize("kind", APPLIED)
+async def test_what_disappears_between_look_and_apply_is_not_made_by_the_apply(
+    cluster: Cluster, kind: str
+) -> None:
+    job, _ = await two_jobs(cluster)
+    await KINDS[kind].write(children(cluster.client), job)
+
+    async def remove(written: Manifest) -> None:
+        if written["kind"] == kind:
+            found = await cluster.read(written)
+            assert found is not None
+            await cluster.delete(found)
+
+    with pytest.raises(Conflict):
+        await KINDS[kind].write(children(Interposed(cluster.client, "apply", remove)), job)
+    assert await cluster.read(KINDS[kind].render(job)) is None
+
+
+@EACH
+async def test_what_replaces_the_jobs_own_stays(cluster: Cluster, kind: str) -> None:
+    job, other = await two_jobs(cluster)
+    await KINDS[kind].write(children(cluster.client), job)
+    ours = await cluster.read(KINDS[kind].render(job))
+    assert ours is not None
+    kept = await cluster.replace(foreign(KINDS[kind].render(job), [owner_reference(other)]))
+
+    await children(cluster.client).owned.delete(job, resource_of(ours), ours)
+    with pytest.raises(NameTaken):
+        await KINDS[kind].write(children(cluster.client), job)
+
+    assert await cluster.read(ours) == kept
+
+
+async def test_the_jobs_own_is_repaired_where_it_has_drifted(cluster: Cluster) -> None:
+    job, _ = await two_jobs(cluster)
+    makes = children(cluster.client)
+    for _ in range(2):
+        await makes.start_retriever(job, START)
+    before = {kind: await cluster.read(KINDS[kind].render(job)) for kind in APPLIED}
+    await makes.start_retriever(job, START)
+    assert {kind: await cluster.read(KINDS[kind].render(job)) for kind in APPLIED} == before
+
+    policy, service = KINDS["NetworkPolicy"].render(job), KINDS["Service"].render(job)
+    for drifted, spec in ((policy, {"ingress": [{}]}), (service, {"selector": {"app": "theirs"}})):
+        where = path_of(
+            drifted["apiVersion"],
+            resource_of(drifted).plural,
+            job.namespace,
+            drifted["metadata"]["name"],
+        )
+        await cluster.world.api.patch(where, {"spec": spec})
+    await makes.start_retriever(job, START)
+
+    for wanted, field in ((policy, "ingress"), (service, "selector")):
+        found = await cluster.read(wanted)
+        assert found is not None
+        assert found["spec"][field] == wanted["spec"][field]
+
+
+async def test_a_secret_that_exists_is_neither_read_nor_changed(cluster: Cluster) -> None:
+    job, other = await two_jobs(cluster)
+    name = secret_name(KEYS.by_id["now"], job)
+    guessed = render_token_secret(job, name=f"small-token-now-{job.uid[:8]}", token="guessed")
+    theirs = foreign(guessed, [owner_reference(other)])
+    kept = [await cluster.client.create(theirs)]
+    await children(cluster.client).create_cluster(job, a_cluster(job))
+    # Only who may read the RayCluster knows the name, and by then the Secret is there.
+    replaced = foreign(render_token_secret(job, name=name, token="theirs"), [])
+    kept.append(await cluster.replace(replaced))
+
+    await children(cluster.client).create_cluster(job, a_cluster(job))
+
+    assert [await cluster.read(each) for each in (theirs, replaced)] == kept
+
+
+def is_told(name: str) -> Callable[[Manifest], bool]:
+    """Return whether the status says that this name is taken."""
+
+    def told(status: Mapping[str, Any]) -> bool:
+        trouble = condition(status, "Reconciling")
+        is_so = (trouble["status"], trouble["reason"]) == ("True", "NameTaken")
+        return is_so and name in trouble["message"]
+
+    return told
+
+
+async def test_a_running_operator_tells_what_is_taken_and_goes_on_when_it_is_free(
+    cluster: Cluster,
+) -> None:
+    world, theirs, kept = cluster.world, {}, {}
+    other = await world.apply({"spec.suspend": True}, "other")
+    for kind, about in KINDS.items():
+        job = await world.apply({"spec.suspend": True, **about.changes}, f"t-{kind.lower()}")
+        theirs[kind] = foreign(about.render(job), [owner_reference(other)])
+        kept[kind] = await cluster.client.create(theirs[kind])
+
+    cluster.start_operator()
+    for kind in KINDS:
+        await world.change({"spec": {"suspend": False}}, f"t-{kind.lower()}")
+    for kind, each in theirs.items():
+        place = f"{kind} {world.namespace}/{each['metadata']['name']} exists"
+        await world.until(is_told(place), f"t-{kind.lower()}")
+    await asyncio.sleep(4)  # several rounds
+    assert {kind: await cluster.read(each) for kind, each in theirs.items()} == kept
+
+    for kind in ("RayCluster", "Service", "Deployment"):
+        await world.api.delete(world.path_of_job(f"t-{kind.lower()}"))
+    freed = ("Pod", "NetworkPolicy", "ConfigMap")
+    for kind in freed:
+        await cluster.delete(kept[kind])
+        await world.change({"metadata": {"annotations": {"look": "again"}}}, f"t-{kind.lower()}")
+    for kind in freed:
+        status = await world.until(is_phase("Succeeded"), f"t-{kind.lower()}")
+        assert condition(status, "Reconciling")["status"] == "False"
+    for kind in ("RayCluster", "Service", "Deployment"):
+        assert await cluster.read(theirs[kind]) == kept[kind]
+
+
+async def test_a_record_that_is_replaced_is_told_while_the_attempt_runs_on(
+    cluster: Cluster,
+) -> None:
+    world = cluster.world
+    cluster.start_operator()
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    job, other = await world.apply(), await world.apply({"spec.suspend": True}, "other")
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    theirs = foreign(KINDS["ConfigMap"].render(job), [owner_reference(other)])
+
+    kept = await cluster.replace(theirs)
+    await world.until(is_told(theirs["metadata"]["name"]))
+    world.ray.go_on = True
+    await world.until(is_phase("Succeeded"))
+
+    assert await cluster.read(theirs) == kept
+
+
+async def test_a_token_that_the_head_refuses_is_told_with_its_secret(cluster: Cluster) -> None:
+    world = cluster.world
+    cluster.start_operator()
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    job = await world.apply()
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    world.ray.expect(await world.cluster_name(), "what somebody put into the Secret")
+
+    def is_refused(status: Mapping[str, Any]) -> bool:
+        return condition(status, "Reconciling")["reason"] == "AccessRefused"
+
+    message = condition(await world.until(is_refused), "Reconciling")["message"]
+    assert f"Secret {job.namespace}/small-token-" in message
+
+
+async def test_objects_that_only_look_like_a_jobs_change_nothing(cluster: Cluster) -> None:
+    """They bear the operator's labels, some of them malformed; one even names the job."""
+    world = cluster.world
+    cluster.start_operator()
+    world.ray.scripts["small-a1"] = Script(waits_at=7)
+    job, other = await world.apply(), await world.apply({"spec.suspend": True}, "other")
+    owners = {"nobody": [], "other": [owner_reference(other)], "small": [owner_reference(job)]}
+    kept = []
+    for whose, owner in owners.items():
+        for kind, about in KINDS.items():
+            malformed = foreign(about.render(job), owner)
+            metadata = malformed["metadata"]
+            metadata["name"] = f"{kind.lower()}-{whose}"
+            wrong = (names.LABEL_CLUSTER, names.LABEL_ATTEMPT, names.LABEL_SPEC_HASH)
+            metadata["labels"] = {
+                names.LABEL_MANAGED_BY: names.MANAGER,
+                names.LABEL_JOB: job.name,
+                **(dict.fromkeys(wrong, "x1") if whose != "nobody" else {}),
+            }
+            kept.append(await cluster.client.create(malformed))
+
+    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    world.ray.go_on = True
+    status = await world.until(is_phase("Succeeded"))
+
+    assert condition(status, "Reconciling")["status"] != "True"
+    assert len(status["attempts"]) == 1
+    assert "mistake in the operator" not in world.operator.log_file.read_text()
+    assert [await cluster.read(each) for each in kept] == kept

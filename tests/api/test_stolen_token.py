@@ -1,0 +1,113 @@
+"""What somebody who has the operator's token can do with it: tried on a real API server.
+
+What RBAC leaves open, the chart's admission policies close; the last test sees it open without.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from support.builders.jobs import KNOWN_TINY, SAMPLES, a_sample
+from support.builders.manifests import a_clustered_job, objects_of
+from support.chart_release import Account, Helm
+from support.thefts import Attempt, Manifest, Target, create, foreign_objects, in_owner
+from support.thefts_by_policy import BY_POLICY, OWN, POD
+from support.thefts_by_rbac import BY_RBAC
+from tools.kind.api_server import ApiServer
+
+FORBIDDEN = 403
+[SAMPLE] = [path for path in SAMPLES if path.stem == "prompt-rag"]
+
+
+@pytest.fixture(scope="module")
+def target(api_server: ApiServer, operator_account: Account) -> Iterator[Target]:
+    """Make objects of somebody else, and a job whose objects the operator would render."""
+    with api_server.namespace("stolen-token") as namespace:
+        raw = {**RagGrpoJob.manifest(a_sample(SAMPLE)), "metadata": {"name": "demo"}}
+        api_server.apply(raw, *foreign_objects(), namespace=namespace)
+        uid = api_server.read("rgj", "demo", "-n", namespace)["metadata"]["uid"]
+        yield Target(namespace, operator_account, rendered(namespace, uid))
+
+
+def rendered(namespace: str, uid: str) -> dict[str, Manifest]:
+    job = a_clustered_job(a_sample(SAMPLE), KNOWN_TINY)
+    own = {"namespace": namespace, "uid": uid, "name": "demo"}
+    return objects_of(job.model_copy(update={"metadata": job.metadata.model_copy(update=own)}))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_operator_renders_is_admitted(target: Target, name: str) -> None:
+    answer = target.answer(create(name, name, lambda _: None))
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.parametrize("attempt", BY_POLICY, ids=lambda attempt: attempt.what)
+def test_admission_refuses(target: Target, attempt: Attempt) -> None:
+    answer = target.answer(attempt)
+    assert answer.status_code == FORBIDDEN, answer.text
+    assert "ValidatingAdmissionPolicy 'rights-raggrpo-operator-" in answer.text
+
+
+@pytest.mark.parametrize("attempt", BY_RBAC, ids=lambda attempt: attempt.what)
+def test_rbac_refuses(target: Target, attempt: Attempt) -> None:
+    answer = target.answer(attempt)
+    assert answer.status_code == FORBIDDEN, answer.text
+    assert "is forbidden: User" in answer.text or "cannot" in answer.text
+
+
+def test_nobody_is_impersonated(target: Target) -> None:
+    admin = {"Impersonate-User": "admin", "Impersonate-Group": "system:masters"}
+    answer = target.thief.call("GET", "/api/v1/nodes", None, **admin)
+    assert answer.status_code == FORBIDDEN, answer.text
+
+
+def test_what_belongs_to_a_job_that_never_was_is_collected(
+    api_server: ApiServer, target: Target
+) -> None:
+    method, path, body = create("", POD, in_owner(uid="00000000-0000-0000-0000-000000000000")).ask(
+        target
+    )
+    body["metadata"]["name"] = "of-nobody"
+    assert target.thief.call(method, path, body).status_code == 201
+    api_server.kubectl(
+        "wait", "--for=delete", "pod/of-nobody", "-n", target.namespace, "--timeout=60s"
+    )
+
+
+def test_expressions_name_only_fields_that_exist(api_server: ApiServer, target: Target) -> None:
+    kind = "validatingadmissionpolicies.admissionregistration.k8s.io"
+    for part in ("ownership", "pods", "objects"):
+        policy = f"{kind}/rights-raggrpo-operator-{part}"
+        api_server.kubectl("wait", "--for=jsonpath={.status.typeChecking}", policy)
+        checked = api_server.read(policy)["status"]["typeChecking"]
+        assert checked.get("expressionWarnings", []) == [], json.dumps(checked, indent=1)
+
+
+def test_without_the_policies_rbac_lets_nearly_all_of_it_happen(
+    api_server: ApiServer, target: Target
+) -> None:
+    """Else the tests above would pass for another reason."""
+    with api_server.namespace("without-policies") as name:
+        helm = Helm(api_server, name, release="bare")
+        helm.install_values({"crds.install": False, "admissionPolicies.enabled": False})
+        bare = replace(target, thief=Account.of(helm))
+        open_to_it = {each.what for each in BY_POLICY if bare.answer(each).is_success}
+        bare.thief.http.close()
+        helm("uninstall", helm.release)
+    assert {
+        "a pod with all privileges",
+        "a pod with host path",
+        "a pod with another service account",
+        "a Deployment of pods with host path",
+        "a RayCluster whose head has all privileges",
+        "a pod in kube-system",
+        "a token of a service account",
+        "a Service that has an outside address",
+        "open a foreign NetworkPolicy",
+        "delete pods",
+        "delete a job that is to stay",
+    } <= open_to_it
+    assert len(open_to_it) > 0.9 * len(BY_POLICY), {e.what for e in BY_POLICY} - open_to_it

@@ -1,0 +1,83 @@
+"""How much memory the operator needs for the largest jobs that are accepted.
+
+    python tests/bench/operator_memory.py [--jobs 1000]
+
+A real API server without nodes; the jobs are suspended. The benchmark fails when the operator ever
+needs more than the chart's limit.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from bench_kuberay import WatchedKubeRay  # noqa: E402
+from operator_scale import NAMESPACE, Bench, job_of, running_operator  # noqa: E402
+
+from raggrpo_api import names  # noqa: E402
+from raggrpo_operator.core.spec.quantity import parse_quantity  # noqa: E402
+from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
+from support.fakes.fake_ray import fake_ray  # noqa: E402
+from tools.kind.api_server import ApiServer, running_api_server  # noqa: E402
+
+VALUES = HERE.parents[1] / "helm" / "raggrpo-operator" / "values.yaml"
+ENV_VALUE = 1800
+PASSAGE_TEMPLATE = 10_000
+FILES, FILE_NAME = 60, 200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="memory of the operator with the largest jobs")
+    parser.add_argument("--jobs", type=int, default=1000)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as folder,
+        running_api_server(Path(folder)) as server,
+    ):
+        peak = asyncio.run(measure(server, options.jobs))
+    limit = parse_quantity(yaml.safe_load(VALUES.read_text())["resources"]["limits"]["memory"])
+    print(f"{options.jobs} jobs: at most {peak / 2**20:.0f} MiB, the limit is {limit / 2**20:.0f}")
+    if peak > limit:
+        sys.exit("the operator would have been killed")
+
+
+async def measure(server: ApiServer, num_jobs: int) -> int:
+    server.kubectl("create", "namespace", NAMESPACE)
+    api = Api(server.kubeconfig)
+    path = path_of("raggrpo.io/v1alpha1", "raggrpojobs", NAMESPACE)
+    async with fake_ray() as ray:
+        bench = Bench(server, api, ray, WatchedKubeRay(api, NAMESPACE, ray), num_jobs)
+        for number in range(num_jobs):
+            await api.create(path, a_large_job(f"job-{number:04}"))
+        async with running_operator(bench) as operator:
+            watching = asyncio.create_task(bench.watch_jobs())
+            await bench.until("all are accepted", lambda: bench.all_are("Suspended"))
+            watching.cancel()
+            await asyncio.sleep(5)
+    await api.close()
+    return operator.peak_rss
+
+
+def a_large_job(name: str) -> Manifest:
+    """Return a job whose variables and texts take nearly what the rules allow."""
+    raw = job_of(name)
+    number = names.MAX_ENV_BYTES // (ENV_VALUE + 100)
+    raw["spec"]["env"] = [
+        {"name": f"TEXT_{n}", "value": f"{name} " * (ENV_VALUE // 9)} for n in range(number)
+    ]
+    raw["spec"]["retrieval"] = {"passageTemplate": "{text}" + "x" * PASSAGE_TEMPLATE}
+    folder = "/mnt/runs/" + "f" * FILE_NAME
+    raw["spec"]["data"]["trainFiles"] = [f"{folder}/{n}.jsonl" for n in range(FILES)]
+    raw["spec"]["suspend"] = True
+    raw["metadata"]["annotations"] = {"theirs": "x" * 200_000}
+    return raw
+
+
+if __name__ == "__main__":
+    main()

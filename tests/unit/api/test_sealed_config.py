@@ -1,0 +1,48 @@
+import base64
+
+import pytest
+
+from raggrpo_api import names
+from raggrpo_api.sealed_config import BrokenSeal, open_sealed, seal
+from support.builders.hostile_text import HOSTILE
+
+LONGEST_VARIABLE = 128 * 1024
+"""Linux's limit on one `NAME=value` of an environment, with its end."""
+
+
+@pytest.mark.parametrize("text", ["{}", HOSTILE, "x" * names.MAX_CONFIG_BYTES])
+def test_what_was_sealed_is_opened_byte_by_byte(text: str) -> None:
+    assert open_sealed(seal(text)) == text
+
+
+def test_nothing_in_the_variables_can_be_expanded_or_is_too_long_for_linux() -> None:
+    sealed = seal(HOSTILE) | seal("é" * (names.MAX_CONFIG_BYTES // 2))
+    for name, value in sealed.items():
+        assert set("$(){}%`\\ \n") & set(value) == set()
+        assert len(f"{name}={value}") < LONGEST_VARIABLE
+        assert name in names.RESERVED_ENV
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({names.ENV_CONFIG: ""}, "RAGGRPO_CONFIG is not set"),
+        ({names.ENV_CONFIG_SHA256: ""}, "RAGGRPO_CONFIG_SHA256 is not set"),
+        ({names.ENV_CONFIG: '{"plain": 1}'}, "RAGGRPO_CONFIG is not base64"),
+        ({names.ENV_CONFIG: "schön"}, "RAGGRPO_CONFIG is not base64"),
+        ({names.ENV_CONFIG: base64.b64encode(b"{'other': 1}").decode()}, "was changed on the way"),
+        ({names.ENV_CONFIG_SHA256: "0" * 64}, "was changed on the way"),
+    ],
+)
+def test_anything_else_is_refused_by_name_and_with_a_remedy(
+    changes: dict[str, str], words: str
+) -> None:
+    with pytest.raises(BrokenSeal, match=words) as refused:
+        open_sealed(seal("{}") | changes)
+    assert "raggrpo run" in str(refused.value)
+
+
+def test_a_refusal_never_quotes_the_configuration() -> None:
+    with pytest.raises(BrokenSeal) as refused:
+        open_sealed(seal("{}") | {names.ENV_CONFIG: "hunter2 is the secret"})
+    assert "hunter2" not in str(refused.value)

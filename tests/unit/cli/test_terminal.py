@@ -1,0 +1,117 @@
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from raggrpo_api.status import AttemptRecord, Cause, Condition, ConditionType, JobStatus
+from raggrpo_api.text import printable
+from raggrpo_cli import terminal
+from raggrpo_cli.kubectl.status import one, table
+from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter
+from raggrpo_operator.reporting.progress_display import ProgressDisplay
+from support.builders.jobs import a_job
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31mred\u202eder\x00\x08 \r\nnext\u2066 line\ud800"
+CLEAN = {"\n", "\t"}
+DOORS = {"terminal.py", "crd.py"}
+"""What prints: the door itself, and the text that is generated from our own models."""
+
+
+class Terminal(TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def raw(text: str) -> set[str]:
+    """Return what a terminal would obey."""
+    return {each for each in text if not each.isprintable() and each not in CLEAN}
+
+
+def an_old_status() -> JobStatus:
+    """Return a status as an earlier release stored it, uncleaned."""
+    told = HOSTILE.replace("\ud800", "")
+    condition = Condition(type=ConditionType.FAILED, status="True", reason="X", message=told)
+    record = AttemptRecord(number=1, cause=Cause.HEAD_LOST, message=told, in_place=[told])
+    status = JobStatus(attempt=1, conditions=[condition], attempts=[record])
+    return status
+
+
+def test_nothing_prints_but_through_the_door() -> None:
+    package = Path(terminal.__file__).parent
+    printing = {
+        path.name
+        for path in package.rglob("*.py")
+        if re.search(r"typer\.echo\(|\bprint\(|sys\.std(out|err)\b", path.read_text())
+    }
+
+    assert printing == DOORS
+
+
+@pytest.mark.parametrize("err", [False, True])
+def test_what_is_shown_holds_no_control_characters(err: bool) -> None:
+    app = typer.Typer()
+    app.command()(lambda: terminal.show(HOSTILE, err=err))
+
+    result = CliRunner().invoke(app)
+
+    assert result.exit_code == 0
+    assert raw(result.output) == set()
+    assert "red" in result.output
+
+
+@pytest.mark.parametrize("kind", [Terminal, TextIOWrapper])
+def test_a_log_is_made_printable_on_a_terminal_only(
+    kind: type[TextIOWrapper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "a\tb\n\x1b[31mred\x1b[0m \u202e\u6f22\r\n\x00end".encode()
+    output = kind(BytesIO())
+    monkeypatch.setattr(sys, "stdout", output)
+    show_part = terminal.log_printer()
+
+    for place in range(len(log)):  # one byte each: characters are cut
+        show_part(log[place : place + 1])
+
+    written = output.buffer.getvalue()  # type: ignore[attr-defined]
+    if kind is Terminal:
+        assert raw(written.decode()) == set()
+        assert b"a\tb\n" in written
+        assert "\u6f22".encode() in written
+    else:
+        assert written == log
+
+
+def test_a_status_of_an_earlier_release_is_shown_printable() -> None:
+    job = a_job().model_copy(update={"status": an_old_status()})
+    metadata = job.metadata.model_copy(update={"creation_timestamp": "2026-11-21T12:00:00Z"})
+    job = job.model_copy(update={"metadata": metadata})
+
+    assert raw(printable(one(job))) == set()
+    lines = table([job], datetime(2026, 11, 21, 12, 1, tzinfo=UTC)).splitlines()
+    assert len(lines) == 2
+
+
+def test_the_display_of_a_run_says_nothing_raw() -> None:
+    output = StringIO()
+    with ProgressDisplay("small", Console(file=output)) as display:
+        display.show(JobStatus())
+        display.show(an_old_status())
+
+    assert "red" in output.getvalue()
+    assert raw(output.getvalue()) == set()
+
+
+def test_a_line_of_the_operators_log_holds_nothing_raw_and_nothing_escaped() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "head says %s", (HOSTILE,), None)
+
+    line = JsonFormatter().format(record)
+
+    assert raw(json.loads(line)["message"]) == set()
+    assert "\\u001b" not in line

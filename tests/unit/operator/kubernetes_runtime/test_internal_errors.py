@@ -1,0 +1,113 @@
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import ClientSession
+
+from raggrpo_operator.http_api import open_session
+from raggrpo_operator.kube.client import EVENTS
+from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
+from raggrpo_operator.kubernetes_runtime.rounds import reconciler as module
+from raggrpo_operator.kubernetes_runtime.watching.kept import kept_job
+from support.reconciler_world import KEY, ReconcilerWorld
+
+ERRORS = b'raggrpo_operator_reconcile_total{controller="raggrpojob",result="error"} 1.0'
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    async with open_session() as opened:
+        yield opened
+
+
+async def mistaken(*_: Any) -> None:
+    raise ZeroDivisionError("a bug,\nin two lines")
+
+
+async def test_a_mistake_of_the_operator_becomes_a_condition_that_names_itself(
+    tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "reconcile", mistaken)
+    world = ReconcilerWorld(tmp_path, session)
+
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            await world.reconciler.round(KEY)
+
+    told = world.condition("Reconciling")
+    assert (told["status"], told["reason"]) == ("True", "InternalError")
+    assert told["message"].startswith("ZeroDivisionError at reconciler.py:")
+    assert "a bug, in two lines" in told["message"]
+    assert sum(verb == "apply_status" for verb, _, _ in world.kube.calls) == 1
+    assert len(world.kube.named(EVENTS.plural)) == 1
+
+
+async def test_the_condition_goes_when_a_round_succeeds(
+    tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = ReconcilerWorld(tmp_path, session)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "reconcile", mistaken)
+        with pytest.raises(ZeroDivisionError):
+            await world.reconciler.round(KEY)
+
+    await world.reconciler.round(KEY)
+
+    assert world.condition("Reconciling")["status"] == "False"
+
+
+async def test_a_status_of_another_release_is_left_as_it_is_but_for_the_condition(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    stored = {"phase": "Running", "attempt": 3, "attempts": [{"number": 3, "cause": "NewerCause"}]}
+    world = ReconcilerWorld(tmp_path, session, json.loads(json.dumps(stored)))
+
+    with pytest.raises(ValueError, match="NewerCause"):
+        await world.reconciler.round(KEY)
+
+    assert {name: world.stored()["status"][name] for name in stored} == stored
+    assert world.condition("Reconciling")["reason"] == "InternalError"
+    assert "attempts.0.cause" in world.condition("Reconciling")["message"]
+
+
+async def test_a_mistake_is_counted_and_logged_with_the_job(
+    tmp_path: Path,
+    session: ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "reconcile", mistaken)
+    world = ReconcilerWorld(tmp_path, session)
+    queue = WorkQueue(
+        world.reconciler.round, workers=4, group=lambda key: key.namespace, observer=world.metrics
+    )
+    task = asyncio.create_task(queue.run())
+
+    queue.add(KEY)
+    async with asyncio.timeout(10):
+        while ERRORS not in world.metrics.text():  # noqa: ASYNC110 (metrics tell nobody)
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    [logged] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert "team-a/small" in logged.getMessage()
+    assert logged.exc_info is not None
+
+
+async def test_a_spec_that_was_too_large_to_keep_is_refused(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    world = ReconcilerWorld(tmp_path, session)
+    world.objects.jobs = {KEY: [kept_job(world.stored() | {"spec": {"env": ["x" * 300_000]}})]}
+
+    await world.reconciler.round(KEY)
+
+    told = world.condition("Accepted")
+    assert (told["status"], told["reason"]) == ("False", "SpecTooLarge")
+    assert "shorten" in told["message"]

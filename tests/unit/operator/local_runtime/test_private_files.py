@@ -1,0 +1,84 @@
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raggrpo_operator.errors import PermanentError
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_whole
+from raggrpo_operator.local_runtime.processes import Processes
+from support.builders.jobs import a_job
+
+
+@pytest.fixture(autouse=True)
+def generous_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_everything_in_a_new_job_folder_is_the_users_alone(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path / "jobs" / "small")
+    folder.acquire()
+    folder.save(State(uid="u1"))
+    folder.save_job(a_job())
+    processes = Processes()
+    processes.start("child", ["true"], os.environ, folder.logs / "deeper" / "child.log")
+    processes.end_all()
+    folder.release()
+
+    found = {path: mode_of(path) for path in (folder.path, *folder.path.rglob("*"))}
+    assert {oct(mode) for path, mode in found.items() if path.is_dir()} == {"0o700"}
+    assert {oct(mode) for path, mode in found.items() if path.is_file()} == {"0o600"}
+    assert len(found) == 7
+
+
+def test_a_file_that_others_could_read_is_not_written_to(tmp_path: Path) -> None:
+    draft = tmp_path / "state.json.tmp"
+    draft.write_text("left by a killed run")
+    with draft.open() as opened_by_another:
+        write_whole(tmp_path / "state.json", "secret")
+
+        assert opened_by_another.read() == "left by a killed run"
+    assert mode_of(tmp_path / "state.json") == 0o600
+
+
+def test_a_folder_the_user_has_opened_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.mkdir(mode=0o755)
+
+    folder = JobFolder(path)
+    folder.acquire()
+    folder.release()
+
+    assert mode_of(path) == 0o755
+    assert mode_of(folder.logs) == 0o700
+
+
+def test_a_folder_in_which_everybody_may_write_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.mkdir(mode=0o777)
+
+    with pytest.raises(
+        PermanentError, match=rf"chmod o-w {path}, or choose another one with --dir"
+    ):
+        JobFolder(path).acquire()
+    assert not list(path.iterdir())
+
+    path.chmod(0o1777)
+    JobFolder(path).acquire()
+
+
+def test_a_folder_of_another_user_is_refused_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small").mkdir(mode=0o755)
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+
+    with pytest.raises(PermanentError, match="belongs to another user: choose another one"):
+        JobFolder(tmp_path / "small").acquire()

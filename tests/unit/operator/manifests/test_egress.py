@@ -1,0 +1,115 @@
+"""Where a job's pods may connect to."""
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.spec.resolve import resolve
+from support.builders.jobs import a_job
+from support.builders.manifests import SETTINGS, Manifest, a_clustered_job
+
+API_SERVER = replace(SETTINGS, api_server=("10.96.0.1/32", "192.0.2.0/28", "fd00::1/128"))
+
+
+def egress(changes: dict[str, Any], settings: ClusterSettings = API_SERVER) -> list[Manifest]:
+    job = a_clustered_job(a_job(changes))
+    policy = render_network_policy(job.metadata, settings, resolve(job).spec)
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    rules: list[Manifest] = policy["spec"]["egress"]
+    return rules
+
+
+def named(*urls: str) -> dict[str, Any]:
+    endpoints = [{"name": f"e{number}", "url": url} for number, url in enumerate(urls)]
+    return {"retrieval": {"mode": "Prompt", "endpoints": endpoints}}
+
+
+def opened(rules: list[Manifest]) -> list[str]:
+    """Return what the rules open beyond names and the job's own pods."""
+    found = []
+    for rule in rules:
+        ports = ",".join(str(each["port"]) for each in rule.get("ports", []))
+        for peer in rule.get("to", []):
+            if "podSelector" in peer:
+                continue
+            if block := peer.get("ipBlock"):
+                found.append(f"{block['cidr']}:{ports}")
+            else:
+                [namespace] = peer["namespaceSelector"]["matchLabels"].values()
+                found.append(f"pods of {namespace}{':' if ports else ''}{ports}")
+    return found
+
+
+def test_a_job_that_calls_nobody_reaches_names_and_its_own_pods() -> None:
+    dns, own = egress({})
+    assert dns == {"ports": [{"protocol": p, "port": 53} for p in ("UDP", "TCP")]}
+    assert own == {"to": [{"podSelector": {"matchLabels": {"raggrpo.io/job-name": "small"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://192.0.2.77:8080/x", ["192.0.2.77/32:8080"]),
+        ("https://[2001:db8::7]/x", ["2001:db8::7/128:443"]),
+        ("http://[::ffff:192.0.2.77]/x", ["192.0.2.77/32:80"]),
+        ("http://rag.search.svc/chat", ["pods of search"]),
+        ("http://rag.search.svc.cluster.local:9000/chat", ["pods of search"]),
+        ("http://rag-0.rag.search.svc/chat", ["pods of search"]),
+        ("http://rag:9000/chat", ["pods of research"]),
+        ("http://rag.search/chat", ["pods of search", "0.0.0.0/0:80", "::/0:80"]),
+        ("https://rag.example.com/chat", ["0.0.0.0/0:443", "::/0:443"]),
+        ("https://rag.example.com:8443/chat", ["0.0.0.0/0:8443", "::/0:8443"]),
+        ("https://rag.a.svc.corp.net/x", ["pods of a", "0.0.0.0/0:443", "::/0:443"]),
+        ("http://rag.se_arch.svc/x", []),
+        ("http://rag:99999/x", []),
+    ],
+)
+def test_an_endpoint_opens_what_a_policy_can_say_of_it(url: str, expected: list[str]) -> None:
+    assert opened(egress(named(url))) == expected
+
+
+@pytest.mark.parametrize(
+    "host", ["10.96.0.1", "192.0.2.3", "[fd00::1]", "169.254.169.254", "[::ffff:10.96.0.1]"]
+)
+def test_neither_api_server_nor_node_credentials_can_be_named(host: str) -> None:
+    assert opened(egress(named(f"https://{host}/x", f"https://{host}:6443/x"))) == []
+
+
+def test_what_is_open_everywhere_is_closed_at_the_api_server() -> None:
+    [*_, outside] = egress(named("https://a.example.com/x", "https://b.example.com:6443/x"))
+
+    assert [each["port"] for each in outside["ports"]] == [443, 6443]
+    blocks = [peer["ipBlock"] for peer in outside["to"]]
+    never = [ip_network(each) for block in blocks for each in block["except"]]
+    for closed in ("10.96.0.1", "192.0.2.3", "fd00::1", "169.254.169.254", "fe80::1"):
+        assert any(ip_address(closed) in network for network in never)
+    for block in blocks:  # or the API server refuses the policy
+        own = ip_network(block["cidr"])
+        assert all(ip_network(each).version == own.version for each in block["except"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"reward.functions": [{"name": "Http", "url": "http://judge.eval.svc"}]}, "pods of eval"),
+        ({"checkpoint.backup": {"url": "s3://bucket/runs"}}, "0.0.0.0/0:443"),
+        ({"checkpoint.backup": {"url": "file:///mnt/runs/copies"}}, ""),
+        ({"monitoring.wandb": {"project": "p"}}, "0.0.0.0/0:443"),
+        ({"env": [{"name": "AWS_ENDPOINT_URL", "value": "http://s3.store.svc"}]}, "pods of store"),
+        ({"env": [{"name": "https_proxy", "value": "192.0.2.77:3128"}]}, "192.0.2.77/32:3128"),
+        ({"env": [{"name": "NO_PROXY", "value": "192.0.2.77"}]}, ""),
+        ({"env": [{"name": "LEVEL", "value": "debug"}]}, ""),
+    ],
+)
+def test_whatever_else_the_spec_calls_is_reached(changes: dict[str, Any], expected: str) -> None:
+    assert (opened(egress(changes)) or [""])[0] == expected
+
+
+def test_the_installation_may_add_rules_or_restrict_nothing() -> None:
+    further = {"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}]}
+    assert egress({}, replace(API_SERVER, egress=(further,)))[-1] == further
+    assert egress({}, replace(API_SERVER, restrict_egress=False)) == [{}]

@@ -1,0 +1,71 @@
+"""What a job's author wrote reaches the processes of its pods byte by byte."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raggrpo_api import names
+from raggrpo_api.sealed_config import open_sealed
+from raggrpo_operator.core.manifests.pods import literal
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from support.builders.hostile_text import HOSTILE_TEXT
+from support.builders.jobs import KNOWN_TINY, a_job
+from support.builders.manifests import a_clustered_job, all_manifests, pod_templates
+from support.kubelet import expanded, started
+
+SECRET = {"name": "A_SECRET", "secretKeyRef": {"name": "wandb", "key": "key"}}
+REFERENCES = "$(A_SECRET) $$(A_SECRET) $A_SECRET ${A_SECRET} $$"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("$(A)", "x"), ("$$(A)", "$(A)"), ("$$$(A)", "$x"), ("$(B)", "$(B)"), ("$(A", "$(A"),
+     ("$A $ $", "$A $ $"), ("$$", "$"), ("$()", "$()"), ("$(A)$(A))", "xx)")],
+)  # fmt: skip
+def test_the_kubelet_here_expands_as_documented(given: str, found: str) -> None:
+    assert expanded(given, {"A": "x"}) == found
+
+
+@given(st.text("A$(){} ", max_size=12) | st.text(max_size=12))
+def test_literal_text_survives_the_kubelet(text: str) -> None:
+    assert expanded(literal(text), {"A": "x", "": "y"}) == text
+
+
+def test_template_environment_and_paths_reach_every_container_as_written() -> None:
+    template = "{passages} {prompt} " + REFERENCES + HOSTILE_TEXT
+    corpus = f"/mnt/kb/{REFERENCES}.jsonl"
+    job = a_clustered_job(
+        a_job(
+            {
+                "env": [SECRET, {"name": "GIVEN", "value": REFERENCES}],
+                "retrieval.mode": "Prompt",
+                "retrieval.promptTemplate": template,
+                "retrieval.endpoints": [
+                    {"name": "kb", "managed": {"corpus": corpus, "vectors": corpus}}
+                ],
+            }
+        ),
+        KNOWN_TINY,
+    )
+    manifests = all_manifests(job)
+
+    for pod in pod_templates(manifests["raycluster"]):
+        for container in pod["spec"]["containers"]:
+            assert started({"command": [], **container})[1]["GIVEN"] == REFERENCES
+    [preflight] = manifests["preflight"]["spec"]["containers"]
+    _, env = started(preflight)
+    assert env["GIVEN"] == REFERENCES
+    found = json.loads(open_sealed(env))
+    assert found["retrieval"]["promptTemplate"] == template
+    expected = trainer_config(job, resolve(job, KNOWN_TINY), number=1)
+    assert found["schemaDigest"] == expected.schema_digest
+    [retriever] = manifests["retriever-kb"]["spec"]["template"]["spec"]["containers"]
+    command, _ = started(retriever)
+    assert command[command.index("--corpus") + 1] == corpus
+    assert command[command.index("--vectors") + 1] == corpus
+
+
+def test_the_configuration_of_the_preflight_cannot_be_given_by_the_job() -> None:
+    assert {names.ENV_CONFIG, names.ENV_CONFIG_SHA256} <= names.RESERVED_ENV

@@ -1,0 +1,278 @@
+"""Everything that a tenant's image can say, through whole rounds: `make fuzz-answers` says more."""
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+from aiohttp import ClientSession, web
+from openapi_schema_validator import OAS30Validator
+
+from raggrpo_api import names
+from raggrpo_api.crd import job_schema
+from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.progress import (
+    CheckpointRef,
+    Failure,
+    Metric,
+    Progress,
+    SkippedCheckpoint,
+    Stage,
+)
+from raggrpo_operator.core.lifecycle.readiness import spec_hash
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.http_api import open_session
+from support.builders.hostile_answers import hostile_answers, hostile_value
+from support.builders.jobs import a_job
+from support.builders.pods import Manifest, a_pod, a_ray_cluster, container
+from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld, a_running_status
+
+ANSWERS = int(os.environ.get("RAGGRPO_FUZZ_ANSWERS", "150"))
+"""Of each kind."""
+MAX_STATUS_BYTES = 64 * 1024
+MAX_MEMORY_BYTES = 128 * 2**20
+CONTROLS = {*range(0x20), *range(0x7F, 0xA0), 0x202E, 0x2066} - {0x0A}
+
+PROGRESS = Progress(
+    attempt=1,
+    stage=Stage.TRAINING,
+    step=7,
+    total_steps=100,
+    started_from_step=0,
+    seconds_per_step=1.5,
+    seconds_by_stage={"train": 1.0},
+    metrics=[Metric(name="reward_mean", value="0.5")],
+    checkpoint=CheckpointRef(step=5, path="/mnt/runs/5", time="2026-11-21T12:01:00Z"),
+    skipped_checkpoints=[SkippedCheckpoint(path="/mnt/runs/6", reason="incomplete")],
+    in_place=["RolloutEngineLost: engine 0 was replaced"],
+    pinned={"precision": "FP32", "attention": "Sdpa"},
+    failure=Failure(exit_code=12, message="a rank was lost"),
+    time="2026-11-21T12:01:30Z",
+)
+RESULT = PreflightResult(
+    facts=Facts(
+        parameters=25_000_000, layers=8, hidden_size=512, heads=8, kv_heads=8, head_size=64,
+        vocabulary=32_000, context_length=2048, rows=1000, corpus_bytes=10**6,
+        ray_version="2.60.0", schema_digest="0123456789abcdef",
+    ),
+    checks=[Check(id=CheckId.PATHS, state=CheckState.PASSED, evidence="all there")],
+)  # fmt: skip
+DETAILS = {
+    "submission_id": "small-a1",
+    "status": "RUNNING",
+    "message": "log\nlog",
+    "driver_exit_code": None,
+    "runtime_env": {"env_vars": {"A": "b"}},
+}
+ENDED = {
+    "terminated": {
+        "reason": "Error",
+        "message": "killed",
+        "exitCode": 1,
+        "startedAt": "2026-11-21T12:00:00Z",
+        "finishedAt": "2026-11-21T12:01:00Z",
+    }
+}
+WAITING = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+
+
+class HostileHead:
+    """One server for Ray's API and /progress."""
+
+    def __init__(self) -> None:
+        self.details = json.dumps(DETAILS).encode()
+        self.progress = PROGRESS.model_dump_json(by_alias=True).encode()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.progress if "progress" in request.path else self.details)
+
+
+@pytest_asyncio.fixture
+async def head() -> AsyncIterator[tuple[HostileHead, str]]:
+    hostile = HostileHead()
+    app = web.Application()
+    app.add_routes([web.route("*", "/{anything:.*}", hostile.answer)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield hostile, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    async with open_session() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def validator() -> OAS30Validator:
+    return OAS30Validator(job_schema())
+
+
+@pytest.fixture
+def bounded_memory() -> Iterator[None]:
+    process = psutil.Process()
+    idle = process.memory_info().rss
+    yield
+    assert process.memory_info().rss - idle < MAX_MEMORY_BYTES
+
+
+def owned(manifest: Manifest, uid: str) -> Manifest:
+    owner = {"uid": uid, "controller": True, "kind": names.KIND, "apiVersion": names.API_VERSION}
+    manifest["metadata"]["ownerReferences"] = [owner]
+    manifest["metadata"]["namespace"] = KEY.namespace
+    return manifest
+
+
+def show_cluster(world: ReconcilerWorld) -> None:
+    """Put the job's Ray cluster into the cache."""
+    cluster = owned(a_ray_cluster(), UID)
+    cluster["metadata"]["annotations"] = {names.ANNOTATION_TOKEN_KEY: world.key_id}
+    world.objects.ray_clusters = {KEY: [cluster]}
+
+
+async def survives(world: ReconcilerWorld, validator: OAS30Validator, said: Any) -> None:
+    """Run a round; whatever was said, the status is valid, small and printable."""
+    with contextlib.suppress(OperatorError):
+        await world.reconciler.round(KEY)
+    stored = world.stored()
+    problems = [each.message[:300] for each in validator.iter_errors(stored)]
+    assert problems == [], said
+    text = json.dumps(stored.get("status", {}), ensure_ascii=False)
+    assert len(text.encode()) <= MAX_STATUS_BYTES, said
+    for told in leaves(stored.get("status", {})):
+        if isinstance(told, int | float):
+            assert abs(told) < 2**63, said
+            continue
+        assert not CONTROLS & set(map(ord, told)), (told[:200], said)
+    reasons = [each["reason"] for each in stored.get("status", {}).get("conditions", [])]
+    assert "InternalError" not in reasons, said
+
+
+def leaves(value: Any) -> Iterator[str | float]:
+    """Yield every text, key and number."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            yield from leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    elif value is not None:
+        yield value
+
+
+async def test_a_head_that_says_the_truth_is_believed(
+    tmp_path: Path, session: ClientSession, head: tuple[HostileHead, str], validator: OAS30Validator
+) -> None:
+    world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), head[1])
+    show_cluster(world)
+
+    await survives(world, validator, "the truth")
+
+    assert world.stored()["status"]["progress"]["step"] == PROGRESS.step
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kind", ["details", "progress"])
+async def test_no_answer_of_a_head_breaks_a_round(
+    kind: str,
+    tmp_path: Path,
+    session: ClientSession,
+    head: tuple[HostileHead, str],
+    validator: OAS30Validator,
+    bounded_memory: None,
+) -> None:
+    hostile, url = head
+    valid = DETAILS if kind == "details" else json.loads(PROGRESS.model_dump_json(by_alias=True))
+    answers = hostile_answers(valid, seed=14)
+    for number in range(ANSWERS):
+        said = next(answers)
+        setattr(hostile, kind, said)
+        if number % 10 == 0:  # between that, one job hears them all
+            world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), url)
+            show_cluster(world)
+        await survives(world, validator, said[:2000])
+
+
+@pytest.mark.timeout(0)
+async def test_no_termination_message_of_a_preflight_breaks_a_round(
+    tmp_path: Path,
+    session: ClientSession,
+    validator: OAS30Validator,
+    bounded_memory: None,
+) -> None:
+    answers = hostile_answers(json.loads(RESULT.model_dump_json(by_alias=True)), seed=15)
+    for number in range(ANSWERS):
+        message = next(answers).decode(errors="replace")
+        state = {"terminated": {"exitCode": number % 3, "reason": "Error", "message": message}}
+        pod = a_pod(
+            container(state),
+            role="preflight",
+            labels={names.LABEL_SPEC_HASH: spec_hash(a_job())},
+            name="small-preflight",
+        )
+        world = ReconcilerWorld(tmp_path, session)
+        world.objects.pods = {KEY: [owned(pod, UID)]}
+        for _ in range(2):
+            await survives(world, validator, message[:2000])
+
+
+@pytest.mark.timeout(0)
+async def test_no_status_of_a_pod_breaks_a_round(
+    tmp_path: Path,
+    session: ClientSession,
+    validator: OAS30Validator,
+    bounded_memory: None,
+) -> None:
+    """The API server sees to the types; what may be missing or absurd is in the values."""
+    chance = random.Random(16)
+    for number in range(ANSWERS):
+        kind, owner = ("head", "worker", "preflight")[number % 3], "c-uid"
+        state = chance.choice((ENDED, WAITING, {"running": {}}))
+        part = hostile_texts(state, chance)
+        pod = a_pod(container(part, hostile_texts(ENDED, chance)), kind=kind, name=f"small-{kind}")
+        pod["status"]["phase"] = chance.choice(("Pending", "Running", "Failed", "Succeeded"))
+        pod["status"] |= hostile_texts({"reason": "Evicted", "message": "memory"}, chance)
+        if kind == "preflight":
+            owner, pod["metadata"]["labels"][names.LABEL_ROLE] = UID, "preflight"
+        world = ReconcilerWorld(
+            tmp_path, session, None if kind == "preflight" else a_running_status(RESULT.facts)
+        )
+        owned(pod, owner)
+        show_cluster(world)
+        world.objects.pods = {KEY: [pod]}
+        if kind != "preflight":
+            world.evidence.note(KEY, pod, NOW, was_deleted=bool(number % 2))
+        for _ in range(2):
+            await survives(world, validator, pod["status"])
+
+
+def hostile_texts(valid: Manifest, chance: random.Random) -> Manifest:
+    """Return the object with texts replaced by hostile ones, times by none, numbers by others."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = {key: each for key, each in value.items() if chance.random() < 0.9}
+            return {key: changed(each) for key, each in kept.items()}
+        if chance.random() < 0.5:
+            return value
+        if isinstance(value, int):
+            return chance.choice((-(2**31), 0, 137, 2**31 - 1))
+        if value.startswith("2026"):
+            return None
+        return next(
+            each
+            for each in iter(lambda: hostile_value("", chance), object())
+            if isinstance(each, str)
+        )
+
+    found: Manifest = changed(valid)
+    return found

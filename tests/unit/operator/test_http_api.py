@@ -1,0 +1,112 @@
+"""The door to a job's servers, where these answer as no honest server would."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import psutil
+import pytest
+import pytest_asyncio
+from aiohttp import ClientSession
+
+from raggrpo_operator.errors import AccessRefused, OperatorError
+from raggrpo_operator.http_api import LIMITS, HttpApi, Limits, open_session
+from raggrpo_operator.progress_client import ProgressClient
+from raggrpo_operator.ray_jobs import RayJobs
+from support.servers.hostile_server import ANSWERS, BOMB, MIB, Say, hostile_server
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+MOST = LIMITS.answer_bytes
+SECONDS = 0.3
+SHORT = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_seconds=SECONDS)
+SLACK = 6
+"""Times its limit that a call may take on a busy machine; the servers answer without an end."""
+MAX_MEMORY_BYTES = 64 * MIB
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    async with open_session() as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    process = psutil.Process()
+    idle = process.memory_info().rss
+    yield
+    assert process.memory_info().rss - idle < MAX_MEMORY_BYTES
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_what_no_honest_server_says_counts_as_silence(
+    name: str, session: ClientSession
+) -> None:
+    async with hostile_server(ANSWERS[name]) as url:
+        http = HttpApi(session, url, "s3cret", SHORT)
+        for call in (
+            RayJobs(http).status("j-a1", 1),
+            RayJobs(http).environment("j-a1"),
+            RayJobs(http).stop("j-a1"),
+            RayJobs(http).submit("j-a1", "true", {}, {}),
+        ):
+            began = time.monotonic()
+            with pytest.raises(OperatorError) as caught:
+                await call
+            assert time.monotonic() - began < SLACK * SHORT.submit_seconds
+            told = str(caught.value)
+            assert told.isprintable()
+            assert len(told) < 400
+            assert "s3cret" not in told
+        began = time.monotonic()
+        assert await ProgressClient(http).read() is None
+        await ProgressClient(http).dump_stacks()
+        assert time.monotonic() - began < 2 * SLACK * SECONDS
+
+
+async def test_the_bomb_is_small_enough_to_be_sent_and_large_enough_to_hurt() -> None:
+    assert len(BOMB) < 2 * MIB
+
+
+async def test_many_hostile_heads_at_once_stay_within_the_same_memory(
+    session: ClientSession,
+) -> None:
+    async def read(name: str) -> None:
+        async with hostile_server(ANSWERS[name]) as url:
+            assert await ProgressClient(HttpApi(session, url, limits=SHORT)).read() is None
+
+    async with asyncio.TaskGroup() as group:
+        for name in ANSWERS:
+            group.create_task(read(name))
+
+
+async def test_an_answer_may_be_as_large_as_the_limit(session: ClientSession) -> None:
+    async def answer(say: Say) -> None:
+        await say(HEAD + b"Content-Length: %d\r\n\r\n" % MOST + b"x" * MOST)
+
+    async with hostile_server(answer) as url:
+        found = await HttpApi(session, url).call("GET", "/", seconds=10)
+
+    assert (found.status, len(found.body)) == (200, MOST)
+
+
+async def test_a_redirect_leads_nowhere(session: ClientSession) -> None:
+    async def answer(say: Say) -> None:
+        await say(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
+
+    async with hostile_server(answer) as url:
+        assert (await HttpApi(session, url).call("GET", "/", seconds=10)).status == 302
+
+
+async def test_what_a_refusal_says_is_cut_and_cleaned(session: ClientSession) -> None:
+    async def answer(say: Say) -> None:
+        body = b"\x1b]0;owned\x07\x1b[2J" + b"no " * 1000
+        await say(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async with hostile_server(answer) as url:
+        with pytest.raises(AccessRefused, match="HTTP 403 no no no") as caught:
+            await HttpApi(session, url).call("GET", "/", seconds=10)
+
+    assert str(caught.value).isprintable()
+    assert "owned" not in str(caught.value)
+    assert len(str(caught.value)) < 400

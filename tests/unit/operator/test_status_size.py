@@ -1,0 +1,95 @@
+import json
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raggrpo_api.preflight import Check, CheckId, CheckState
+from raggrpo_api.progress import CheckpointRef, Metric
+from raggrpo_api.status import (
+    AttemptRecord,
+    Baseline,
+    Condition,
+    ConditionType,
+    JobStatus,
+    Pinned,
+    PreflightStatus,
+    ProgressStatus,
+    Remedies,
+    RestartState,
+    status_from_json,
+    status_to_json,
+)
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of, within_limit
+from support.builders.jobs import KNOWN_TINY, a_job
+
+LETTERS = ["x", '"', "\u00e9", "\u6f22", "\U0001f600"]
+ENDPOINTS = [{"name": f"{n}{'e' * 40}", "managed": {"corpus": "/mnt/runs/c"}} for n in range(8)]
+RETRIEVING = {"retrieval": {"mode": "Search", "endpoints": ENDPOINTS}}
+
+
+@given(
+    letter=st.sampled_from(LETTERS),
+    attempts=st.integers(0, 10),
+    details=st.integers(0, 16),
+    entries=st.integers(0, 64),
+    length=st.integers(0, 1024),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_status_fits_whatever_its_texts_hold(
+    letter: str, attempts: int, details: int, entries: int, length: int
+) -> None:
+    text = letter * length
+    record = AttemptRecord(
+        number=1,
+        message=text,
+        in_place=[text[:256]] * details,
+        skipped_checkpoints=[text[:256]] * details,
+    )
+    check = Check(id=CheckId.PATHS, state=CheckState.FAILED, evidence=text[:512])
+    remedies = Remedies(
+        rejected_checkpoints=[text] * entries,
+        failures_by_node={f"{n}-{'n' * 250}": 1 for n in range(entries)},
+    )
+    metric = Metric(name=text[:64], value=text[:64])
+    status = JobStatus(
+        conditions=[
+            Condition(type=kind, status="True", reason="R" * 64, message=text)
+            for kind in list(ConditionType)[:16]
+        ],
+        attempts=[record] * attempts,
+        checkpoint=CheckpointRef(step=10**9, path=text, time=text[:256]),
+        progress=ProgressStatus(metrics=[metric] * entries, last_updated_time=text[:256]),
+        preflight=PreflightStatus(checks=[check] * len(CheckId), facts=KNOWN_TINY),
+        pinned=Pinned(image="i" * 512, precision=text[:32], attention=text[:32]),
+        sizing=size(resolve(a_job(RETRIEVING), KNOWN_TINY).spec, KNOWN_TINY),
+        restart_state=RestartState(
+            remedies=remedies,
+            baseline=Baseline(seconds_by_stage={f"{n:032}": 1e8 for n in range(16)}),
+        ),
+    )
+
+    fitted = within_limit(status)
+
+    assert size_of(fitted) <= MAX_BYTES
+    assert status_from_json(json.loads(json.dumps(status_to_json(fitted)))) == fitted
+    assert within_limit(fitted) == fitted
+    if size_of(status) <= MAX_BYTES:
+        assert fitted == status
+
+
+def test_an_older_attempts_details_go_before_the_newest_ones() -> None:
+    newest = AttemptRecord(number=10, message="short", in_place=["kept"])
+    older = AttemptRecord(number=9, message="also kept", in_place=["x" * 256] * 16)
+    status = JobStatus(attempts=[newest, *[older] * 9])
+    status = replace(
+        status, attempts=[newest, *[replace(older, in_place=["\U0001f600" * 256] * 16)] * 9]
+    )
+
+    fitted = within_limit(status)
+
+    assert fitted.attempts[0] == newest
+    assert {each.message for each in fitted.attempts[1:]} == {"also kept"}
+    assert not any(each.in_place for each in fitted.attempts[1:])
