@@ -205,7 +205,7 @@ async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: P
 async def test_configuration_that_is_too_large_for_the_environment_is_refused(
     tmp_path: Path, processes: Processes
 ) -> None:
-    files = [f"/mnt/runs/{'x' * 1000}{n}.jsonl" for n in range(64)]
+    files = [f"/mnt/runs/{'中' * 200}{n}.jsonl" for n in range(64)]
     runtime, job = a_runtime(tmp_path, processes), a_job({"data.trainFiles": files})
     runtime._head = a_silent_head(tmp_path, processes)
     with pytest.raises(OperatorError, match="shorten templates or file lists") as caught:
