@@ -14,7 +14,7 @@ from raggrpo_api.status import Cause, ConditionType, JobStatus, RestartState
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
-from raggrpo_operator.core.state.conditions import is_true
+from raggrpo_operator.core.state.conditions import get_condition, is_true
 
 from . import following, launch, readiness, recovery
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
@@ -44,10 +44,9 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     )
     this = Round(job, observed, now, status, resolved)
 
-    if found := errors(
-        violations(job, resolved, in_pods=observed.in_pods)
-    ):  # 1. an invalid spec starts nothing
-        return _invalid(this, found)
+    found = () if _runs_as_accepted(job) else violations(job, resolved, in_pods=observed.in_pods)
+    if wrong := errors(found):  # 1. an invalid spec starts nothing
+        return _invalid(this, wrong)
     this.condition(ConditionType.ACCEPTED, True, "Valid")
     if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
         return _clean_up(this)
@@ -78,6 +77,13 @@ def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
     this.condition(ConditionType.CLUSTER_READY, False, "Invalid")
     this.actions.extend(_releases(this.observed))
     return this.end(requeue_after=None)
+
+
+def _runs_as_accepted(job: RagGrpoJob) -> bool:
+    """Return whether an attempt runs by a spec that was accepted; it need not be judged again."""
+    accepted = get_condition(job.status, ConditionType.ACCEPTED)
+    is_this_spec = accepted.observed_generation == job.metadata.generation
+    return accepted.status == "True" and is_this_spec and _is_running(job.status)
 
 
 def _is_running(status: JobStatus) -> bool:

@@ -18,6 +18,10 @@ MAX_PART_BYTES = 255
 LEFT_OUT_CHECKPOINTS = 64
 CHECKPOINT_NAME_BYTES = 48
 """Recovery may add the paths of so many checkpoints to a configuration, each with such a name."""
+ESCAPED = 6
+"""Bytes that one byte of a text may take in JSON."""
+USUAL_BYTES = 16 * 1024
+"""At most, of all in a configuration that is no text of the job's, with names of checkpoints."""
 ADDED_BYTES = 2048
 """What else may be added: the job's uid, addresses of managed retrievers, steps left out."""
 
@@ -65,6 +69,10 @@ def texts_fit_into_an_object(given: RuleInput) -> Iterator[Violation]:
 
 def configuration_fits(given: RuleInput) -> Iterator[Violation]:
     """Require a configuration that fits into a process's environment, in every later attempt."""
+    texts = _text_bytes(given.job.spec.model_dump(mode="json", exclude_unset=True))
+    added = LEFT_OUT_CHECKPOINTS * len(given.spec.checkpoint.path.encode())
+    if ESCAPED * (texts + added) + USUAL_BYTES <= names.MAX_CONFIG_BYTES:
+        return  # most jobs are so far from it that they need not be rendered
     config = trainer_config(given.job, Resolved(given.spec, given.origins), number=1)
     checkpoint = len(json.dumps(given.spec.checkpoint.path)) + CHECKPOINT_NAME_BYTES
     found = len(config.to_json()) + LEFT_OUT_CHECKPOINTS * checkpoint + ADDED_BYTES
