@@ -1,6 +1,7 @@
 """`jobPolicy` of the chart on a real API server: what jobs may ask for, whoever writes them."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +58,14 @@ def limited(api_server: ApiServer) -> Iterator[Limited]:
         helm.install_values(values | {f"jobPolicy.{key}": value for key, value in limits.items()})
         account = Account.of(helm)
         until_policies_hold(account)
-        yield Limited(api_server, namespace, account)
+        limited = Limited(api_server, namespace, account)
+        yield limited
         account.http.close()
         helm("uninstall", helm.release)
+        deadline = time.monotonic() + 60
+        while "ValidatingAdmissionPolicy" in limited.refusal({}, "default"):
+            assert time.monotonic() < deadline  # the API server notices a little later
+            time.sleep(0.2)
 
 
 def an_endpoint(**more: Any) -> dict[str, Any]:
@@ -105,7 +111,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "begin it with mirror.example.com/raggrpo/",
     ),
     "priority class": (
-        {"spec.scheduling": {"priorityClassName": "system-node-critical"}},
+        {"spec.scheduling": {"priorityClassName": "urgent"}},
         "spec.scheduling.priorityClassName is not allowed: leave it out or choose research",
     ),
     "toleration": (
@@ -117,7 +123,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "spec.scheduling.tolerations: every key must be one of",
     ),
     "toleration by way of GPUs": (
-        {"spec.resources.gpuResourceName": "node-role.kubernetes.io/control-plane"},
+        {"spec.resources.gpuResourceName": "other.example.com/gpu"},
         "spec.resources.gpuResourceName is tolerated as a taint",
     ),
     "claim": (a_claim("theirs"), "spec.volumes: every claimName must be one of work, results"),

@@ -14,6 +14,7 @@ from support.kubectl_plugin import kubectl_raggrpo
 from tools.kind.api_server import ApiServer
 from tools.kind.kubernetes import kubeconfig_with
 
+OPERATOR = "app.kubernetes.io/name=raggrpo-operator"
 IMAGE = "trainer:test"
 
 
@@ -110,6 +111,11 @@ def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, name
 def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image(
     api_server: ApiServer, namespace: str
 ) -> None:
+    for other in api_server.read("deployments", "-A", "-l", OPERATOR)["items"]:  # of other tests
+        about = other["metadata"]
+        gone = '{"metadata": {"labels": {"app.kubernetes.io/name": null}}}'
+        place = (about["name"], "-n", about["namespace"])
+        api_server.kubectl("patch", "deployment", *place, "--type=merge", "-p", gone)
     api_server.apply(a_cluster_job(), an_operator_deployment(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
 

@@ -106,14 +106,13 @@ async def a_world(
     """Play a cluster; its operator does not run yet and watches one namespace."""
     api = Api(api_server.kubeconfig)
     async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
-        operator = an_operator(account, folder, ray, namespace)
+        world = World(api, namespace, ray, kuberay, an_operator(account, folder, ray, namespace))
         try:
-            world = World(api, namespace, ray, kuberay, operator)
             yield world
-            log = operator.log_file
+            log = world.operator.log_file
             assert not log.exists() or "ValidatingAdmissionPolicy" not in log.read_text()
         finally:
-            operator.stop()
+            world.operator.stop()  # a test may have put another one in its place
     await api.close()
 
 

@@ -125,8 +125,9 @@ def classify(
         return Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
     if attempt is None or not attempt.status.is_terminal:
         return None
-    if attempt.status is SubmissionStatus.SUCCEEDED:  # losses along the way were replaced in place
-        return _verified_success(progress, total_steps)
+    is_done = progress is not None and progress.step >= total_steps
+    if attempt.status is SubmissionStatus.SUCCEEDED and (intent is None or is_done):
+        return _verified_success(progress, total_steps)  # losses were replaced in place
     if cluster.cause is not None:
         return Ended(cluster.cause, cluster.message)
     if intent is not None:

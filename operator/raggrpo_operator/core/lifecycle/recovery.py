@@ -35,9 +35,14 @@ def settle(this: Round, cause: Cause, message: str) -> Decision:
     record = this.record
     if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)
-    if cause is Cause.SUCCEEDED:  # reached its own target, but the job's has been raised since
+    if cause is Cause.SUCCEEDED and _has_progressed(this.status):
+        # It reached its own target, but the job's has been raised since.
+        due = this.now + timedelta(seconds=this.spec.recovery.backoff_seconds)
+        this.remember(replace(this.state.retry, next_retry_time=due))
         this.condition(ConditionType.PROGRESSING, False, "TargetRaised", message)
         return this.end(requeue_after=0.0)
+    if cause is Cause.SUCCEEDED:  # a target of its own choosing: the image is the tenant's
+        return settle(this, Cause.FALSE_SUCCESS, message)
     if cause is Cause.SUSPENDED:
         this.remember(replace(this.state.retry, intent=None))
         this.condition(ConditionType.PROGRESSING, False, "Suspended")

@@ -12,6 +12,7 @@ from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.kube.client import Manifest
 
 MAX_NOTE = 1024
+"""Bytes that the API server takes."""
 BAD_WHEN_FALSE = frozenset(
     {
         ConditionType.ACCEPTED,
@@ -86,7 +87,7 @@ def render_event(body: Manifest, transition: Transition, now: datetime, instance
         "type": "Warning" if transition.is_warning else "Normal",
         "reason": condition.reason,
         "action": "Reconcile",
-        "note": note[:MAX_NOTE],
+        "note": note.encode()[:MAX_NOTE].decode(errors="ignore"),
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": "raggrpo.io/operator",
         "reportingInstance": instance,

@@ -139,8 +139,8 @@ class Reconciler:
             return
         try:
             await self._context.writer.tell_of_bug(found[0], _bug(error))
-        except OperatorError as another:
-            log.warning("the status could not tell of the error: %s", another)
+        except Exception as another:
+            log.warning("the status could not tell of the error: %r", another)
 
     async def _remove(self, key: JobKey, body: Manifest) -> None:
         log.info("removed: ttlSecondsAfterFinished is over")

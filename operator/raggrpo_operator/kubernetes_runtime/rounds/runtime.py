@@ -172,6 +172,10 @@ class KubernetesRuntime:
             if not environment:  # the head has forgotten it: the next round deals with that
                 return
             config = TrainerConfig.model_validate_json(open_sealed(environment))
+            if config.attempt.config_hash != job.status.config_hash:
+                raise ValueError("another configuration")
+            if (config.attempt.number, config.attempt.job_uid) != (number, self._uid):
+                raise ValueError("another attempt")
             await self._context.children.record(job.metadata, config, records)
             log.info("the record of attempt %d was put back", number)
         except NameTaken as error:

@@ -86,8 +86,9 @@ class StatusWriter:
     async def tell_of_bug(self, body: Manifest, message: str) -> None:
         """Report an error of the operator itself on the raw status, which may be unreadable."""
         kind, now = ConditionType.RECONCILING, self._clock()
-        raw = body.get("status", {})
-        conditions = {each["type"]: each for each in raw.get("conditions", [])}
+        raw = body.get("status") or {}
+        told_before = [each for each in raw.get("conditions") or [] if isinstance(each, dict)]
+        conditions = {str(each.get("type")): each for each in told_before}
         made = set_condition(JobStatus(), kind, True, INTERNAL_ERROR, message, now)
         told = get_condition(made, kind)
         known = conditions.get(kind, {})

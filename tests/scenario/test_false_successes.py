@@ -1,0 +1,51 @@
+"""A head that says that its driver has succeeded, at a target of the driver's own choosing."""
+
+from datetime import timedelta
+
+import pytest
+
+from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.status import Cause, ConditionType
+from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
+from support.fakes.fake_runtime import T0, FakeRuntime, Story, a_story_job
+
+DEADLINE_SECONDS = 120
+PATIENCE = timedelta(hours=6)
+
+
+class Boaster(FakeRuntime):
+    """A driver that has reached its own target, at once or when it is asked to stop."""
+
+    at_once = True
+
+    def _move(self) -> None:
+        attempt = self.attempt
+        if attempt is not None and (self.at_once or attempt.stopping is not None):
+            attempt.status, attempt.exit_code = SubmissionStatus.SUCCEEDED, 0
+
+    def _progress(self) -> Progress | None:
+        if self.attempt is None:
+            return None
+        return Progress(
+            attempt=self.attempt.number,
+            stage=Stage.FINISHED,
+            step=1,
+            total_steps=1,
+            started_from_step=1,
+        )
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_it_is_no_success_and_the_job_ends(at_once: bool) -> None:
+    world = Boaster()
+    world.at_once = at_once
+    changes = {"training.totalSteps": 100_000, "activeDeadlineSeconds": DEADLINE_SECONDS}
+    story = Story(a_story_job(changes), world)
+
+    while world.now < T0 + PATIENCE and await story.round() is not None:
+        pass
+
+    assert story.condition(ConditionType.FAILED)[0] == "True"
+    causes = {each.cause for each in story.status.attempts}
+    assert causes == {Cause.FALSE_SUCCESS if at_once else Cause.DEADLINE_EXCEEDED}
+    assert story.status.attempt < 20
