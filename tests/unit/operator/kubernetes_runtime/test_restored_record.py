@@ -1,0 +1,66 @@
+"""A running attempt's record is put back from its submission, unless the head made that up."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from aiohttp import ClientSession, web
+
+from raggrpo_api import names
+from raggrpo_api.sealed_config import seal
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.http_api import open_session
+from raggrpo_operator.kube.client import CONFIG_MAPS
+from support.builders.jobs import KNOWN_TINY, a_job
+from support.builders.pods import a_ray_cluster
+from support.reconciler_world import KEY, UID, ReconcilerWorld, a_running_status
+
+
+def submitted(number: int = 1, uid: str = UID) -> TrainerConfig:
+    job = a_job()
+    about = job.metadata.model_copy(update={"uid": uid, "namespace": KEY.namespace})
+    own = job.model_copy(update={"metadata": about})
+    return trainer_config(own, resolve(own), number=number)
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    async with open_session() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("claimed", "is_believed"),
+    [(submitted(), True), (submitted(number=1001), False), (submitted(uid="another"), False)],
+)
+async def test_only_the_attempts_own_configuration_is_recorded(
+    claimed: TrainerConfig, is_believed: bool, tmp_path: Path, session: ClientSession
+) -> None:
+    details = {"status": "RUNNING", "runtime_env": {"env_vars": seal(claimed.to_json())}}
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=json.dumps(details))
+
+    app = web.Application()
+    app.add_routes([web.route("*", "/{anything:.*}", answer)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    status = a_running_status(KNOWN_TINY) | {"configHash": submitted().attempt.config_hash}
+    world = ReconcilerWorld(tmp_path, session, status, url)
+    cluster = a_ray_cluster()
+    owner = {"uid": UID, "controller": True, "kind": names.KIND, "apiVersion": names.API_VERSION}
+    cluster["metadata"] |= {
+        "ownerReferences": [owner],
+        "annotations": {names.ANNOTATION_TOKEN_KEY: world.key_id},
+    }
+    world.objects.ray_clusters = {KEY: [cluster]}
+
+    await world.reconciler.round(KEY)
+    await runner.cleanup()
+
+    assert len(world.kube.named(CONFIG_MAPS.plural)) == is_believed
