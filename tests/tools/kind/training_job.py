@@ -38,8 +38,10 @@ Status = Mapping[str, Any]
 
 
 def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
-    """Return a job on the volume that `seeded` fills; every step takes at least a second."""
-    pace = ";".join(f"slow-step@step={step}:1@attempt=0" for step in range(1, steps + 1))
+    """Return a job on the volume that `seeded` fills; a step takes at least a second on average."""
+    every = 1 + steps // 60  # a variable's text is limited
+    slow = range(1, steps + 1, every)
+    pace = ";".join(f"slow-step@step={step}:{every}@attempt=0" for step in slow)
     return a_manifest(
         name,
         {
