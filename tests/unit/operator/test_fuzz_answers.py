@@ -27,7 +27,6 @@ from raggrpo_api.progress import (
 )
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.http_api import open_session
 from support.builders.hostile_answers import hostile_answers, hostile_value
 from support.builders.jobs import a_job
 from support.builders.pods import Manifest, a_pod, a_ray_cluster, container
@@ -106,12 +105,6 @@ async def head() -> AsyncIterator[tuple[HostileHead, str]]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield hostile, f"http://127.0.0.1:{runner.addresses[0][1]}"
     await runner.cleanup()
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[ClientSession]:
-    async with open_session() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import psutil
 import pytest
-import pytest_asyncio
 from aiohttp import ClientSession
 
 from raggrpo_operator.errors import AccessRefused, OperatorError
-from raggrpo_operator.http_api import LIMITS, HttpApi, Limits, open_session
+from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
 from support.servers.hostile_server import ANSWERS, BOMB, MIB, Say, hostile_server
@@ -22,12 +21,6 @@ SHORT = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_second
 SLACK = 6
 """Times its limit that a call may take on a busy machine; the servers answer without an end."""
 MAX_MEMORY_BYTES = 64 * MIB
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[ClientSession]:
-    async with open_session() as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,11 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from aiohttp import ClientSession
 
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from raggrpo_operator.errors import AccessRefused, OperatorError
-from raggrpo_operator.http_api import HttpApi, open_session
+from raggrpo_operator.http_api import HttpApi
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs, last_lines
 
@@ -68,12 +67,6 @@ def knows(status: str, **more: Any) -> Callable[[str, str], Answer]:
 
 def unknown(method: str, path: str) -> Answer:
     return (404, "not found") if method == "GET" else (200, {"submission_id": "j-a1"})
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[ClientSession]:
-    async with open_session() as opened:
-        yield opened
 
 
 async def test_submission_carries_environment_and_metadata(session: ClientSession) -> None:

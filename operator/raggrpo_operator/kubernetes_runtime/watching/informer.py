@@ -91,9 +91,9 @@ def registry(
 
     async def on_child(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
         _publish(objects, indexes)
-        child, key = kept_child(body), job_key_of(body)
+        key = job_key_of(body)
         if body.get("kind") == "Pod":
-            evidence.note(key, child, clock(), was_deleted=type == "DELETED")
+            evidence.note(key, kept_child(body), clock(), was_deleted=type == "DELETED")
         changed(key)
 
     kopf.index(names.GROUP, names.VERSION, names.PLURAL, registry=made, id="jobs")(index_job)

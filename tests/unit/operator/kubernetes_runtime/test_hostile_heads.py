@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from aiohttp import ClientSession, web
 
 from raggrpo_api import names
 from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import RAY_CLUSTERS
 from support.builders.jobs import KNOWN_TINY, a_job
 from support.builders.pods import a_ray_cluster
@@ -32,12 +30,6 @@ ANSWERS: dict[str, tuple[int, str]] = {
     "forgets the attempt": (404, ""),
     "an unknown key": (200, RUNNING),
 }
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[ClientSession]:
-    async with open_session() as opened:
-        yield opened
 
 
 @contextlib.asynccontextmanager

@@ -1,15 +1,12 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from aiohttp import ClientSession
 
-from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import EVENTS
 from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
 from raggrpo_operator.kubernetes_runtime.rounds import reconciler as module
@@ -17,12 +14,6 @@ from raggrpo_operator.kubernetes_runtime.watching.kept import kept_job
 from support.reconciler_world import KEY, ReconcilerWorld
 
 ERRORS = b'raggrpo_operator_reconcile_total{controller="raggrpojob",result="error"} 1.0'
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[ClientSession]:
-    async with open_session() as opened:
-        yield opened
 
 
 async def mistaken(*_: Any) -> None:

@@ -1,18 +1,15 @@
 """A running attempt's record is put back from its submission, unless the head made that up."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from aiohttp import ClientSession, web
 
 from raggrpo_api import names
 from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import CONFIG_MAPS
 from support.builders.jobs import KNOWN_TINY, a_job
 from support.builders.pods import a_ray_cluster
@@ -24,12 +21,6 @@ def submitted(number: int = 1, uid: str = UID) -> TrainerConfig:
     about = job.metadata.model_copy(update={"uid": uid, "namespace": KEY.namespace})
     own = job.model_copy(update={"metadata": about})
     return trainer_config(own, resolve(own), number=number)
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[ClientSession]:
-    async with open_session() as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

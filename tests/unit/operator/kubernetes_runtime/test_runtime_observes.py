@@ -1,9 +1,7 @@
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from aiohttp import ClientSession
 
 from raggrpo_api import names
@@ -12,7 +10,6 @@ from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
 from raggrpo_operator.core.lifecycle.actions import DeleteCluster
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
-from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import RAY_CLUSTERS
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import read_keys
@@ -64,12 +61,6 @@ class World:
 
     async def cluster(self) -> ClusterObserved | None:
         return (await self.runtime().observe(a_running_job())).cluster
-
-
-@pytest_asyncio.fixture
-async def session() -> AsyncIterator[ClientSession]:
-    async with open_session() as opened:
-        yield opened
 
 
 def a_running_job() -> RagGrpoJob:

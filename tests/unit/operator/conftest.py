@@ -1,0 +1,13 @@
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from aiohttp import ClientSession
+
+from raggrpo_operator.http_api import open_session
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    """The session that all of an operator's calls of jobs' servers share."""
+    async with open_session() as opened:
+        yield opened
