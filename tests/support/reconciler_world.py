@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
+from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import (
@@ -34,6 +35,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWrite
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.jobs import a_job, a_raw_job
+from support.builders.pods import a_ray_cluster
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("team-a", "small")
@@ -96,6 +98,25 @@ class ReconcilerWorld:
     def stored(self) -> Manifest:
         """Return the job on the API server."""
         return self.kube.objects[JOBS.plural, KEY.namespace, KEY.name]
+
+    def show_cluster(self, key_id: str = "") -> Manifest:
+        """Put the job's Ray cluster into the cache, made with its key or another; return it."""
+        cluster = a_ray_cluster()
+        cluster["metadata"] |= {
+            "namespace": KEY.namespace,
+            "annotations": {names.ANNOTATION_TOKEN_KEY: key_id or self.key_id},
+            "ownerReferences": [
+                {
+                    "apiVersion": names.API_VERSION,
+                    "kind": names.KIND,
+                    "name": KEY.name,
+                    "uid": UID,
+                    "controller": True,
+                }
+            ],
+        }
+        self.objects.ray_clusters = {KEY: [cluster]}
+        return cluster
 
     def condition(self, kind: str) -> Manifest:
         found: Manifest

@@ -29,7 +29,7 @@ from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.errors import OperatorError
 from support.builders.hostile_answers import hostile_answers, hostile_value
 from support.builders.jobs import a_job
-from support.builders.pods import Manifest, a_pod, a_ray_cluster, container
+from support.builders.pods import Manifest, a_pod, container
 from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld, a_running_status
 
 ANSWERS = int(os.environ.get("RAGGRPO_FUZZ_ANSWERS", "150"))
@@ -127,13 +127,6 @@ def owned(manifest: Manifest, uid: str) -> Manifest:
     return manifest
 
 
-def show_cluster(world: ReconcilerWorld) -> None:
-    """Put the job's Ray cluster into the cache."""
-    cluster = owned(a_ray_cluster(), UID)
-    cluster["metadata"]["annotations"] = {names.ANNOTATION_TOKEN_KEY: world.key_id}
-    world.objects.ray_clusters = {KEY: [cluster]}
-
-
 async def survives(world: ReconcilerWorld, validator: OAS30Validator, said: Any) -> None:
     """Run a round; whatever was said, the status is valid, small and printable."""
     with contextlib.suppress(OperatorError):
@@ -169,7 +162,7 @@ async def test_a_head_that_says_the_truth_is_believed(
     tmp_path: Path, session: ClientSession, head: tuple[HostileHead, str], validator: OAS30Validator
 ) -> None:
     world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), head[1])
-    show_cluster(world)
+    world.show_cluster()
 
     await survives(world, validator, "the truth")
 
@@ -194,7 +187,7 @@ async def test_no_answer_of_a_head_breaks_a_round(
         setattr(hostile, kind, said)
         if number % 10 == 0:  # between that, one job hears them all
             world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), url)
-            show_cluster(world)
+            world.show_cluster()
         await survives(world, validator, said[:2000])
 
 
@@ -243,7 +236,7 @@ async def test_no_status_of_a_pod_breaks_a_round(
             tmp_path, session, None if kind == "preflight" else a_running_status(RESULT.facts)
         )
         owned(pod, owner)
-        show_cluster(world)
+        world.show_cluster()
         world.objects.pods = {KEY: [pod]}
         if kind != "preflight":
             world.evidence.note(KEY, pod, NOW, was_deleted=bool(number % 2))

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from raggrpo_api import names
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import RAY_CLUSTERS
 from support.builders.jobs import KNOWN_TINY, a_job
-from support.builders.pods import a_ray_cluster
-from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld, a_running_status
+from support.reconciler_world import KEY, NOW, ReconcilerWorld, a_running_status
 
 ROUND_SECONDS = 5
 ENOUGH_SECONDS = 600
@@ -51,24 +49,10 @@ def a_world(
 ) -> ReconcilerWorld:
     world = ReconcilerWorld(folder, session, a_running_status(KNOWN_TINY, a_job(spec)), url)
     world.stored()["spec"].update(spec)
-    cluster = a_ray_cluster()
-    cluster["metadata"] |= {
-        "namespace": KEY.namespace,
-        "annotations": {names.ANNOTATION_TOKEN_KEY: key or world.key_id},
-        "ownerReferences": [
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.KIND,
-                "name": KEY.name,
-                "uid": UID,
-                "controller": True,
-            }
-        ],
-    }
+    cluster = world.show_cluster(key)
     uid = cluster["metadata"]["uid"]
     world.kube.put(cluster)
     assert cluster["metadata"]["uid"] == uid
-    world.objects.ray_clusters = {KEY: [cluster]}
     return world
 
 

@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
-from raggrpo_api import names
 from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.kube.client import CONFIG_MAPS
 from support.builders.jobs import KNOWN_TINY, a_job
-from support.builders.pods import a_ray_cluster
 from support.reconciler_world import KEY, UID, ReconcilerWorld, a_running_status
 
 
@@ -43,13 +41,7 @@ async def test_only_the_attempts_own_configuration_is_recorded(
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     status = a_running_status(KNOWN_TINY) | {"configHash": submitted().attempt.config_hash}
     world = ReconcilerWorld(tmp_path, session, status, url)
-    cluster = a_ray_cluster()
-    owner = {"uid": UID, "controller": True, "kind": names.KIND, "apiVersion": names.API_VERSION}
-    cluster["metadata"] |= {
-        "ownerReferences": [owner],
-        "annotations": {names.ANNOTATION_TOKEN_KEY: world.key_id},
-    }
-    world.objects.ray_clusters = {KEY: [cluster]}
+    world.show_cluster()
 
     await world.reconciler.round(KEY)
     await runner.cleanup()
