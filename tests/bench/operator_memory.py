@@ -2,8 +2,9 @@
 
     python tests/bench/operator_memory.py [--jobs 1000]
 
-A real API server without nodes; the jobs are suspended. The benchmark fails when the operator ever
-needs more than the chart's limit.
+A real API server without nodes; the jobs are suspended. Beside them lie the largest ConfigMaps that
+somebody can create with the label that the operator selects by. The benchmark fails when the
+operator ever needs more than the chart's limit.
 """
 
 import argparse
@@ -30,6 +31,7 @@ VALUES = HERE.parents[1] / "helm" / "raggrpo-operator" / "values.yaml"
 ENV_VALUE = 1800
 PASSAGE_TEMPLATE = 10_000
 FILES, FILE_NAME = 60, 200
+FOREIGN, FOREIGN_BYTES = 100, 1_000_000
 
 
 def main() -> None:
@@ -55,6 +57,10 @@ async def measure(server: ApiServer, num_jobs: int) -> int:
         bench = Bench(server, api, ray, WatchedKubeRay(api, NAMESPACE, ray), num_jobs)
         for number in range(num_jobs):
             await api.create(path, a_large_job(f"job-{number:04}"))
+        for number in range(FOREIGN):
+            await api.create(
+                path_of("v1", "configmaps", NAMESPACE), a_foreign_record(f"theirs-{number}")
+            )
         async with running_operator(bench) as operator:
             watching = asyncio.create_task(bench.watch_jobs())
             await bench.until("all are accepted", lambda: bench.all_are("Suspended"))
@@ -77,6 +83,16 @@ def a_large_job(name: str) -> Manifest:
     raw["spec"]["suspend"] = True
     raw["metadata"]["annotations"] = {"theirs": "x" * 200_000}
     return raw
+
+
+def a_foreign_record(name: str) -> Manifest:
+    labels = {names.LABEL_MANAGED_BY: names.MANAGER, names.LABEL_JOB: "job-0000"}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": labels},
+        "data": {"text": "x" * FOREIGN_BYTES},
+    }
 
 
 if __name__ == "__main__":

@@ -98,17 +98,18 @@ class Bench:
     ray: FakeRay
     kuberay: WatchedKubeRay
     num_jobs: int
+    namespace: str = NAMESPACE
     phases: dict[str, str] = field(default_factory=dict)
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     async def watch_jobs(self) -> None:
-        path = path_of("raggrpo.io/v1alpha1", "raggrpojobs", NAMESPACE)
+        path = path_of("raggrpo.io/v1alpha1", "raggrpojobs", self.namespace)
         async for _, job in self.api.watch(path):
             self.phases[job["metadata"]["name"]] = job.get("status", {}).get("phase", "")
 
     async def apply(self) -> None:
         path, free = (
-            path_of("raggrpo.io/v1alpha1", "raggrpojobs", NAMESPACE),
+            path_of("raggrpo.io/v1alpha1", "raggrpojobs", self.namespace),
             asyncio.Semaphore(AT_ONCE),
         )
 
@@ -244,7 +245,7 @@ async def running_operator(bench: Bench, namespaces: str = NAMESPACE) -> AsyncIt
     (folder / "key" / "current").write_text("an installation key for benchmarks only")
     settings = {
         "RAGGRPO_WATCH_NAMESPACES": namespaces,
-        "RAGGRPO_NAMESPACE": NAMESPACE,
+        "RAGGRPO_NAMESPACE": bench.namespace,
         "RAGGRPO_KEY_FOLDER": str(folder / "key"),
         "RAGGRPO_TRAINER_IMAGE": "trainer:bench",
         "RAGGRPO_HTTP_PORT": str(port),

@@ -6,7 +6,7 @@ HTTP statuses are turned into OperatorErrors here and nowhere else.
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +31,9 @@ TIMEOUT_SECONDS = 30
 MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
+PAGE = 50
+"""Objects read at once: whoever creates one chooses most of its 1.5 MB, 256 KiB as annotations."""
+LISTED = ("namespace", "name", "uid", "resourceVersion")
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
 
@@ -87,7 +90,7 @@ class KubeClient(Protocol):
         ...
 
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return the metadata of all objects, whose size does not matter then."""
+        """Return of all objects the metadata that says which and which version they are."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -131,11 +134,14 @@ class ApiServer:
 
     async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
         """Return all objects."""
-        return await self._list(resource, namespace, JSON)
+        return [each async for each in self._items(resource, namespace, JSON)]
 
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
         """Return the metadata of all objects."""
-        return await self._list(resource, namespace, METADATA)
+        return [
+            {"metadata": {field: each["metadata"][field] for field in LISTED}}
+            async for each in self._items(resource, namespace, METADATA)
+        ]
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create the object; fields unknown to the server are rejected, not dropped."""
@@ -165,16 +171,18 @@ class ApiServer:
         """Return the API server's own document at this path."""
         return await self._call("GET", path)
 
-    async def _list(self, resource: Resource, namespace: str, accept: str) -> list[Manifest]:
-        """Return all objects, read in pages."""
-        found: list[Manifest] = []
-        query = {"limit": "500"}
+    async def _items(
+        self, resource: Resource, namespace: str, accept: str
+    ) -> AsyncIterator[Manifest]:
+        """Yield all objects, read in pages."""
+        query = {"limit": str(PAGE)}
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, accept=accept)
-            found.extend(page["items"] or [])  # null when there is no metadata to list
+            for each in page["items"] or []:  # null when there is no metadata to list
+                yield each
             following = page["metadata"].get("continue", "")
             if not following:
-                return found
+                return
             query = {**query, "continue": following}
 
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:

@@ -2,8 +2,10 @@
 
 Knows nothing about the work itself. A key added during its processing is processed again.
 
-Keys belong to groups, which are served in turn. No group, and no set of keys whose work is slow,
-may hold more than a share of the workers, so that none can keep the others waiting.
+Keys belong to groups, which are served in turn. A group may hold as many workers as it leaves free
+for the others, so that each of `k` greedy groups holds one in `k + 1` and a worker is left for
+whoever comes next (dynamic thresholds, Choudhury and Hahne 1998). Work that takes long gives its
+worker back, so that many groups with a little slow work each do not stop the rest either.
 """
 
 import asyncio
@@ -19,10 +21,10 @@ from raggrpo_operator.errors import OperatorError
 Key = TypeVar("Key", bound=Hashable)
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 60.0
-SHARE = 4
-"""A group, or all slow keys together, may hold one worker in so many."""
 SLOW_SECONDS = 1.0
-"""A key whose last work took longer is slow until it is quick again."""
+"""Work that takes longer holds no worker any more."""
+IN_PROGRESS_PER_WORKER = 4
+"""How much work may be in progress for each worker, slow work included: each holds memory."""
 log = logging.getLogger(__name__)
 
 
@@ -55,13 +57,12 @@ class WorkQueue(Generic[Key]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work, self._workers, self._clock = work, workers, clock
-        self._group, self._share = group, max(1, workers // SHARE)
+        self._group = group
         self._observer = observer or QueueObserver()
         self._due: dict[Hashable, dict[Key, float]] = {}
         """Group → due key → when it became due; both in the order in which they are served."""
         self._depth = 0
         self._running: dict[Key, float] = {}
-        self._slow: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
@@ -113,15 +114,19 @@ class WorkQueue(Generic[Key]):
         return key in self._due.get(self._group(key), {})
 
     def _next(self) -> Key | None:
-        """Return the key to work on next, None if no worker may begin one."""
-        if len(self._running) >= self._workers:
-            return None
-        held = Counter(map(self._group, self._running))
-        slow_may_begin = len(self._slow & self._running.keys()) < self._share
+        """Return the key to work on next, None if none may begin."""
+        quick_since = self._clock() - SLOW_SECONDS
+        quick = [key for key, began in self._running.items() if began > quick_since]
+        held, held_quick = (
+            Counter(map(self._group, self._running)),
+            Counter(map(self._group, quick)),
+        )
+        free = self._workers * IN_PROGRESS_PER_WORKER - len(self._running)
+        free_workers = self._workers - len(quick)
         for group, keys in self._due.items():
-            if held[group] < self._share:
+            if held[group] < free and held_quick[group] < free_workers:
                 for key in keys:
-                    if key not in self._running and (slow_may_begin or key not in self._slow):
+                    if key not in self._running:
                         return key
         return None
 
@@ -134,6 +139,7 @@ class WorkQueue(Generic[Key]):
             self._due[group] = keys
         self._depth -= 1
         self._running[key] = now
+        asyncio.get_running_loop().call_later(SLOW_SECONDS, self._wake.set)
         return now - due
 
     async def _run_one(self, key: Key) -> None:
@@ -150,9 +156,7 @@ class WorkQueue(Generic[Key]):
             delay = self._retry_delay(key, retryable=True)
             log.exception("%s: a mistake in the operator; next try in %.1f s", key, delay)
         finally:
-            seconds = self._clock() - self._running.pop(key)
-            (self._slow.add if seconds > SLOW_SECONDS else self._slow.discard)(key)
-            self._observer.ended(seconds, result)
+            self._observer.ended(self._clock() - self._running.pop(key), result)
             self._wake.set()
         if delay is not None:
             self.add_after(key, delay)

@@ -14,8 +14,9 @@ from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, job_key_of
 from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 
+from .connection import connect
 from .evidence_book import EvidenceBook
-from .kept import kept_child, kept_job
+from .kept import kept
 
 OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 CHILDREN = (
@@ -24,8 +25,8 @@ CHILDREN = (
     ("", "v1", "configmaps"),
     ("apps", "v1", "deployments"),
 )
-PAGE = 50
-"""Objects read at once: a page of the largest jobs is 10 MB."""
+PAGE = 20
+"""Objects read at once: each may have 1.5 MB, which takes three times as much while it is read."""
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
@@ -37,6 +38,7 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     made.watching.server_timeout = 300
     made.watching.connect_timeout = 10
     made.watching.chunk_size = PAGE
+    made.queueing.idle_timeout = 1  # so long kopf holds the whole of an object that has changed
     for group, version, plural in CHILDREN:
         made.watching.label_selectors[f"{group}/{version}" if group else version, plural] = OURS
     made.networking.request_timeout = 30
@@ -76,14 +78,13 @@ def registry(
 ) -> kopf.OperatorRegistry:
     """Return kopf's handlers, which fill `objects` and `evidence` and call `changed` for a job."""
     made = kopf.OperatorRegistry()
-    for login in (kopf.login_with_service_account, kopf.login_with_kubeconfig):
-        kopf.on.login(registry=made, id=login.__name__)(login)
+    kopf.on.login(registry=made)(connect)
 
     async def index_job(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
-        return {JobKey.of(body): kept_job(body)}
+        return {JobKey.of(body): kept(body)}
 
     async def index_child(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
-        return {job_key_of(body): kept_child(body)}
+        return {job_key_of(body): kept(body)}
 
     async def on_job(namespace: str | None, name: str | None, **indexes: Any) -> None:
         _publish(objects, indexes)
@@ -93,7 +94,7 @@ def registry(
         _publish(objects, indexes)
         key = job_key_of(body)
         if body.get("kind") == "Pod":
-            evidence.note(key, kept_child(body), clock(), was_deleted=type == "DELETED")
+            evidence.note(key, kept(body), clock(), was_deleted=type == "DELETED")
         changed(key)
 
     kopf.index(names.GROUP, names.VERSION, names.PLURAL, registry=made, id="jobs")(index_job)

@@ -28,7 +28,7 @@ class JobStore:
 
     def newest(self, key: JobKey) -> tuple[Manifest, JobStatus | None] | None:
         """Return the job and a status that was held back, if any; None if there is no such job."""
-        cached = next(iter(self._objects.jobs.get(key, ())), None)
+        cached = self._cached(key)
         if cached is None:
             self._kept.pop(key, None)
             return None
@@ -39,8 +39,14 @@ class JobStore:
         return cached, None
 
     def read(self, key: JobKey, body: Manifest) -> None:
-        """Remember the version that the API server returned."""
-        self._kept[key] = _Kept(kept_job(body))
+        """Remember the version that the API server returned.
+
+        Its spec, the largest part, is the cache's own where both are of one generation.
+        """
+        kept, cached = kept_job(body), self._cached(key)
+        if cached is not None and _generation(cached) == _generation(kept):
+            kept["spec"] = cached["spec"]
+        self._kept[key] = _Kept(kept)
 
     def hold_back(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
         """Remember a status to be written later, along with the version of the job it is for."""
@@ -49,6 +55,14 @@ class JobStore:
     def forget(self, key: JobKey) -> None:
         """Drop a job."""
         self._kept.pop(key, None)
+
+    def _cached(self, key: JobKey) -> Manifest | None:
+        return next(iter(self._objects.jobs.get(key, ())), None)
+
+
+def _generation(body: Manifest) -> tuple[str, int]:
+    """Return what stands for one version of one job's spec."""
+    return body["metadata"]["uid"], body["metadata"]["generation"]
 
 
 def _is_ahead(kept: _Kept, cached: Manifest) -> bool:

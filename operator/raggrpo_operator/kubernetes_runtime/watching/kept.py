@@ -47,30 +47,35 @@ POD_STATUS = (
 )
 
 
+def kept(body: Mapping[str, Any]) -> Manifest:
+    """Return what is kept of a job or a child; the same again for what this has returned."""
+    return kept_job(body) if body.get("kind") == names.KIND else kept_child(body)
+
+
 def kept_job(body: Mapping[str, Any]) -> Manifest:
     """Return a job with its spec and status; of a spec far beyond what is accepted, its size."""
-    kept = _only(body, ("apiVersion", "kind", "spec", "status")) | _metadata(body)
-    size = len(json.dumps(kept.get("spec", {})))
-    return kept if size <= MAX_SPEC_BYTES else kept | {"spec": {}, TOO_LARGE: size}
+    found = _only(body, ("apiVersion", "kind", "spec", "status", TOO_LARGE)) | _metadata(body)
+    size = len(json.dumps(found.get("spec", {})))
+    return found if size <= MAX_SPEC_BYTES else found | {"spec": {}, TOO_LARGE: size}
 
 
 def kept_child(body: Mapping[str, Any]) -> Manifest:
     """Return an object that the operator, KubeRay or a Deployment has made for a job."""
-    kept = _only(body, ("apiVersion", "kind")) | _metadata(body)
+    found = _only(body, ("apiVersion", "kind")) | _metadata(body)
     spec, status = body.get("spec", {}), body.get("status", {})
     match body.get("kind"):
         case "Pod":
             resources = [_only(each, ("resources",)) for each in spec.get("containers", [])]
-            kept["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
-            kept["status"] = _only(status, POD_STATUS)
+            found["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
+            found["status"] = _only(status, POD_STATUS)
         case "RayCluster":
             groups = spec.get("workerGroupSpecs", [])
             sizes = [_only(each, ("replicas", "numOfHosts")) for each in groups]
-            kept["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
-            kept["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
+            found["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
+            found["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
         case "Deployment":
-            kept["status"] = _only(status, ("readyReplicas",))
-    return kept
+            found["status"] = _only(status, ("readyReplicas",))
+    return found
 
 
 def _metadata(body: Mapping[str, Any]) -> Manifest:

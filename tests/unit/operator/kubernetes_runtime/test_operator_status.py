@@ -1,3 +1,4 @@
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -86,6 +87,15 @@ async def test_a_round_after_a_write_sees_it_though_the_cache_does_not() -> None
     assert "status" not in world.body
 
 
+async def test_a_spec_is_in_memory_once() -> None:
+    world = Written()
+    await world.writer.write(world.body, status_at(1))
+    world.store.read(KEY, deepcopy(world.live()))
+    newest = world.store.newest(KEY)
+    assert newest is not None
+    assert newest[0]["spec"] is world.body["spec"]
+
+
 async def test_a_newer_version_in_the_cache_replaces_what_was_written() -> None:
     world = Written()
     await world.writer.write(world.body, status_at(1))
@@ -96,7 +106,7 @@ async def test_a_newer_version_in_the_cache_replaces_what_was_written() -> None:
 
 async def test_a_status_decided_on_an_old_version_is_refused_and_the_new_one_read() -> None:
     world = Written()
-    edited = {**world.body, "metadata": dict(world.body["metadata"])}
+    edited = {**world.body, "metadata": {**world.body["metadata"], "generation": 2}}
     edited["spec"] = {**edited["spec"], "suspend": True}
     world.kube.put(edited)
 

@@ -1,14 +1,17 @@
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raggrpo_operator.errors import PermanentError, TransientError
+from raggrpo_operator.kubernetes_runtime.process import work_queue
 from raggrpo_operator.kubernetes_runtime.process.work_queue import (
-    SLOW_SECONDS,
+    IN_PROGRESS_PER_WORKER,
     QueueObserver,
     WorkQueue,
 )
@@ -22,8 +25,9 @@ async def running(
     workers: int = 8,
     observer: QueueObserver | None = None,
     group: Callable[[str], str] = str,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[WorkQueue[str]]:
-    queue = WorkQueue(work, workers=workers, group=group, observer=observer)
+    queue = WorkQueue(work, workers=workers, group=group, observer=observer, clock=clock)
     task = asyncio.create_task(queue.run())
     try:
         yield queue
@@ -171,24 +175,53 @@ def namespace_of(key: str) -> str:
     return key.partition("/")[0]
 
 
-async def test_a_namespace_whose_work_never_ends_keeps_no_other_one_waiting() -> None:
-    begun: list[str] = []
-    never = asyncio.Event()
+class Stalling:
+    """Work that never ends in namespaces whose name begins with "bad"."""
 
-    async def work(key: str) -> None:
-        begun.append(key)
-        if namespace_of(key) == "bad":
-            await never.wait()
+    def __init__(self) -> None:
+        self.begun: list[str] = []
 
-    async with running(work, workers=8, group=namespace_of) as queue:
+    async def __call__(self, key: str) -> None:
+        self.begun.append(key)
+        if key.startswith("bad"):
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("namespaces", "held"), [(1, 4), (2, 6), (4, 7)])
+async def test_namespaces_whose_work_never_ends_leave_a_worker_for_others(
+    namespaces: int, held: int
+) -> None:
+    work = Stalling()
+    async with running(work, workers=8, group=namespace_of, clock=lambda: 0.0) as queue:
         for number in range(200):
-            queue.add(f"bad/{number}")
-        await until(lambda: len(begun) == 2)  # a quarter of the workers
+            queue.add(f"bad-{number % namespaces}/{number}")
+        await until(lambda: len(work.begun) == held)
         for number in range(20):
             queue.add(f"good/{number}")
-        await until(lambda: len(begun) == 22)
+        await until(lambda: len(work.begun) == held + 20)
 
-    assert begun[2:] == [f"good/{number}" for number in range(20)]
+    assert work.begun[held:] == [f"good/{number}" for number in range(20)]
+
+
+async def test_slow_work_gives_its_worker_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_queue, "SLOW_SECONDS", 0.01)
+    work = Stalling()
+    async with running(work, workers=8, group=namespace_of) as queue:
+        for number in range(20):
+            queue.add(f"bad-{number}/job")
+        await until(lambda: len(work.begun) == 20)
+
+
+async def test_slow_work_is_limited_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_queue, "SLOW_SECONDS", 0.01)
+    work = Stalling()
+    async with running(work, workers=1, group=namespace_of) as queue:
+        for number in range(20):
+            queue.add(f"bad-{number}/job")
+        await until(lambda: len(work.begun) == IN_PROGRESS_PER_WORKER)
+        await asyncio.sleep(0.1)
+
+    assert len(work.begun) == IN_PROGRESS_PER_WORKER
 
 
 async def test_namespaces_are_served_in_turn() -> None:
@@ -203,41 +236,6 @@ async def test_namespaces_are_served_in_turn() -> None:
         await until(lambda: len(begun) == 6)
 
     assert begun == ["a/1", "b/1", "c/1", "a/2", "c/2", "a/3"]
-
-
-async def test_slow_keys_of_many_namespaces_together_hold_a_share_of_the_workers() -> None:
-    begun: list[str] = []
-    go_on = asyncio.Event()
-    now = 0.0
-
-    async def work(key: str) -> None:
-        nonlocal now
-        begun.append(key)
-        if key.startswith("slow"):
-            now += SLOW_SECONDS + 1
-            if begun.count(key) > 1:
-                await go_on.wait()
-
-    queue = WorkQueue(work, workers=8, group=namespace_of, clock=lambda: now)
-    task = asyncio.create_task(queue.run())
-    slow = [f"slow-{number}/job" for number in range(20)]
-    for key in slow:
-        queue.add(key)
-    await until(lambda: len(begun) == 20)
-    await until(lambda: not queue.longest_running)
-    for key in slow:
-        queue.add(key)
-    await until(lambda: len(begun) == 22)
-    for number in range(6):
-        queue.add(f"quick-{number}/job")
-    await until(lambda: len(begun) == 28)
-    held = begun[20:]
-    go_on.set()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-    assert sum(key.startswith("slow") for key in held) == 2
-    assert queue.depth == 18
 
 
 async def test_the_observer_is_told_depth_waits_and_results() -> None:
