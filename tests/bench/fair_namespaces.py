@@ -31,7 +31,7 @@ from tools.kind.api_server import ApiServer, running_api_server  # noqa: E402
 VICTIM_NAMESPACE = "victim"
 LIMIT_SECONDS = 2.0
 PAUSE_SECONDS = 0.2
-TURN_SECONDS = 4.0
+TURN_SECONDS = 10.0
 
 
 def main() -> None:

@@ -198,8 +198,8 @@ class FakeRay:
 
     async def _drip(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await answer.prepare(request)
         with suppress(ConnectionError):
+            await answer.prepare(request)
             while True:
                 await answer.write(b" ")
                 await asyncio.sleep(1)
