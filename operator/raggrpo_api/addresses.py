@@ -30,6 +30,11 @@ def shown_url(url: str) -> str:
     return re.split("[?#]", url, maxsplit=1)[0]
 
 
+def without_queries(text: str) -> str:
+    """Return a text whose URLs have lost their queries."""
+    return re.sub(r"(://[^\s?#\"'<>]*)[?#][^\s\"'<>]*", r"\1", text)
+
+
 def url_problem(url: str) -> str:
     """Return why no program could use a URL, empty if one can; never repeats the URL."""
     try:

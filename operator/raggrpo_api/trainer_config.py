@@ -7,7 +7,7 @@ digest of its JSON schema, because operator and image may be of different versio
 import hashlib
 import json
 from functools import cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.spec.validation import ValidationSpec
 
-from .addresses import shown_url
+from .addresses import without_queries
 from .base import ApiModel
 from .trainer_schemas import known_schemas, within
 
@@ -77,17 +77,9 @@ class TrainerConfig(ApiModel):
     rejected_checkpoints: list[str] = []
     """Checkpoint folders that must not be resumed from."""
 
-    def shown(self) -> Self:
-        """Return the configuration for people to read: URLs without their queries."""
-        retrieval, reward = self.retrieval, self.reward
-        endpoints = [e.model_copy(update={"url": e.shown_url}) for e in retrieval.endpoints]
-        functions = [f.model_copy(update={"url": shown_url(f.url)}) for f in reward.functions]
-        return self.model_copy(
-            update={
-                "retrieval": retrieval.model_copy(update={"endpoints": endpoints}),
-                "reward": reward.model_copy(update={"functions": functions}),
-            }
-        )
+    def record(self) -> str:
+        """Return the configuration for people to read: URLs in it are without their queries."""
+        return json.dumps(_without_queries(json.loads(self.to_json())), indent=1)
 
     def to_json(self) -> str:
         """Return the canonical JSON handed to the attempt, in the schema named by the digest."""
@@ -106,6 +98,17 @@ def content_hash(value: Any) -> str:
     """Return a short stable hash of a JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_queries(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _without_queries(each) for key, each in value.items()}
+        case list():
+            return [_without_queries(each) for each in value]
+        case str():
+            return without_queries(value)
+    return value
 
 
 def _without_descriptions(schema: Any) -> Any:

@@ -6,7 +6,7 @@ from raggrpo_api.names import RESERVED_HEADERS
 from raggrpo_api.spec.resources import MEMORY_RANGE
 from raggrpo_api.spec.retrieval import BODY_FIELD
 from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN
-from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERN
+from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERNS
 
 from .pods import OF_PODS
 from .rule import CelRule, either, if_given, is_one_of, matches, within
@@ -139,11 +139,14 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
             "extraBody: a name looks like a secret; use a header with secretKeyRef",
             ".extraBody",
         ),
-        CelRule(
-            "!has(self.extraBody) || self.extraBody.all(k, "
-            f"!{matches('self.extraBody[k]', SECRET_VALUE_PATTERN)})",
-            "extraBody: a value looks like a secret; use a header with secretKeyRef",
-            ".extraBody",
+        *(
+            CelRule(
+                "!has(self.extraBody) || self.extraBody.all(k, "
+                f"!{matches('self.extraBody[k]', pattern)})",
+                "extraBody: a value looks like a secret; use a header with secretKeyRef",
+                ".extraBody",
+            )
+            for pattern in SECRET_VALUE_PATTERNS
         ),
         CelRule(
             "!has(self.extraBody) || self.extraBody.all(k, size(k) <= 64 && "
@@ -167,7 +170,7 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
             "give exactly one of value and secretKeyRef",
         ),
         NO_SECRET_NAME,
-        NO_SECRET_IN_VALUE,
+        *NO_SECRET_IN_VALUE,
         CelRule(
             f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
             "name: this header is set by the HTTP client, remove it",

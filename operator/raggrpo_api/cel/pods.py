@@ -110,7 +110,7 @@ OF_PODS: Mapping[str, tuple[CelRule, ...]] = {
             "give value or secretKeyRef, not both",
         ),
         NO_SECRET_NAME,
-        NO_SECRET_IN_VALUE,
+        *NO_SECRET_IN_VALUE,
         CelRule(
             f"!(self.name in {sorted(RESERVED_ENV)}) && !self.name.startsWith("
             f"'{SECRET_ENV_PREFIX}')",

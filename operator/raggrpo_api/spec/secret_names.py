@@ -3,22 +3,39 @@
 import re
 from typing import Final
 
-_WHOLE_WORDS: Final = "(key|token|pwd|pat|sig|sas|dsn|jwt|psk|otp)"
+_WORDS: Final = "(key|token|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
+"""Secret as a word of their own: DB_PW, x-key-id."""
 _LAST_WORDS: Final = "(pass|auth)"
+"""Secret as the last word, perhaps with a number: DB_PASS_1, but not AUTH_MODE."""
+_PAIRS: Final = (
+    "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie)"
+    "|(hf|hub|git|github|gitlab|slack|bot|npm|pypi|id|vault|wandb)[_.-]?token)"
+)
+"""Secret at the beginning of a word: HFTOKEN, but not num_valid_tokens."""
 _ANYWHERE: Final = (
-    "(apikey|accesskey|privatekey|signingkey|(auth|access|api|session|refresh|bearer|private)token"
+    "((api|access|private|signing|account|shared|master|storage|encryption|license|ssh)key"
+    "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
+    "|(pg|sql|db|redis|smtp|mongo|root|user|admin|ssh|ftp|mail|proxy|ldap)pass"
     "|secret|passw|passphrase|passcode|credential|signature|authorization|cookie|webhook)"
 )
-SECRET_NAME_PATTERN: Final = (
-    f"(?i)((^|[_-]){_WHOLE_WORDS}([_-]|$)|(^|[_-]){_LAST_WORDS}$|{_ANYWHERE})"
-)
-"""Valid in Python and in RE2; must not match TOKENIZERS_PARALLELISM or max_tokens."""
+_HUMPS: Final = "(Key|Token|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
+"""Secret as a word of a name in camel case: dbPass, but not maxTokens."""
 
-SECRET_QUERY_PATTERN: Final = (
-    f"(?i)[?&;#](([^?=&;#]*[_-])?({_WHOLE_WORDS}([_-][^?=&;#]*)?|{_LAST_WORDS})"
-    f"|[^?=&;#]*{_ANYWHERE}[^?=&;#]*)=[^?&;#]"
-)
-"""Matches a URL whose query or fragment has a value for such a name; for RE2, which is linear."""
+
+def _pattern(begin: str, other: str, end: str) -> str:
+    """Return a pattern for a name between two patterns; `other` is a character of a name."""
+    word = f"{begin}({other}*[_.-])?"
+    return (
+        f"(?i:{word}{_WORDS}([_.-]{other}*)?{end}|{word}{_LAST_WORDS}[_.-]?[0-9]*{end}"
+        f"|{word}{_PAIRS}{other}*{end}|{begin}{other}*{_ANYWHERE}{other}*{end})"
+        f"|{begin}{other}*[a-z0-9]{_HUMPS}([A-Z0-9_.-]{other}*)?{end}"
+    )
+
+
+SECRET_NAME_PATTERN: Final = _pattern("^", ".", "$")
+"""For RE2, which is linear; must not match TOKENIZERS_PARALLELISM or max_tokens."""
+SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#]")
+"""Matches a URL whose query or fragment has a value for such a name; for RE2, too."""
 
 
 def has_secret_query(url: str) -> bool:

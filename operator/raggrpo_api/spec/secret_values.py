@@ -6,22 +6,35 @@ from urllib.parse import unquote_plus
 
 from .secret_names import has_secret_query
 
-_CREDENTIALS_IN_URL: Final = r"://[^/?#\s:@]*:[^/?#\s@]+@|(?i:https?://[^/?#\s@]+@)"
+_CREDENTIALS_IN_URL: Final = (
+    r"://[^/?#\s:@]*:[^/?#\s@]+@|(?i:https?://[^/?#\s@]+@)|://[A-Za-z0-9_.-]{16,99}@"
+    r"|(?i:(sql|maria|mongo|postgres|redis|rediss|amqps?|db)([+][a-z]+)?://[^/\s:@]*:[^\s@]+@)"
+)
+_ASSIGNED: Final = (
+    r"(?i:(^|[;,&?\s])(password|passwd|pwd|accountkey|sharedaccess(key|signature))\s*=\s*[^;,\s])"
+)
+"""In connection strings."""
 _WEBHOOKS: Final = (
-    r"(?i:hooks\.slack\.com/(services|workflows|triggers)/|discord(app)?\.com/api/webhooks/"
-    r"|webhook\.office\.com/|hooks\.zapier\.com/hooks/|api\.telegram\.org/bot)"
+    r"(?i:hooks\.slack\.com/(services|workflows|triggers)/|/hooks/[a-z0-9]{20}"
+    r"|discord(app)?\.com/api/(v[0-9]+/)?webhooks/|(webhook\.office\.com|office\.com/webhook)/"
+    r"|hooks\.zapier\.com/hooks/|api\.telegram\.org/bot|[?&]code=[^&])"
 )
 _TOKENS: Final = (
-    "hf_[A-Za-z0-9]{20}|sk-[A-Za-z0-9_-]{20}|gh[pousr]_[A-Za-z0-9]{20}|github_pat_|glpat-"
-    "|xox[abprs]-[0-9]|A[KS]IA[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{30}|eyJ[A-Za-z0-9_-]{8,}[.]eyJ"
-    "|-----BEGIN [A-Z ]*PRIVATE KEY|^(?i:bearer|basic) [A-Za-z0-9+/._~=-]{12,}$"
+    "hf_[A-Za-z0-9]{20}|sk-[A-Za-z0-9_-]{20}|[rs]k_(live|test)_[A-Za-z0-9]{9}|gh[pousr]_[A-Za-z0-9]{20}"
+    "|github_pat_|glpat-|npm_[A-Za-z0-9]{20}|pypi-[A-Za-z0-9_-]{16}|SG[.][A-Za-z0-9_-]{16}"
+    "|dapi[0-9a-f]{16}|ya29[.][A-Za-z0-9_-]{9}|xapp-[0-9]|xox[abprs]-[0-9]|A[KS]IA[0-9A-Z]{16}"
+    "|AIza[A-Za-z0-9_-]{30}|eyJ[A-Za-z0-9_-]{8,300}[.]eyJ|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
+    r"|^(?i:(bearer|basic)\s+[A-Za-z0-9+/._~=-]{12,}|token\s+[A-Za-z0-9+/._~=-]{16,})$"
 )
-SECRET_VALUE_PATTERN: Final = f"{_CREDENTIALS_IN_URL}|{_WEBHOOKS}|{_TOKENS}"
-"""Valid in Python and in RE2; no part can match at many lengths, so that it is fast in both."""
+SECRET_VALUE_PATTERNS: Final = (f"{_CREDENTIALS_IN_URL}|{_ASSIGNED}|{_WEBHOOKS}", _TOKENS)
+"""Valid in Python and in RE2; no part can match at many lengths, so that they are fast in both.
+
+They are two because the API server limits what one rule may cost.
+"""
 
 
 def holds_secret(value: str) -> bool:
     """Return whether a literal value must be refused under any name."""
-    if re.search(SECRET_VALUE_PATTERN, value):
+    if any(re.search(pattern, value) for pattern in SECRET_VALUE_PATTERNS):
         return True
     return "://" in value and has_secret_query(unquote_plus(value))

@@ -1,6 +1,5 @@
 """`LocalRuntime`: observes and performs for `decide` on this machine. It decides nothing."""
 
-import json
 import logging
 import os
 import shlex
@@ -197,7 +196,7 @@ class LocalRuntime:
         number = config.attempt.number
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
-            write_whole(record, json.dumps(json.loads(config.shown().to_json()), indent=1))
+            write_whole(record, config.record())
         env = seal(text) | {names.ENV_PROGRESS_PORT: str(head.progress_port)}
         await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
 

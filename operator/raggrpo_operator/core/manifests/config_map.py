@@ -1,7 +1,5 @@
 """The record of an attempt's configuration, for people: the attempt gets its own copy."""
 
-import json
-
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_api.trainer_config import TrainerConfig
@@ -18,5 +16,5 @@ def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
         "kind": "ConfigMap",
         "metadata": child_metadata(job, name, labels={names.LABEL_ATTEMPT: str(number)}),
         "immutable": True,
-        "data": {names.CONFIG_FILE: json.dumps(json.loads(config.shown().to_json()), indent=1)},
+        "data": {names.CONFIG_FILE: config.record()},
     }

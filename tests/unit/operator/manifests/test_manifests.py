@@ -476,10 +476,16 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
 
 def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
     kb, judge = "http://kb:8000/retrieve?tenant=c4n4ry", "http://judge:8000/score?of=c4n4ry"
+    endpoint = {
+        "name": "kb",
+        "url": kb,
+        "extraBody": {"callback": "see http://me:8000/done?by=c4n4ry now"},
+        "headers": [{"name": "Referer", "value": "http://me:8000/#c4n4ry"}],
+    }
     job = a_clustered_job(
         a_job(
             {
-                "retrieval": {"mode": "Prompt", "endpoints": [{"name": "kb", "url": kb}]},
+                "retrieval": {"mode": "Prompt", "endpoints": [endpoint]},
                 "reward.functions": [{"name": "Http", "url": judge}],
             }
         )
@@ -491,4 +497,5 @@ def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
     assert "http://kb:8000/retrieve" in record
     assert "http://judge:8000/score" in record
     assert json.loads(record)["attempt"] == json.loads(config.to_json())["attempt"]
-    assert config.to_json().count("c4n4ry") == 2
+    assert "see http://me:8000/done now" in record
+    assert config.to_json().count("c4n4ry") == 4
