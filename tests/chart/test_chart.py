@@ -322,6 +322,16 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
     assert settings.api_server == ("192.0.2.10/32", "fd00::/64")
 
 
+@pytest.mark.parametrize(
+    ("policy", "is_told"),
+    [({}, True), ({"apiServer": ["192.0.2.10/32"]}, False), ({"restrictEgress": False}, False)],
+)
+def test_whoever_installs_is_told_that_the_api_servers_addresses_are_missing(
+    chart: Chart, policy: dict[str, Any], is_told: bool
+) -> None:
+    assert ("networkPolicy.apiServer is empty" in chart.notes({"networkPolicy": policy})) is is_told
+
+
 def test_policies_of_jobs_select_the_operators_pods(chart: Chart) -> None:
     pod = one(chart.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
     settings = ClusterSettings(trainer_image="t", operator_namespace="n", token_key_id="k")

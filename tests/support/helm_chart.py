@@ -88,6 +88,12 @@ class Chart:
         )  # fmt: skip
         return [each for each in yaml.safe_load_all(text) if each]
 
+    def notes(self, values: Mapping[str, Any] | None = None) -> str:
+        """Return what whoever installs the chart is told."""
+        dry = ("--dry-run=client", "--namespace", NAMESPACE)
+        text = self._helm("install", RELEASE, str(self.folder), *dry, values=values or {})
+        return text.partition("NOTES:")[2]
+
     def _helm(self, *arguments: str, values: Mapping[str, Any]) -> str:
         ended = subprocess.run(
             [self.helm, *arguments, "--values", "-"],

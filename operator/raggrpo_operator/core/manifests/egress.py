@@ -19,23 +19,41 @@ from .metadata import Manifest
 from .policy_parts import own_pods, pods_of, port_rule
 
 EVERYWHERE = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
-LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
-"""Where clouds answer with the node's credentials."""
+CREDENTIALS = (
+    "169.254.0.0/16",
+    "64:ff9b::a9fe:0/112",
+    "fe80::/10",
+    "fd00:ec2::254/128",
+    "fd20:ce::254/128",
+    "100.100.100.200/32",
+    "168.63.129.16/32",
+    "192.0.0.192/32",
+)
+"""Where clouds answer with the node's credentials: link-local, also behind NAT64, and AWS's,
+Google's, Alibaba's, Azure's and Oracle's own."""
+EMBEDDED = (
+    (IPv6Network("64:ff9b::/96"), 0),  # NAT64
+    (IPv6Network("2002::/16"), 80),  # 6to4
+    (IPv6Network("::/96"), 0),  # IPv4-compatible
+)
+"""Networks whose addresses hold an IPv4 address, so many bits from the right."""
 CLUSTER_DOMAIN = "cluster.local."
 DNS_PORT, HTTP_PORT, HTTPS_PORT = 53, 80, 443
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 Network = IPv4Network | IPv6Network
+Address = IPv4Address | IPv6Address
 
 
 def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> list[Manifest]:
     """Return the rules for outgoing traffic; one empty rule if it is not restricted."""
     if not settings.restrict_egress:
         return [{}]
-    never = [ip_network(each) for each in (*settings.api_server, *LINK_LOCAL)]
+    never = [ip_network(each) for each in (*settings.api_server, *CREDENTIALS)]
     namespaces, ports, addresses = set[str](), set[int](), set[tuple[str, int]]()
     for host, port in _targets(spec):
         if address := _address(host):
-            if not any(address in network for network in never):
+            forms = {address, _embedded(address) or address}
+            if not any(form in network for form in forms for network in never):
                 addresses.add((str(ip_network(address)), port))
             continue
         found, is_external = _places(host, job.namespace)
@@ -79,13 +97,21 @@ def _target(url: str) -> tuple[str, int] | None:
     return host.rstrip("."), port or (HTTP_PORT if parts.scheme == "http" else HTTPS_PORT)
 
 
-def _address(host: str) -> IPv4Address | IPv6Address | None:
+def _address(host: str) -> Address | None:
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
+
+
+def _embedded(address: Address) -> IPv4Address | None:
+    """Return the IPv4 address that a translator makes of an IPv6 address."""
+    for network, shift in EMBEDDED:
+        if address in network:
+            return IPv4Address(int(address) >> shift & 0xFFFFFFFF)
+    return None
 
 
 def _places(host: str, own_namespace: str) -> tuple[set[str], bool]:

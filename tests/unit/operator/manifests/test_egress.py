@@ -56,6 +56,7 @@ def test_a_job_that_calls_nobody_reaches_names_and_its_own_pods() -> None:
         ("http://192.0.2.77:8080/x", ["192.0.2.77/32:8080"]),
         ("https://[2001:db8::7]/x", ["2001:db8::7/128:443"]),
         ("http://[::ffff:192.0.2.77]/x", ["192.0.2.77/32:80"]),
+        ("http://[64:ff9b::192.0.2.77]/x", ["64:ff9b::c000:24d/128:80"]),
         ("http://rag.search.svc/chat", ["pods of search"]),
         ("http://rag.search.svc.cluster.local:9000/chat", ["pods of search"]),
         ("http://rag-0.rag.search.svc/chat", ["pods of search"]),
@@ -73,8 +74,12 @@ def test_an_endpoint_opens_what_a_policy_can_say_of_it(url: str, expected: list[
 
 
 @pytest.mark.parametrize(
-    "host", ["10.96.0.1", "192.0.2.3", "[fd00::1]", "169.254.169.254", "[::ffff:10.96.0.1]"]
-)
+    "host",
+    ["10.96.0.1", "192.0.2.3", "[fd00::1]", "169.254.169.254", "[::ffff:10.96.0.1]",
+     "[fd00:ec2::254]", "[fd20:ce::254]", "168.63.129.16", "100.100.100.200", "192.0.0.192",
+     "[64:ff9b::10.96.0.1]", "[64:ff9b::169.254.169.254]", "[2002:a9fe:a9fe::1]",
+     "[::10.96.0.1]"],
+)  # fmt: skip
 def test_neither_api_server_nor_node_credentials_can_be_named(host: str) -> None:
     assert opened(egress(named(f"https://{host}/x", f"https://{host}:6443/x"))) == []
 
@@ -85,7 +90,8 @@ def test_what_is_open_everywhere_is_closed_at_the_api_server() -> None:
     assert [each["port"] for each in outside["ports"]] == [443, 6443]
     blocks = [peer["ipBlock"] for peer in outside["to"]]
     never = [ip_network(each) for block in blocks for each in block["except"]]
-    for closed in ("10.96.0.1", "192.0.2.3", "fd00::1", "169.254.169.254", "fe80::1"):
+    for closed in ("10.96.0.1", "192.0.2.3", "fd00::1", "169.254.169.254", "fe80::1",
+                   "fd00:ec2::254", "100.100.100.200", "64:ff9b::a9fe:a9fe"):  # fmt: skip
         assert any(ip_address(closed) in network for network in never)
     for block in blocks:  # or the API server refuses the policy
         own = ip_network(block["cidr"])
