@@ -15,8 +15,13 @@ def private_folder(path: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file as `open` asks for; a new one is the user's alone."""
-    return os.open(path, flags, FILE)
+    """Open a file as `open` asks for, as the user's alone; a link is not followed.
+
+    An earlier release may have left it readable by others. Raises OSError.
+    """
+    opened = os.open(path, flags | os.O_NOFOLLOW, FILE)
+    os.fchmod(opened, FILE)
+    return opened
 
 
 def require_own(path: Path) -> None:
@@ -25,7 +30,13 @@ def require_own(path: Path) -> None:
     remedy = "choose another one with --dir"
     if found.st_uid != os.geteuid():
         raise PermanentError(f"the job folder {path} belongs to another user: {remedy}")
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    if found.st_mode & stat.S_ISVTX:  # there nobody replaces somebody else's file
+        return
+    if found.st_mode & stat.S_IWOTH:
         raise PermanentError(
             f"everybody may write to the job folder {path}: chmod o-w {path}, or {remedy}"
+        )
+    if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
+        raise PermanentError(
+            f"a group may write to the job folder {path}: chmod g-w {path}, or {remedy}"
         )

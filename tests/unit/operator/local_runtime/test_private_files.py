@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_operator.errors import PermanentError
+from raggrpo_operator.errors import PermanentError, TransientError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_whole
 from raggrpo_operator.local_runtime.processes import Processes
 from support.builders.jobs import a_job
@@ -48,6 +48,24 @@ def test_a_file_that_others_could_read_is_not_written_to(tmp_path: Path) -> None
     assert mode_of(tmp_path / "state.json") == 0o600
 
 
+def test_a_log_that_others_could_read_becomes_the_users_alone(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    log.write_text("of an earlier release")
+    processes = Processes()
+    processes.start("child", ["true"], os.environ, log)
+    processes.end_all()
+
+    assert mode_of(log) == 0o600
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "child.log").symlink_to(tmp_path / "theirs")
+
+    with pytest.raises(TransientError, match="symbolic links"):
+        Processes().start("child", ["true"], os.environ, tmp_path / "child.log")
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_a_folder_the_user_has_opened_stays_open(tmp_path: Path) -> None:
     path = tmp_path / "small"
     path.mkdir(mode=0o755)
@@ -72,6 +90,18 @@ def test_a_folder_in_which_everybody_may_write_is_refused_with_a_remedy(tmp_path
 
     path.chmod(0o1777)
     JobFolder(path).acquire()
+
+
+def test_a_folder_in_which_another_group_may_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "small"
+    path.mkdir(mode=0o770)
+    JobFolder(path).acquire()  # of the user's own group
+
+    monkeypatch.setattr("os.getegid", lambda: os.getgid() + 1)
+    with pytest.raises(PermanentError, match=rf"chmod g-w {path}"):
+        JobFolder(path).acquire()
 
 
 def test_a_folder_of_another_user_is_refused_with_a_remedy(
