@@ -20,6 +20,7 @@ import ray
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Failure, Stage
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer_config import TrainerConfig
@@ -33,6 +34,7 @@ from raggrpo_trainer.engines.engine_pool import EnginePool, engine_options
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.exchange.precision import chosen_precision
+from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.stacks import register
@@ -107,14 +109,12 @@ class _Attempt:
             await self._train(fence, reporter, server)
         except Stopped as stopped:
             failure = Failure(exit_code=ExitCode.PREEMPTED, message=str(stopped))
-        except TrainerError as error:
-            log.error("%s", error)
-            failure = Failure(exit_code=error.exit_code, message=str(error)[:1000])
         except Exception as error:
-            traceback.print_exc()
-            failure = Failure(
-                exit_code=ExitCode.PROGRAM_ERROR, message=f"{type(error).__name__}: {error}"[:1000]
-            )
+            failure = failure_of(error)
+            if failure.exit_code == ExitCode.PROGRAM_ERROR:
+                traceback.print_exc()
+            else:
+                log.error("%s", error)
         reporter.close(failure)
         await server.flush()
         if failure is None or failure.exit_code != ExitCode.SUPERSEDED:
@@ -217,6 +217,22 @@ class _Attempt:
             return TrainState(step, checkpoint.meta.cursor, step)
         reporter.resumed(0, skipped=store.skipped)
         return TrainState()
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what Progress says of the error that ends the attempt."""
+    if isinstance(error, TrainerError):
+        short_of = str(error.short_of or "")
+        return Failure(exit_code=error.exit_code, message=str(error)[:1000], short_of=short_of)
+    found = out_of_memory(error)
+    if found is not None and found.kind is Kind.HOST:  # the driver has no device
+        code, short_of = ExitCode.HOST_OUT_OF_MEMORY, str(Shortage.HEAD_HOST)
+        message = f"the driver: {found.line}: raise resources.memory"
+        return Failure(exit_code=code, message=message[:1000], short_of=short_of)
+    if found is not None:
+        return Failure(exit_code=ExitCode.CUDA_OUT_OF_MEMORY, message=found.line)
+    message = f"{type(error).__name__}: {error}"[:1000]
+    return Failure(exit_code=ExitCode.PROGRAM_ERROR, message=message)
 
 
 async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
