@@ -51,6 +51,8 @@ class TrainingSpec(ApiModel):
     """Arithmetic of trainer and engine."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, slower."""
+    load_in_turns: bool = False
+    """Ranks of a pod read the model one after the other: host memory for one copy, slower start."""
     compile: bool = False
     """torch.compile the layers, with dynamic shapes."""
     row_layout: RowLayout = RowLayout.SHARED_PREFIX

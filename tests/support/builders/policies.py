@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_saver import save
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from raggrpo_api.spec.algorithm import LossAggregation
 from raggrpo_api.spec.model import ModelSpec
@@ -62,7 +64,7 @@ def write_model(folder: Path, *, tied: bool = True, layers: int = 2) -> Path:
 
 
 def a_policy_config(
-    model: Path, *, objective: Objective | None = None, **training: Any
+    model: Path, *, objective: Objective | None = None, ranks_per_pod: int = 1, **training: Any
 ) -> PolicyConfig:
     given = {
         "precision": Precision.FP32,
@@ -76,6 +78,7 @@ def a_policy_config(
         objective=objective or an_objective(),
         temperature=0.7,
         device="cpu",
+        ranks_per_pod=ranks_per_pod,
     )
 
 
@@ -217,3 +220,19 @@ def count_parameters(rank: int, world_size: int, model: str) -> int:
 def export(rank: int, world_size: int, model: str, folder: str) -> None:
     a_policy(Path(model), rank=rank, world_size=world_size).export_hf(Path(folder))
     dist.barrier()
+
+
+def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
+    """Build in turns; return when this rank began and ended to read the model."""
+    times: list[float] = []
+
+    def timed(path: str, **settings: Any) -> Any:
+        times.append(time.monotonic())
+        found = read(path, **settings)
+        times.append(time.monotonic())
+        return found
+
+    read = AutoModelForCausalLM.from_pretrained
+    with mock.patch.object(AutoModelForCausalLM, "from_pretrained", timed):
+        a_policy(Path(model), rank=rank, world_size=world_size, ranks_per_pod=2, load_in_turns=True)
+    return times[0], times[1]

@@ -64,6 +64,7 @@ class Attempt:
     status: SubmissionStatus = SubmissionStatus.RUNNING
     exit_code: int | None = None
     failure: str = ""
+    short_of: str = ""
     step: int = 0
     hangs: bool = False
     ignores_stop: bool = False
@@ -290,7 +291,7 @@ class FakeRuntime:
         done = attempt.step >= attempt.total_steps
         stage = self.stage or (Stage.FINISHED if done else Stage.TRAINING)
         code = attempt.exit_code or 0
-        failure = Failure(exit_code=code, message=attempt.failure) if code else None
+        failure = _failure(attempt) if code else None
         newest = max((s for s in self.saved if s <= max(attempt.step, 0)), default=None)
         return Progress(
             attempt=attempt.number,
@@ -307,11 +308,11 @@ class FakeRuntime:
         )
 
 
-def exits(code: int, message: str = "on purpose") -> Fault:
+def exits(code: int, message: str = "on purpose", short_of: str = "") -> Fault:
     """Return a fault: the driver ends with this exit code."""
 
     def fault(_: FakeRuntime, attempt: Attempt) -> None:
-        attempt.exit_code, attempt.failure = code, message
+        attempt.exit_code, attempt.failure, attempt.short_of = code, message, short_of
         attempt.status = SubmissionStatus.FAILED if code else SubmissionStatus.SUCCEEDED
 
     return fault
@@ -469,3 +470,9 @@ def failed_check(check: CheckId, evidence: str, code: int) -> PreflightResult:
     """Return a preflight result with one failed check."""
     checks: Sequence[Check] = [Check(id=check, state=CheckState.FAILED, evidence=evidence)]
     return PreflightResult(facts=KNOWN_TINY, checks=list(checks), exit_code=code)
+
+
+def _failure(attempt: Attempt) -> Failure:
+    return Failure(
+        exit_code=attempt.exit_code or 0, message=attempt.failure, short_of=attempt.short_of
+    )

@@ -22,6 +22,7 @@ class PolicyConfig:
     """Sampling temperature; log-probabilities are computed under it."""
     device: str
     """Torch's device type: cpu or cuda."""
+    ranks_per_pod: int = 1
 
 
 def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
@@ -40,4 +41,5 @@ def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
         ),
         temperature=config.rollout.temperature,
         device="cpu" if config.resources.device is Device.CPU else "cuda",
+        ranks_per_pod=config.world.num_ranks // config.resources.nodes,
     )

@@ -52,10 +52,15 @@ class Policy:
         self._rank, self._world_size = rank, world_size
         self._device = torch.device(config.device)
         mesh = init_device_mesh(config.device, (world_size,))
-        self._model = build_model(config, mesh)
         self._reference: TokenLogprobs | None = None
-        if config.objective.kl_coefficient > 0:
-            self._reference = build_model(config, mesh, frozen=True)
+        turns = config.ranks_per_pod if config.training.load_in_turns else 1
+        for turn in range(turns):  # a rank holds the whole model until it is sharded
+            if rank % turns == turn:
+                self._model = build_model(config, mesh)
+                if config.objective.kl_coefficient > 0:
+                    self._reference = build_model(config, mesh, frozen=True)
+            if turns > 1:
+                dist.barrier()
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             self._training.learning_rate,

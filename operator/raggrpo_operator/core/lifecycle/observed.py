@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from raggrpo_api.preflight import PreflightResult
 from raggrpo_api.progress import Progress
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.status import Cause
 
 
@@ -50,6 +51,8 @@ class ClusterObserved:
     """A queueing system holds its pods back or takes them away; it will let them start again."""
     cause: Cause | None = None
     """What pods or processes show about a loss (OOM kill, node, image)."""
+    short_of: Shortage | None = None
+    """Whose memory ran out, if that is the cause."""
     node: str = ""
     """The node that the loss may be blamed on; empty: none."""
     message: str = ""
