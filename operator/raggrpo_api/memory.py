@@ -19,7 +19,7 @@ KEPT_WEIGHT_FILES = 2
 
 def element_bytes(precision: Precision) -> int:
     """Return bytes per number in forward passes; Auto counts as the larger."""
-    return 2 if precision is Precision.BF16 else 4
+    return 2 if precision in (Precision.BF16, Precision.FP16) else 4
 
 
 def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, precision: Precision) -> int:

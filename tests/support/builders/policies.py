@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -236,3 +237,32 @@ def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
     with mock.patch.object(AutoModelForCausalLM, "from_pretrained", timed):
         a_policy(Path(model), rank=rank, world_size=world_size, ranks_per_pod=2, load_in_turns=True)
     return times[0], times[1]
+
+
+OVERFLOWING = 1e30
+
+
+def fp16_story(rank: int, world_size: int, model: str, folder: str) -> dict[str, Any]:
+    """Train in FP16 through an overflow; save after it; go on, and again from what was saved."""
+    policy = a_fp16_policy(model, rank, world_size)
+    first = policy.step(uneven_groups(), step=1)
+    before = parameters(policy)
+    # One completion only, so that a single rank's gradients overflow.
+    too_much = [a_group(), a_group((5,), prompt=4, advantages=(OVERFLOWING,), seed=1)]
+    skipped = policy.step(too_much, step=2)
+    after = parameters(policy)
+    save(policy.state_dict(), checkpoint_id=folder)
+    third, went_on = policy.step(uneven_groups(), step=3), parameters(policy)
+    resumed = a_fp16_policy(model, rank, world_size)
+    state = resumed.state_dict()
+    load(state, checkpoint_id=folder)
+    resumed.load_state_dict(state)
+    again, resumed_on = resumed.step(uneven_groups(), step=3), parameters(resumed)
+    return {
+        "metrics": [first, skipped, third, again],
+        "parameters": [before, after, went_on, resumed_on],
+    }
+
+
+def a_fp16_policy(model: str, rank: int, world_size: int) -> Policy:
+    return a_policy(Path(model), rank=rank, world_size=world_size, precision=Precision.FP16)

@@ -238,7 +238,7 @@ def failure_of(error: Exception) -> Failure:
 async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
     """Return the precision to compute in; on a CPU it is measured first, which takes seconds."""
     wanted = config.training.precision
-    if wanted is Precision.FP32:
+    if wanted in (Precision.FP32, Precision.FP16):
         return wanted
     if config.resources.device is Device.GPU:
         return Precision.BF16

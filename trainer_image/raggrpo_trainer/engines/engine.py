@@ -51,7 +51,7 @@ class EngineOptions:
         on_cpu = self.device == "cpu"
         common = {
             "model": self.model_path,
-            "dtype": {"FP32": "float32", "BF16": "bfloat16"}[self.precision],
+            "dtype": {"FP32": "float32", "BF16": "bfloat16", "FP16": "float16"}[self.precision],
             "max_model_len": self.max_model_len,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_num_seqs": self.max_num_seqs,

@@ -16,7 +16,7 @@ class PolicyConfig:
 
     model: ModelSpec
     training: TrainingSpec
-    """Its precision is resolved: FP32 or BF16."""
+    """Its precision is resolved: FP32, BF16 or FP16."""
     objective: Objective
     temperature: float
     """Sampling temperature; log-probabilities are computed under it."""

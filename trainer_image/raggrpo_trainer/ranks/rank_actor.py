@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """Keyed by transformers' name; all others use torch's scaled dot product attention."""
+NEEDED = frozenset({"model", "optimizer"})
+"""Parts of every checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,7 @@ class RankActor:
 
     def load(self, folder: str) -> None:
         """Load model and optimiser, written by any number of ranks."""
-        from torch.distributed.checkpoint.state_dict_loader import load
-
-        policy = self._built()
-        state = policy.state_dict()
-        load(state, checkpoint_id=folder)
-        policy.load_state_dict(state)
+        load_checkpoint(self._built(), folder)
 
     def export(self, folder: str) -> None:
         """Write a plain Hugging Face folder (collective; rank 0 writes)."""
@@ -145,3 +142,16 @@ class RankActor:
         if self._policy is None:
             raise RuntimeError("build() was not called")
         return self._policy
+
+
+def load_checkpoint(policy: "Policy", folder: str) -> None:
+    """Load what the folder holds of a policy's state (collective)."""
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+    parts = {key.split(".")[0] for key in saved}
+    # A checkpoint of another precision has no loss scale: then it begins anew.
+    state = {key: part for key, part in policy.state_dict().items() if key in parts | NEEDED}
+    load(state, checkpoint_id=folder)
+    policy.load_state_dict(state)
