@@ -1,6 +1,7 @@
 """Memory arithmetic shared by the operator's sizing and the trainer; in bytes."""
 
 from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.resources import Device, ResourcesSpec
 from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import Precision
 
@@ -15,6 +16,13 @@ EXPORT_BYTES_PER_PARAMETER = 4
 """At most: an export has the data type of the starting model."""
 KEPT_WEIGHT_FILES = 2
 """Weights files in /dev/shm: an engine may still read the newest while the next is written."""
+
+
+def num_ranks(resources: ResourcesSpec) -> int:
+    """Return the number of trainer ranks: one per GPU, or `ranks` per node on CPU."""
+    if resources.device is Device.CPU:
+        return resources.nodes * resources.ranks
+    return resources.nodes * resources.gpus_per_node
 
 
 def element_bytes(precision: Precision) -> int:

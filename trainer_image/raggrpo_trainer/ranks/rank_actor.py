@@ -146,7 +146,7 @@ class RankActor:
 
 def load_checkpoint(policy: "Policy", folder: str) -> None:
     """Load what the folder holds of a policy's state (collective)."""
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     saved = FileSystemReader(folder).read_metadata().state_dict_metadata

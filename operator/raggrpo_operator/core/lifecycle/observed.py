@@ -82,6 +82,16 @@ class RetrieverObserved:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceObserved:
+    """The smallest GPU that the job's pods may get, as the nodes' labels tell."""
+
+    memory_mib: int
+    compute_major: int
+    """Major compute capability; 0: unknown."""
+    product: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything a runtime saw in one round; None means it does not exist."""
 
@@ -91,6 +101,8 @@ class Observed:
     progress: Progress | None = None
     """Last answer of GET /progress; None when it could not be read."""
     retrievers: tuple[RetrieverObserved, ...] = ()
+    device: DeviceObserved | None = None
+    """Looked for once preflight has a result; None: not known."""
     dashboard_reachable: bool = True
     default_image: str = ""
     """Image of jobs that name none; empty: this machine's own installation."""

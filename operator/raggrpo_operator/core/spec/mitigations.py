@@ -8,13 +8,11 @@ from enum import StrEnum
 from typing import assert_never
 
 from raggrpo_api.job import JobSpec
-from raggrpo_api.memory import concurrent_sequences
+from raggrpo_api.memory import concurrent_sequences, num_ranks
 from raggrpo_api.shortage import Shortage
 from raggrpo_api.spec.recovery import OnOutOfMemory
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import Cause
-
-from .world import num_ranks
 
 MIN_UTILIZATION = 0.3
 MAX_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}

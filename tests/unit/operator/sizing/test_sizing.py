@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
+from raggrpo_api import gpu_memory
 from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import PodRole, Sizing
-from raggrpo_operator.core.sizing import gpu_memory
 from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, pod, size
@@ -61,9 +61,11 @@ def test_gpu_memory_of_the_worked_example() -> None:
     assert gpu_memory.training_state(spec, KNOWN_7B) == 15_200_000_000  # 16 × 7.6e9 / 8
     assert gpu_memory.engine_weights(spec, KNOWN_7B) == 15_200_000_000  # 2 × 7.6e9
     assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344  # 2 × 28 × 4 × 128 × 2
-    assert gpu_memory.engine_share(spec) == int(80 * GIB * 0.6)
-    assert gpu_memory.usable_memory(spec) == int(80 * GIB * 0.92)
-    assert gpu_memory.training_room(spec) == int(80 * GIB * 0.92) - int(80 * GIB * 0.6)
+    assert gpu_memory.engine_share(spec, KNOWN_7B) == int(80 * GIB * 0.6)
+    assert gpu_memory.usable_memory(spec, KNOWN_7B) == int(80 * GIB * 0.92)
+    assert gpu_memory.training_room(spec, KNOWN_7B) == (
+        int(80 * GIB * 0.92) - int(80 * GIB * 0.6) - 6 * 152_064 * 3584
+    )
 
 
 @pytest.mark.parametrize(
