@@ -167,6 +167,17 @@ def working_room(spec: Blocks, facts: Facts) -> int:
     return usable_memory(spec, facts) - held
 
 
+def short_of_state(spec: Blocks, facts: Facts) -> int:
+    """Return by how much the training state exceeds its room; at most 0: it fits."""
+    return training_state(spec, facts) - training_room(spec, facts)
+
+
+def short_of_engine(spec: Blocks, facts: Facts) -> int:
+    """Return what an engine lacks for the KV cache of one sequence; at most 0: it fits."""
+    one = spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
+    return one - kv_cache(spec, facts)
+
+
 def _logits(spec: Blocks, facts: Facts) -> int:
     """Return the size of two fp32 copies of one chunk of logits."""
     return 2 * 4 * min(LOGIT_CHUNK, micro_batch_tokens(spec) * facts.vocabulary)

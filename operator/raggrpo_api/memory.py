@@ -8,6 +8,8 @@ from raggrpo_api.spec.training import Precision
 MIB = 2**20
 GIB = 2**30
 
+BF16_COMPUTE_MAJOR = 8
+"""CUDA's major compute capability from which GPUs compute in BF16."""
 LOGIT_CHUNK = 2**25
 """Logits that a rank holds at once: 128 MiB in fp32, whatever the vocabulary."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12

@@ -31,6 +31,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
+    DeviceObserved,
     Observed,
     PreflightObserved,
     RetrieverObserved,
@@ -86,6 +87,7 @@ class FakeRuntime:
     now: datetime = T0
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
     """(attempt, step) → what happens once that step is done."""
+    device: DeviceObserved | None = None
     preflight_result: PreflightResult = field(
         default_factory=lambda: PreflightResult(facts=KNOWN_TINY)
     )
@@ -139,6 +141,7 @@ class FakeRuntime:
             retrievers=tuple(self.retrievers.values()),
             dashboard_reachable=not self.dashboard_is_down,
             default_image=self.default_image,
+            device=self.device,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:

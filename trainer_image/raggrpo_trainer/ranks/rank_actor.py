@@ -20,6 +20,7 @@ from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.large_import import large_import
+from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.stacks import register
@@ -72,6 +73,10 @@ class RankActor:
         from raggrpo_trainer.policy.precision_probe import measure_precision
 
         return measure_precision(model_path)
+
+    def measure_device(self, kind: str) -> MeasuredDevice:
+        """Return what this rank's device has before anything of the job is on it."""
+        return measured_device(kind)
 
     def build(self, address: tuple[str, int], config: PolicyConfig) -> RankInfo:
         """Join the process group and load the model."""

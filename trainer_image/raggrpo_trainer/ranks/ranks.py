@@ -17,6 +17,7 @@ from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.actors import end_actor
+from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 from raggrpo_trainer.host.placement import Placement
@@ -63,6 +64,11 @@ class Ranks:
             lambda a: a.measure_precision.remote(model_path), self.actors[:1]
         )
         return found[0]
+
+    async def measure_devices(self, kind: str) -> list[MeasuredDevice]:
+        """Return each rank's device, cpu or cuda, before the model is on it."""
+        found: list[MeasuredDevice] = await self._all(lambda a: a.measure_device.remote(kind))
+        return found
 
     async def build(self, config: PolicyConfig) -> None:
         """Join the ranks into one process group and load the model."""

@@ -43,7 +43,7 @@ def training_state_fits(given: RuleInput) -> Iterator[Violation]:
         return
     spec, facts = given.spec, given.facts
     state, room = gpu_memory.training_state(spec, facts), gpu_memory.training_room(spec, facts)
-    if state > room:
+    if gpu_memory.short_of_state(spec, facts) > 0:
         ranks, whole = num_ranks(spec.resources), gpu_memory.assumed_memory(spec, facts)
         colocated = spec.resources.placement is Placement.COLOCATED
         share = gpu_memory.engine_share(spec, facts) if colocated else 0
@@ -118,7 +118,7 @@ def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
     spec, facts = given.spec, given.facts
     longest = spec.data.max_sequence_length
     needed = longest * gpu_memory.kv_bytes_per_token(spec, facts)
-    if gpu_memory.kv_cache(spec, facts) < needed:
+    if gpu_memory.short_of_engine(spec, facts) > 0:
         weights, share = (
             gpu_memory.engine_weights(spec, facts),
             gpu_memory.engine_share(spec, facts),

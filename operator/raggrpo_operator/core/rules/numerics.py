@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from raggrpo_api.memory import BF16_COMPUTE_MAJOR
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision, RowLayout
@@ -9,7 +10,6 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 
-BF16_COMPUTE_MAJOR = 8
 LEARNING_RATES = (1e-8, 1e-3)
 
 

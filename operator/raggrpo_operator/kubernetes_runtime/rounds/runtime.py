@@ -10,7 +10,6 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.progress import Progress
 from raggrpo_api.sealed_config import open_sealed, seal
-from raggrpo_api.spec.resources import Device
 from raggrpo_api.status import JobStatus, PodRole
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
@@ -28,7 +27,6 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
-    DeviceObserved,
     Observed,
 )
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
@@ -40,7 +38,7 @@ from raggrpo_operator.errors import (
     TransientError,
     Unreachable,
 )
-from raggrpo_operator.kube.client import NODES, PODS, RAY_CLUSTERS, KubeClient, Manifest
+from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import (
     ClusterObjects,
     JobKey,
@@ -48,12 +46,12 @@ from raggrpo_operator.kube.cluster_objects import (
     number_of,
     owned_by,
 )
-from raggrpo_operator.kube.gpu_nodes import device_of
 from raggrpo_operator.kube.pod_evidence import Loss
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
 from raggrpo_operator.ray_jobs import submittable
 
 from .children import Children
+from .gpu_devices import smallest_device
 from .heads import Head, Heads
 from .observe import (
     cluster_number,
@@ -119,8 +117,9 @@ class KubernetesRuntime:
             retrievers=observed_retrievers(self._deployments(), pods),
             default_image=context.children.settings.trainer_image,
         )
-        if observed.preflight is not None and observed.preflight.result is not None:
-            observed = replace(observed, device=await self._device(job))
+        has_result = observed.preflight is not None and observed.preflight.result is not None
+        if has_result and context.reads_nodes:
+            observed = replace(observed, device=await smallest_device(context.client, job))
         number, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
             # A suspension that is not in the cache yet would explain them.
@@ -137,18 +136,6 @@ class KubernetesRuntime:
             dashboard_reachable=is_reachable,
             evidence_seconds=EVIDENCE_SECONDS,
         )
-
-    async def _device(self, job: RagGrpoJob) -> DeviceObserved | None:
-        """Return the GPU that the job's pods may get; without the right to look it is unknown."""
-        resources = job.spec.resources
-        if not self._context.reads_nodes or resources.device is Device.CPU:
-            return None
-        try:
-            nodes = await self._context.client.list_all(NODES, "")
-        except OperatorError as error:
-            log.warning("nodes cannot be listed, the GPUs' memory stays unknown: %s", error)
-            return None
-        return device_of(nodes, resources, job.spec.scheduling)
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
         """Do one thing."""
