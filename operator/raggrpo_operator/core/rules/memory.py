@@ -8,14 +8,13 @@ from raggrpo_api.memory import num_ranks
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
 from raggrpo_operator.core.sizing.size import estimate
+from raggrpo_operator.core.spec.mitigations import MAX_UTILIZATION, MIN_UTILIZATION
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 
 UTILIZATION = "spec.rollout.gpuMemoryUtilization"
-LOWEST_UTILIZATION = 0.3
-HIGHEST_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
 
 
 def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
@@ -23,14 +22,14 @@ def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
     if given.spec.resources.device is not Device.GPU:
         return
     share, placement = given.spec.rollout.gpu_memory_utilization, given.spec.resources.placement
-    highest = HIGHEST_UTILIZATION[placement]
+    highest = MAX_UTILIZATION[placement]
     if share > highest:
         message = f"{share} leaves too little to the trainer when {placement}"
         remedy = f"rollout.gpuMemoryUtilization: {highest} or less"
         yield Violation(UTILIZATION, Reason.UTILIZATION_TOO_HIGH, message, remedy)
-    elif share < LOWEST_UTILIZATION:
+    elif share < MIN_UTILIZATION:
         message = f"{share} leaves the engine little KV cache"
-        remedy = f"rollout.gpuMemoryUtilization: {LOWEST_UTILIZATION} or more"
+        remedy = f"rollout.gpuMemoryUtilization: {MIN_UTILIZATION} or more"
         yield warning(UTILIZATION, Reason.UTILIZATION_TOO_LOW, message, remedy)
 
 

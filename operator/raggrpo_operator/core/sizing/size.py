@@ -12,6 +12,7 @@ from raggrpo_api.memory import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     EXPORT_BYTES_PER_PARAMETER,
     GIB,
+    LOADING_BYTES_PER_PARAMETER,
     concurrent_sequences,
     num_ranks,
 )
@@ -95,12 +96,15 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     ranks_per_pod = num_ranks(spec.resources) // spec.resources.nodes
     ranks = max(1, num_ranks(spec.resources))
     shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * ranks_per_pod // ranks
-    staging = max(shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
-    staged = of_model("12 B per parameter of this pod's shards, or the export", facts)
+    readers = 1 if spec.training.load_in_turns else ranks_per_pod
+    loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
+    staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
+    what = f"the most of {readers} ranks reading the model (4 B), this pod's shards (12 B), export"
+    staged = of_model(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
         *_process_terms(spec, facts, ranks_per_pod),
-        _memory("checkpointStaging", staging, staged),
+        _memory("staging", staging, staged),
         _memory(
             "dataset", dataset, f"{facts.rows} rows × 4 B × {spec.data.max_prompt_length} tokens"
         ),

@@ -16,7 +16,7 @@ from raggrpo_api.status import Cause
 
 MIN_UTILIZATION = 0.3
 MAX_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
-"""What the rules allow."""
+"""What leaves room for the ranks on a shared GPU, and for CUDA on one of its own."""
 MIN_SEQUENCES = 8
 """Below this an engine decodes too slowly for its memory to matter."""
 UTILIZATION_STEP = 0.1
