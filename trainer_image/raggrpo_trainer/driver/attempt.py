@@ -20,7 +20,6 @@ import ray
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Failure, Stage
-from raggrpo_api.shortage import Shortage
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer_config import TrainerConfig
@@ -35,7 +34,6 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.exchange.precision import chosen_precision, device_precision
 from raggrpo_trainer.host.measured_device import MeasuredDevice
-from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.stacks import register
@@ -49,6 +47,7 @@ from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.validation import Validator
 
 from .driver_log import kept_output
+from .failure import failure_of
 from .hooks import Hooks
 from .loop import Parts, Stopped, TrainState, train
 from .memory_check import check_memory
@@ -228,22 +227,6 @@ class _Attempt:
             return TrainState(step, checkpoint.meta.cursor, step)
         reporter.resumed(0, skipped=store.skipped)
         return TrainState()
-
-
-def failure_of(error: Exception) -> Failure:
-    """Return what Progress says of the error that ends the attempt."""
-    if isinstance(error, TrainerError):
-        short_of = str(error.short_of or "")
-        return Failure(exit_code=error.exit_code, message=str(error)[:1000], short_of=short_of)
-    found = out_of_memory(error)
-    if found is not None and found.kind is Kind.HOST:  # the driver has no device
-        code, short_of = ExitCode.HOST_OUT_OF_MEMORY, str(Shortage.HEAD_HOST)
-        message = f"the driver: {found.line}: raise resources.memory"
-        return Failure(exit_code=code, message=message[:1000], short_of=short_of)
-    if found is not None:
-        return Failure(exit_code=ExitCode.CUDA_OUT_OF_MEMORY, message=found.line)
-    message = f"{type(error).__name__}: {error}"[:1000]
-    return Failure(exit_code=ExitCode.PROGRAM_ERROR, message=message)
 
 
 def _gpu_precision(config: TrainerConfig, devices: Sequence[MeasuredDevice]) -> Precision:

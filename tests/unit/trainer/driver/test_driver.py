@@ -6,7 +6,7 @@ import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.shortage import Shortage
-from raggrpo_trainer.driver.attempt import failure_of
+from raggrpo_trainer.driver.failure import failure_of
 from raggrpo_trainer.errors import TrainerError
 
 
