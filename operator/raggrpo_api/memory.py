@@ -1,25 +1,37 @@
 """Memory arithmetic shared by the operator's sizing and the trainer; in bytes."""
 
 from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.resources import Device, ResourcesSpec
 from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import Precision
 
 MIB = 2**20
 GIB = 2**30
 
+BF16_COMPUTE_MAJOR = 8
+"""CUDA's major compute capability from which GPUs compute in BF16."""
 LOGIT_CHUNK = 2**25
 """Logits that a rank holds at once: 128 MiB in fp32, whatever the vocabulary."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """fp32 parameters and AdamW's two moments."""
 EXPORT_BYTES_PER_PARAMETER = 4
 """At most: an export has the data type of the starting model."""
+LOADING_BYTES_PER_PARAMETER = 4
+"""Of host memory while a rank reads the model, which it holds whole and in fp32 until sharded."""
 KEPT_WEIGHT_FILES = 2
 """Weights files in /dev/shm: an engine may still read the newest while the next is written."""
 
 
+def num_ranks(resources: ResourcesSpec) -> int:
+    """Return the number of trainer ranks: one per GPU, or `ranks` per node on CPU."""
+    if resources.device is Device.CPU:
+        return resources.nodes * resources.ranks
+    return resources.nodes * resources.gpus_per_node
+
+
 def element_bytes(precision: Precision) -> int:
     """Return bytes per number in forward passes; Auto counts as the larger."""
-    return 2 if precision is Precision.BF16 else 4
+    return 2 if precision in (Precision.BF16, Precision.FP16) else 4
 
 
 def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, precision: Precision) -> int:

@@ -61,6 +61,11 @@ class Facts(ApiModel):
     """Rows of the training files after maxSamples."""
     corpus_bytes: Annotated[int, Field(ge=0, le=1_000_000_000_000_000)] = 0
     """Bytes of the managed retriever's corpus and vectors."""
+    gpu_memory_mib: Annotated[int, Field(ge=0, le=1_048_576)] = 0
+    """Memory of one GPU: the operator reads it from node labels, a rank measures it; 0: unknown."""
+    gpu_compute_major: Annotated[int, Field(ge=0, le=99)] = 0
+    """Major compute capability of the GPUs; 0: unknown. BF16 needs 8."""
+    gpu_product: Annotated[Words, Field(max_length=64)] = ""
     ray_version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+-]*$", max_length=32)] = ""
     schema_digest: Annotated[Words, Field(max_length=64)] = ""
 

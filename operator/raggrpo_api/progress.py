@@ -62,6 +62,8 @@ class Failure(ApiModel):
 
     exit_code: Annotated[int, Field(ge=-255, le=255)]
     message: Message
+    short_of: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{0,32}$")] = ""
+    """Which memory ran out, a `Shortage`; empty: none did."""
 
 
 class Progress(ApiModel):

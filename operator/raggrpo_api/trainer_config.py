@@ -25,6 +25,7 @@ from raggrpo_api.spec.validation import ValidationSpec
 
 from .addresses import without_queries
 from .base import ApiModel
+from .preflight import Facts
 from .trainer_schemas import known_schemas, within
 
 
@@ -72,6 +73,8 @@ class TrainerConfig(ApiModel):
     monitoring: MonitoringSpec
     resources: ResourcesSpec
     world: World
+    facts: Facts = Facts()
+    """What preflight found; the ranks hold what they measure against it."""
     skipped_steps: list[int] = []
     """Steps that train on the batch after their own, whose loss was non-finite twice."""
     rejected_checkpoints: list[str] = []

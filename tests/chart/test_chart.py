@@ -144,11 +144,26 @@ def test_the_operator_may_do_what_it_does_and_no_more(chart: Chart, values: dict
     touched.add(("raggrpo.io", "raggrpojobs/status"))
     found = {(group, resource) for group, resource, _ in rules}
     to_find_kuberay = {("apiextensions.k8s.io", "customresourcedefinitions")}
-    assert found - touched == (set() if values else to_find_kuberay)
+    to_see_gpus = {("", "nodes")}
+    assert found - touched == (set() if values else to_find_kuberay | to_see_gpus)
+    assert {verb for _, resource, verb in rules if resource == "nodes"} <= {"list"}
     assert touched <= found
     assert not [rule for rule in rules if "*" in rule]
     assert {verb for _, resource, verb in rules if resource == "secrets"} == {"create"}
     assert not {verb for _, _, verb in rules} & {"escalate", "bind", "impersonate", "update"}
+
+
+@pytest.mark.parametrize(
+    ("values", "reads"),
+    [({}, True), ({"rbac": {"readNodes": False}}, False), ({"watchNamespaces": ["a"]}, False)],
+)
+def test_nodes_are_listed_only_where_that_is_allowed(
+    chart: Chart, values: dict[str, Any], reads: bool
+) -> None:
+    manifests = chart.render(values)
+    rules = set(rules_of(manifests, "ClusterRole", "Role"))
+    assert (("", "nodes", "list") in rules) is reads
+    assert read_settings(environment_of(manifests)).read_nodes is reads
 
 
 def test_namespaced_mode_has_no_rights_on_the_cluster(chart: Chart) -> None:

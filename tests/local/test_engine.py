@@ -52,3 +52,9 @@ def test_a_failed_update_leaves_the_engine_generating(measured: Any) -> None:
 def test_a_stop_token_ends_the_completion_and_stays_in_it(measured: Any) -> None:
     assert measured["stop_reason"] == "stop"
     assert measured["stop_length"] <= 3
+
+
+def test_a_dead_engine_tells_so_to_every_call_and_hangs_none(measured: Any) -> None:
+    assert len(measured["dead"]) == 2
+    for told in measured["dead"]:
+        assert "EngineDeadError" in told or told == "std::bad_alloc"

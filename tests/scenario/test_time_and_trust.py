@@ -348,6 +348,33 @@ async def test_a_warm_restart_with_a_mitigation_resumes_and_is_recorded() -> Non
     assert record.mitigation == "MicroBatchHalved"
 
 
+async def test_what_was_short_is_changed_and_not_another_pods_threads() -> None:
+    cases = {
+        ("Engine", ExitCode.CUDA_OUT_OF_MEMORY): "SequencesHalved",
+        ("Step", ExitCode.CUDA_OUT_OF_MEMORY): "MicroBatchHalved",
+        ("HeadHost", ExitCode.HOST_OUT_OF_MEMORY): "WorkersHalved",
+        ("AWordOfAnotherRelease", ExitCode.HOST_OUT_OF_MEMORY): "",
+    }
+    for (short_of, code), mitigation in cases.items():
+        story = a_story({(1, 27): exits(code, "out of memory", short_of)})
+
+        await story.until_quiet()
+
+        assert story.attempts[1].mitigation == mitigation
+
+
+async def test_a_job_short_of_memory_with_nothing_to_lower_ends_after_three_attempts() -> None:
+    starved = exits(ExitCode.HOST_OUT_OF_MEMORY, "the driver: std::bad_alloc", "RolloutHost")
+    story = a_story({(number, 7): starved for number in range(1, 12)}, {"rollout.maxNumSeqs": 8})
+
+    await story.until_quiet()
+
+    assert len(story.attempts) == 3
+    value, reason, message = story.condition(ConditionType.FAILED)
+    assert (value, reason) == ("True", "HostOutOfMemory")
+    assert "nothing is left to lower" in message
+
+
 async def test_out_of_memory_ends_the_job_when_that_was_asked_for() -> None:
     story = a_story(
         {(1, 27): exits(ExitCode.CUDA_OUT_OF_MEMORY, "out of memory")},

@@ -7,7 +7,11 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Awaitable
 from dataclasses import replace
+from typing import Any
+
+import psutil
 
 from raggrpo_trainer.engines.engine import (
     AsyncEngine,
@@ -17,6 +21,7 @@ from raggrpo_trainer.engines.engine import (
     InProcessEngine,
     environment,
 )
+from raggrpo_trainer.engines.engine_failure import EngineDead
 
 PROMPTS = [tuple(range(3 + i, 90 + i)) for i in range(4)]
 REQUESTS = [
@@ -91,9 +96,35 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     stopped = await run([replace(REQUESTS[0], stop_token_ids=(after[0].token_ids[2],))])
     result["stop_reason"] = stopped[0].finish_reason
     result["stop_length"] = len(stopped[0].token_ids)
+    result["dead"] = await told_when_dead(engine)
     if isinstance(engine, AsyncEngine):
         engine._engine.shutdown()  # its processes would outlive this one
     return result
+
+
+async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
+    """Let the engine core die under requests; return what these and a later call are told."""
+
+    async def told(work: Awaitable[Any]) -> str:
+        try:
+            await asyncio.wait_for(work, 60)
+        except EngineDead as dead:
+            return dead.reason
+        except TimeoutError:
+            return "nothing: it hangs"
+        return "nothing"
+
+    if isinstance(engine, AsyncEngine):
+        for core in psutil.Process().children(recursive=True):
+            core.kill()
+    else:
+
+        def step() -> Any:
+            raise RuntimeError("std::bad_alloc")
+
+        engine._core.step = step
+    request = replace(REQUESTS[0], max_tokens=100, ignore_eos=True)
+    return [await told(engine.start([request])[0]), await told(engine.abort_all())]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
 """`TrainerError`: a failure with the exit code and message that the operator shows."""
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.shortage import Shortage
 
 
 class TrainerError(Exception):
     """Ends the attempt with this exit code; the message says where to look and what to do."""
 
-    def __init__(self, exit_code: ExitCode, message: str) -> None:
+    def __init__(self, exit_code: ExitCode, message: str, short_of: Shortage | None = None) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.short_of = short_of
+        """Which memory ran out, if that is why."""
+
+    def __reduce__(self) -> tuple[type["TrainerError"], tuple[object, ...]]:
+        return type(self), (self.exit_code, str(self), self.short_of)

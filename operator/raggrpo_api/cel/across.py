@@ -178,7 +178,7 @@ _PROCESSORS = (
     CelRule(
         f"!{is_one_of('model.attention', 'Flash')} || "
         f"!({_ON_CPU} || {is_one_of('training.precision', 'FP32')})",
-        "model.attention Flash needs resources.device GPU and training.precision BF16; "
+        "model.attention Flash needs resources.device GPU and training.precision BF16 or FP16; "
         "Auto takes the best",
         ".model.attention",
     ),

@@ -9,7 +9,7 @@ from raggrpo_api.base import ApiModel, Seconds
 
 
 class OnOutOfMemory(StrEnum):
-    """What follows a device out-of-memory failure."""
+    """What follows when a device or a pod runs out of memory."""
 
     MITIGATE = "Mitigate"
     RESTART = "Restart"
@@ -51,7 +51,7 @@ class RecoverySpec(ApiModel):
     max_backoff_seconds: Annotated[int, Field(ge=0, le=86_400)] = 360
     """Largest delay."""
     on_out_of_memory: OnOutOfMemory = OnOutOfMemory.MITIGATE
-    """Mitigate lowers the memory need in recorded steps before restarting."""
+    """Mitigate changes what was short of memory, in recorded steps, before restarting."""
     restart_when_degraded: bool = False
     """Save and restart once steps slow down or memory will not last; costs no budget."""
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2

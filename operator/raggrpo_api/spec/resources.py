@@ -53,7 +53,7 @@ class ResourcesSpec(ApiModel):
     gpus_per_node: Annotated[int, Field(ge=0, le=64)] = 1
     """GPUs of each of them."""
     gpu_memory_gib: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Memory of one GPU; 0: from the operator's map of GPU products."""
+    """Memory of one GPU; 0: from the nodes' labels, else known once the ranks measure it."""
     gpu_resource_name: ResourceName = "nvidia.com/gpu"
     """Extended resource that is asked for."""
     placement: Placement = Placement.COLOCATED

@@ -14,8 +14,11 @@ class Precision(StrEnum):
     """Arithmetic of trainer and engine: a single field, so that they cannot conflict."""
 
     AUTO = "Auto"
-    """bf16 on GPU; on CPU whichever a short measurement at start-up finds faster."""
+    """On a GPU BF16, or FP16 where it has none; on CPU whichever of BF16 and FP32 a short
+    measurement at start-up finds faster."""
     BF16 = "BF16"
+    FP16 = "FP16"
+    """With dynamic loss scaling, for GPUs without BF16 (V100, T4): what others call 16-mixed."""
     FP32 = "FP32"
 
 
@@ -51,6 +54,8 @@ class TrainingSpec(ApiModel):
     """Arithmetic of trainer and engine."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, slower."""
+    load_in_turns: bool = False
+    """Ranks of a pod read the model one after the other: host memory for one copy, slower start."""
     compile: bool = False
     """torch.compile the layers, with dynamic shapes."""
     row_layout: RowLayout = RowLayout.SHARED_PREFIX

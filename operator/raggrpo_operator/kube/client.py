@@ -63,6 +63,7 @@ SERVICES = Resource("v1", "services", "Service")
 DEPLOYMENTS = Resource("apps/v1", "deployments", "Deployment")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("events.k8s.io/v1", "events", "Event")
+NODES = Resource("v1", "nodes", "Node")
 LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
 BY_KIND = {
     (each.api_version, each.kind): each

@@ -7,7 +7,8 @@ from enum import IntEnum
 from typing import Any
 
 from raggrpo_api import names
-from raggrpo_api.status import Cause
+from raggrpo_api.shortage import Shortage
+from raggrpo_api.status import Cause, PodRole
 from raggrpo_api.text import one_line
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
@@ -36,6 +37,8 @@ class Loss:
     message: str
     time: datetime
     weight: Weight
+    short_of: Shortage | None = None
+    """Whose memory ran out, if that is the cause."""
     node: str = ""
     """The node it failed on; empty if the node is not to blame."""
 
@@ -69,6 +72,11 @@ _DISRUPTIONS: Mapping[str, Cause] = {
     "DeletionByTaintManager": Cause.NODE_LOST,
     "DeletionByPodGC": Cause.NODE_LOST,
     "TerminationByKubelet": Cause.NODE_LOST,
+}
+_SHORTAGE: Mapping[str, Shortage] = {
+    PodRole.HEAD: Shortage.HEAD_HOST,
+    PodRole.TRAINER: Shortage.TRAINER_HOST,
+    PodRole.ROLLOUT: Shortage.ROLLOUT_HOST,
 }
 OUT_OF_MEMORY = "OOMKilled"
 MAX_DETAIL = 512
@@ -181,7 +189,10 @@ def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -
     name, uid = _name_and_uid(pod)
     is_nodes_fault = cause is Cause.NODE_LOST or weight is Weight.ENDED
     node = pod.get("spec", {}).get("nodeName", "") if is_nodes_fault else ""
-    return Loss(name, uid, is_head(pod), cause, _message(pod, detail), time, weight, node)
+    role = labels_of(pod).get(names.LABEL_ROLE, "")
+    short_of = _SHORTAGE.get(role) if cause is Cause.HOST_OUT_OF_MEMORY else None
+    message = _message(pod, detail)
+    return Loss(name, uid, is_head(pod), cause, message, time, weight, short_of, node)
 
 
 def _time(text: str | None, otherwise: datetime) -> datetime:

@@ -76,7 +76,14 @@ class _Operator:
         writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
         children = Children(client, cluster_settings(settings, keys), keys)
         context = ReconcilerContext(
-            client, self._objects, children, heads, self._evidence, writer, _now
+            client,
+            self._objects,
+            children,
+            heads,
+            self._evidence,
+            writer,
+            _now,
+            reads_nodes=settings.read_nodes,
         )
         reconciler = Reconciler(context, store, metrics, pace)
         self._queue: WorkQueue[JobKey] = WorkQueue(

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from raggrpo_api.base import ApiModel
 from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.memory import num_ranks
 from raggrpo_api.spec.resources import Device, Volume
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.path_fields import is_path, path_fields
-from raggrpo_operator.core.spec.world import num_engines, num_ranks
+from raggrpo_operator.core.spec.world import num_engines
 
 from .overrides import BadOptions, each
 

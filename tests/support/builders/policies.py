@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,11 +10,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
+from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from raggrpo_api.spec.algorithm import LossAggregation
 from raggrpo_api.spec.model import ModelSpec
@@ -62,7 +65,7 @@ def write_model(folder: Path, *, tied: bool = True, layers: int = 2) -> Path:
 
 
 def a_policy_config(
-    model: Path, *, objective: Objective | None = None, **training: Any
+    model: Path, *, objective: Objective | None = None, ranks_per_pod: int = 1, **training: Any
 ) -> PolicyConfig:
     given = {
         "precision": Precision.FP32,
@@ -76,6 +79,7 @@ def a_policy_config(
         objective=objective or an_objective(),
         temperature=0.7,
         device="cpu",
+        ranks_per_pod=ranks_per_pod,
     )
 
 
@@ -217,3 +221,48 @@ def count_parameters(rank: int, world_size: int, model: str) -> int:
 def export(rank: int, world_size: int, model: str, folder: str) -> None:
     a_policy(Path(model), rank=rank, world_size=world_size).export_hf(Path(folder))
     dist.barrier()
+
+
+def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
+    """Build in turns; return when this rank began and ended to read the model."""
+    times: list[float] = []
+
+    def timed(path: str, **settings: Any) -> Any:
+        times.append(time.monotonic())
+        found = read(path, **settings)
+        times.append(time.monotonic())
+        return found
+
+    read = AutoModelForCausalLM.from_pretrained
+    with mock.patch.object(AutoModelForCausalLM, "from_pretrained", timed):
+        a_policy(Path(model), rank=rank, world_size=world_size, ranks_per_pod=2, load_in_turns=True)
+    return times[0], times[1]
+
+
+OVERFLOWING = 1e30
+
+
+def fp16_story(rank: int, world_size: int, model: str, folder: str) -> dict[str, Any]:
+    """Train in FP16 through an overflow; save after it; go on, and again from what was saved."""
+    policy = a_fp16_policy(model, rank, world_size)
+    first = policy.step(uneven_groups(), step=1)
+    before = parameters(policy)
+    # One completion only, so that a single rank's gradients overflow.
+    too_much = [a_group(), a_group((5,), prompt=4, advantages=(OVERFLOWING,), seed=1)]
+    skipped = policy.step(too_much, step=2)
+    after = parameters(policy)
+    save(policy.state_dict(), checkpoint_id=folder)
+    third, went_on = policy.step(uneven_groups(), step=3), parameters(policy)
+    resumed = a_fp16_policy(model, rank, world_size)
+    state = resumed.state_dict()
+    load(state, checkpoint_id=folder)
+    resumed.load_state_dict(state)
+    again, resumed_on = resumed.step(uneven_groups(), step=3), parameters(resumed)
+    return {
+        "metrics": [first, skipped, third, again],
+        "parameters": [before, after, went_on, resumed_on],
+    }
+
+
+def a_fp16_policy(model: str, rank: int, world_size: int) -> Policy:
+    return a_policy(Path(model), rank=rank, world_size=world_size, precision=Precision.FP16)

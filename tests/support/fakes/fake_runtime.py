@@ -31,6 +31,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
+    DeviceObserved,
     Observed,
     PreflightObserved,
     RetrieverObserved,
@@ -64,6 +65,7 @@ class Attempt:
     status: SubmissionStatus = SubmissionStatus.RUNNING
     exit_code: int | None = None
     failure: str = ""
+    short_of: str = ""
     step: int = 0
     hangs: bool = False
     ignores_stop: bool = False
@@ -85,6 +87,7 @@ class FakeRuntime:
     now: datetime = T0
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
     """(attempt, step) → what happens once that step is done."""
+    device: DeviceObserved | None = None
     preflight_result: PreflightResult = field(
         default_factory=lambda: PreflightResult(facts=KNOWN_TINY)
     )
@@ -138,6 +141,7 @@ class FakeRuntime:
             retrievers=tuple(self.retrievers.values()),
             dashboard_reachable=not self.dashboard_is_down,
             default_image=self.default_image,
+            device=self.device,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
@@ -290,7 +294,7 @@ class FakeRuntime:
         done = attempt.step >= attempt.total_steps
         stage = self.stage or (Stage.FINISHED if done else Stage.TRAINING)
         code = attempt.exit_code or 0
-        failure = Failure(exit_code=code, message=attempt.failure) if code else None
+        failure = _failure(attempt) if code else None
         newest = max((s for s in self.saved if s <= max(attempt.step, 0)), default=None)
         return Progress(
             attempt=attempt.number,
@@ -307,11 +311,11 @@ class FakeRuntime:
         )
 
 
-def exits(code: int, message: str = "on purpose") -> Fault:
+def exits(code: int, message: str = "on purpose", short_of: str = "") -> Fault:
     """Return a fault: the driver ends with this exit code."""
 
     def fault(_: FakeRuntime, attempt: Attempt) -> None:
-        attempt.exit_code, attempt.failure = code, message
+        attempt.exit_code, attempt.failure, attempt.short_of = code, message, short_of
         attempt.status = SubmissionStatus.FAILED if code else SubmissionStatus.SUCCEEDED
 
     return fault
@@ -469,3 +473,9 @@ def failed_check(check: CheckId, evidence: str, code: int) -> PreflightResult:
     """Return a preflight result with one failed check."""
     checks: Sequence[Check] = [Check(id=check, state=CheckState.FAILED, evidence=evidence)]
     return PreflightResult(facts=KNOWN_TINY, checks=list(checks), exit_code=code)
+
+
+def _failure(attempt: Attempt) -> Failure:
+    return Failure(
+        exit_code=attempt.exit_code or 0, message=attempt.failure, short_of=attempt.short_of
+    )

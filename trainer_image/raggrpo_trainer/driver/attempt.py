@@ -32,7 +32,8 @@ from raggrpo_trainer.data.prompts import Composer, PromptSource, Tokenizer, load
 from raggrpo_trainer.engines.engine_pool import EnginePool, engine_options
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
-from raggrpo_trainer.exchange.precision import chosen_precision
+from raggrpo_trainer.exchange.precision import chosen_precision, device_precision
+from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.stacks import register
@@ -46,8 +47,10 @@ from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.validation import Validator
 
 from .driver_log import kept_output
+from .failure import failure_of
 from .hooks import Hooks
 from .loop import Parts, Stopped, TrainState, train
+from .memory_check import check_memory
 
 log = logging.getLogger(__name__)
 
@@ -107,14 +110,12 @@ class _Attempt:
             await self._train(fence, reporter, server)
         except Stopped as stopped:
             failure = Failure(exit_code=ExitCode.PREEMPTED, message=str(stopped))
-        except TrainerError as error:
-            log.error("%s", error)
-            failure = Failure(exit_code=error.exit_code, message=str(error)[:1000])
         except Exception as error:
-            traceback.print_exc()
-            failure = Failure(
-                exit_code=ExitCode.PROGRAM_ERROR, message=f"{type(error).__name__}: {error}"[:1000]
-            )
+            failure = failure_of(error)
+            if failure.exit_code == ExitCode.PROGRAM_ERROR:
+                traceback.print_exc()
+            else:
+                log.error("%s", error)
         reporter.close(failure)
         await server.flush()
         if failure is None or failure.exit_code != ExitCode.SUPERSEDED:
@@ -131,10 +132,19 @@ class _Attempt:
         ranks = Ranks.create(config, placement, fence.epoch, folder)
         store = await asyncio.to_thread(self._open_store, fence)
         reading = asyncio.create_task(asyncio.to_thread(read_inputs, config))
-        precision = await _precision(config, ranks)
+        on_gpu = config.resources.device is Device.GPU
+        if on_gpu:  # known before anything is put on it
+            devices = await ranks.measure_devices("cuda")
+            precision = _gpu_precision(config, devices)
+            log.info("measured %s", check_memory(config, precision, devices))
+        else:
+            precision = await _cpu_precision(config, ranks)
         options = engine_options(config, precision)
         pool = EnginePool(config, options, placement, fence.epoch, folder)
         starting = asyncio.create_task(pool.start())
+        if not on_gpu:  # beside the engine's start, which it would only delay
+            devices = await ranks.measure_devices("cpu")
+            log.info("measured %s", check_memory(config, precision, devices))
         building = ranks.build(policy_config(config, precision))
         inputs, _ = await asyncio.gather(reading, building)
         tokenizer, train_prompts, validation_prompts = inputs
@@ -219,13 +229,16 @@ class _Attempt:
         return TrainState()
 
 
-async def _precision(config: TrainerConfig, ranks: Ranks) -> Precision:
-    """Return the precision to compute in; on a CPU it is measured first, which takes seconds."""
+def _gpu_precision(config: TrainerConfig, devices: Sequence[MeasuredDevice]) -> Precision:
+    oldest = min(devices, key=lambda each: each.compute_major)
+    return device_precision(config.training.precision, oldest.name, oldest.compute_major)
+
+
+async def _cpu_precision(config: TrainerConfig, ranks: Ranks) -> Precision:
+    """Return the precision to compute in; it is measured first, which takes seconds."""
     wanted = config.training.precision
-    if wanted is Precision.FP32:
+    if wanted in (Precision.FP32, Precision.FP16):
         return wanted
-    if config.resources.device is Device.GPU:
-        return Precision.BF16
     return chosen_precision(wanted, await ranks.measure_precision(config.model.path))
 
 

@@ -42,7 +42,7 @@ from .hooks import Hooks
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5}
+PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5, "FP16": 0.1}
 """Largest |trainer - engine log-probability|; stale weights or a wrong head are off by nats."""
 PARITY_PROMPTS = 2
 LOOK_AT_STOP_SECONDS = 0.5

@@ -5,11 +5,13 @@ requests run: tokens already sampled keep the log-probabilities of the policy th
 """
 
 import asyncio
+import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +19,9 @@ from raggrpo_api.memory import cpu_kv_cache, kv_bytes_per_token
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.host.large_import import large_import
 
+from .engine_failure import EngineDead, dead_on, own_outputs, reason_of
+
+log = logging.getLogger(__name__)
 WORKER_EXTENSION = "raggrpo_trainer.weights.vllm_extension.WorkerExtension"
 CPU_BLOCK_SIZE = 32
 """Tokens per cache block; vLLM's CPU default of 128 would never share a short prompt."""
@@ -46,7 +51,7 @@ class EngineOptions:
         on_cpu = self.device == "cpu"
         common = {
             "model": self.model_path,
-            "dtype": {"FP32": "float32", "BF16": "bfloat16"}[self.precision],
+            "dtype": {"FP32": "float32", "BF16": "bfloat16", "FP16": "float16"}[self.precision],
             "max_model_len": self.max_model_len,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_num_seqs": self.max_num_seqs,
@@ -195,6 +200,7 @@ class InProcessEngine:
         self._commands: deque[Callable[[], None]] = deque()
         self._waiting: dict[str, Future[Generation]] = {}
         self._wakeup = threading.Condition()
+        self._dead: EngineDead | None = None
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     def start(self, requests: Sequence[GenerationRequest]) -> list[Awaitable[Generation]]:
@@ -256,6 +262,8 @@ class InProcessEngine:
 
         def run() -> None:
             try:
+                if self._dead is not None:
+                    raise self._dead
                 function()
             except BaseException as error:
                 done.set_exception(error)
@@ -264,6 +272,11 @@ class InProcessEngine:
 
         self._command(run)
         await asyncio.wrap_future(done)
+
+    def _end_waiting(self, error: Exception) -> None:
+        for future in self._waiting.values():
+            future.set_exception(error)
+        self._waiting.clear()
 
     def _run(self) -> None:
         """Step the engine while there is work; commands run between steps."""
@@ -275,15 +288,19 @@ class InProcessEngine:
                 self._commands.clear()
             for command in commands:
                 command()
+            if self._dead is not None:
+                self._end_waiting(self._dead)
+                continue
             if not self._waiting:
                 continue
             try:
                 outputs = self._core.step()
-            except BaseException as error:
-                # An engine that failed once is not trusted again, so its actor ends too.
-                for future in self._waiting.values():
-                    future.set_exception(error)
-                raise
+            except Exception as error:
+                # An engine that failed once is not trusted again. The thread goes on, to say so.
+                log.exception("the engine failed")
+                self._dead = EngineDead(reason_of(error, []))
+                self._end_waiting(self._dead)
+                continue
             for output in outputs:
                 if output.finished and output.request_id in self._waiting:
                     future = self._waiting.pop(output.request_id)
@@ -297,7 +314,9 @@ class AsyncEngine:
         with large_import():
             from vllm import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
+            from vllm.v1.engine.exceptions import EngineDeadError
 
+        self._outputs, self._dead_error = own_outputs(), EngineDeadError
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options.arguments()))
         self._can_sleep = options.enable_sleep and options.device != "cpu"
         self._number = 0
@@ -314,34 +333,44 @@ class AsyncEngine:
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         self._running.add(name)
         try:
-            async for output in self._engine.generate(prompt, sampling_params(request), name):
-                last = output
+            with self._told():
+                async for output in self._engine.generate(prompt, sampling_params(request), name):
+                    last = output
         finally:
             self._running.discard(name)
         return to_generation(last, self._version)
 
     async def load_weights(self, path: str, version: int) -> None:
         """Pause, load, forget cached prefixes, resume."""
-        await self._engine.pause_generation(mode="keep", clear_cache=True)
-        try:
-            await self._engine.collective_rpc("load_weights_file", args=(path,))
-            await self._engine.reset_prefix_cache(reset_running_requests=True)
-            self._version = version
-        finally:
-            # Left paused after a failed load, the engine would hang forever.
-            await self._engine.resume_generation()
+        with self._told():
+            await self._engine.pause_generation(mode="keep", clear_cache=True)
+            try:
+                await self._engine.collective_rpc("load_weights_file", args=(path,))
+                await self._engine.reset_prefix_cache(reset_running_requests=True)
+                self._version = version
+            finally:
+                # Left paused after a failed load, the engine would hang forever.
+                await self._engine.resume_generation()
 
     async def abort_all(self) -> None:
-        """End every running request."""
-        if self._running:
-            await self._engine.abort(list(self._running))
+        """End every running request; raises EngineDead if there is no engine to do so."""
+        with self._told():
+            await self._engine.check_health()
+            if self._running:
+                await self._engine.abort(list(self._running))
 
     async def sleep(self) -> None:
         """Free weights and cache on the GPU."""
         if self._can_sleep:
-            await self._engine.sleep(level=2)
+            with self._told():
+                await self._engine.sleep(level=2)
 
     async def wake(self) -> None:
         """Reclaim memory; weights must be loaded before the next request."""
         if self._can_sleep:
-            await self._engine.wake_up()
+            with self._told():
+                await self._engine.wake_up()
+
+    def _told(self) -> AbstractContextManager[None]:
+        """Translate the death of the engine core, whose reason only its output has."""
+        return dead_on(self._outputs, self._dead_error)

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from raggrpo_api.trainer_config import content_hash
+from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
@@ -28,6 +27,7 @@ from .engine import (
     GenerationRequest,
     InProcessEngine,
 )
+from .engine_failure import EngineDead, dead_on, own_outputs, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class EngineInfo:
     digest: str
     """Of its options; an engine with different ones is not reused."""
     process: PodProcess
+    memory_kills: int = 0
+    """Processes in its pod that the kernel had OOM-killed by then."""
 
 
 class RolloutActor:
@@ -50,7 +52,9 @@ class RolloutActor:
 
     def __init__(self, options: EngineOptions, asynchronous: bool) -> None:
         engine = AsyncEngine if asynchronous else InProcessEngine
-        self._engine: Engine = engine(options)
+        with dead_on(own_outputs(), Exception):  # Ray passes on only the words of this error
+            self._engine: Engine = engine(options)
+        self._dead: EngineDead | None = None
         self._options = options
         self._weights: WeightReceiver = SharedMemoryReceiver()
         self._epoch = 0
@@ -62,7 +66,7 @@ class RolloutActor:
         if epoch > self._epoch:
             self._epoch = epoch
             await self._engine.abort_all()
-        return EngineInfo(options_digest(self._options), this_process())
+        return EngineInfo(options_digest(self._options), this_process(), memory_kills())
 
     async def generate(
         self, epoch: int, requests: Sequence[GenerationRequest]
@@ -83,10 +87,11 @@ class RolloutActor:
         async with self._weights.received(handle, data) as path:
             try:
                 await self._engine.load_weights(path, version)
-            except Exception:
-                # Some layers may be half loaded, so the actor exits and the pool replaces it.
-                log.exception("loading weights failed, this engine ends")
-                ray.actor.exit_actor()
+            except Exception as error:
+                # Some layers may be half loaded: it refuses every call, and the pool replaces it.
+                log.exception("loading weights failed, this engine is not used again")
+                self._dead = EngineDead(reason_of(error, []))
+                raise self._dead from error
 
     async def sleep(self, epoch: int) -> None:
         """Free GPU memory for the ranks."""
@@ -99,6 +104,8 @@ class RolloutActor:
         await self._engine.wake()
 
     def _check(self, epoch: int) -> None:
+        if self._dead is not None:
+            raise self._dead
         if epoch < self._epoch:
             raise StaleEpoch(f"epoch {epoch} was superseded by {self._epoch}")
 

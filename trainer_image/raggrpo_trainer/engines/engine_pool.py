@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,24 @@ import ray
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.memory import concurrent_sequences
+from raggrpo_api.spec.resources import Placement as Colocation
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.actors import end_actor
-from raggrpo_trainer.host.memory_kills import ACTOR_LOST
+from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
+from raggrpo_trainer.host.out_of_memory import Kind, OutOfMemory, of_engine, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.weights.transfer import SentWeights
 
 from .engine import EngineOptions, Generation, GenerationRequest, environment
 from .engine_actor import EngineInfo, RolloutActor, options_digest
+from .engine_failure import EngineDead
 
 log = logging.getLogger(__name__)
 
+LOST = (*ACTOR_LOST, EngineDead)
+"""What a call of an engine raises once the engine has to be replaced."""
 MAX_REPLACEMENTS = 3
 """In-place replacements per attempt; needing more points to a deeper problem."""
 
@@ -61,12 +66,15 @@ class EnginePool:
         placement: Placement,
         epoch: int,
         log_folder: Path,
+        was_killed: Callable[[BaseException, Mapping[str, int]], bool] = killed_for_memory,
     ) -> None:
         self._config, self._options = config, options
         self._sleeps = options.enable_sleep and options.device != "cpu"
         self._placement, self._epoch, self._log_folder = placement, epoch, str(log_folder)
         self.engines: list[Any] = []
         self.processes: list[PodProcess] = []
+        self._was_killed, self._kills = was_killed, list[int]()
+        """Of each engine's pod, when the engine began."""
         self._weights: SentWeights | None = None
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
@@ -80,6 +88,7 @@ class EnginePool:
         results = await asyncio.gather(*(self._obtain(i) for i in range(number)))
         self.engines = [actor for actor, _, _ in results]
         self.processes = [info.process for _, info, _ in results]
+        self._kills = [info.memory_kills for _, info, _ in results]
         return [reused for _, _, reused in results]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
@@ -105,7 +114,11 @@ class EnginePool:
     async def sleep(self) -> None:
         """Free GPU memory for ranks that share the devices."""
         if self._sleeps:
-            await asyncio.gather(*(e.sleep.remote(self._epoch) for e in self.engines))
+            await asyncio.gather(*(self._put_to_sleep(engine) for engine in self.engines))
+
+    async def _put_to_sleep(self, engine: Any) -> None:
+        with suppress(*LOST):  # it holds no memory then, and is replaced when it is woken
+            await engine.sleep.remote(self._epoch)
 
     async def _obtain(self, index: int) -> tuple[Any, EngineInfo, bool]:
         name = f"engine-{index}"
@@ -120,12 +133,29 @@ class EnginePool:
                 if info.digest == digest:
                     return actor, info, True
                 log.info("%s has other options, replacing it", name)
-            except (*ACTOR_LOST, TimeoutError) as error:
+            except (*LOST, TimeoutError) as error:
                 log.info("%s does not answer, replacing it: %r", name, error)
             await end_actor(actor, name)
         actor = self._start(name, index)
-        info = await self._adopt(actor, name)
+        info = await self._adopt_new(actor, name)
         return actor, info, False
+
+    async def _adopt_new(self, actor: Any, name: str) -> EngineInfo:
+        """Adopt an engine that was just begun; what kept it from starting ends the attempt."""
+        try:
+            return await self._adopt(actor, name)
+        except LOST as error:
+            if (found := out_of_memory(error)) is not None:
+                raise self._memory_error(name, found) from error
+            message = f"{name} did not start: {_last_lines(str(error))}"
+            raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, message) from error
+
+    def _memory_error(self, name: str, found: OutOfMemory) -> TrainerError:
+        """Return what ends the attempt: a replacement would run out of the same memory."""
+        colocated = self._config.resources.placement is Colocation.COLOCATED
+        short_of, on_host = of_engine(found, colocated=colocated), found.kind is Kind.HOST
+        code = ExitCode.HOST_OUT_OF_MEMORY if on_host else ExitCode.CUDA_OUT_OF_MEMORY
+        return TrainerError(code, f"{name}: {found.line}", short_of)
 
     async def _adopt(self, actor: Any, name: str) -> EngineInfo:
         info: EngineInfo = await actor.adopt.remote(self._epoch, self._log_folder, name)
@@ -160,7 +190,7 @@ class EnginePool:
                         if not work[i][1].done():
                             work[i][1].set_result(generation)
                 return
-            except ACTOR_LOST as error:
+            except LOST as error:
                 work = [(request, future) for request, future in work if not future.done()]
                 await self._replace(index, engine, error)
 
@@ -172,7 +202,7 @@ class EnginePool:
             try:
                 await self._load_into(engine, self.processes[index].node, sent)
                 is_loaded = True
-            except ACTOR_LOST as error:
+            except LOST as error:
                 is_loaded = await self._replace(index, engine, error)
 
     async def _load_into(self, engine: Any, node: str, sent: SentWeights) -> None:
@@ -191,6 +221,11 @@ class EnginePool:
         async with self._replacing:
             if self.engines[index] is not lost:
                 return False  # another request noticed the loss first
+            if isinstance(error, EngineDead) and (found := out_of_memory(error)) is not None:
+                raise self._memory_error(name, found) from error
+            if len(self.replacements) >= MAX_REPLACEMENTS and await self._starved(index, error):
+                line = f"ended {MAX_REPLACEMENTS + 1} times for its pod's memory"
+                raise self._memory_error(name, OutOfMemory(Kind.HOST, line)) from error
             if len(self.replacements) >= MAX_REPLACEMENTS:
                 raise TrainerError(
                     ExitCode.ROLLOUT_ENGINE_LOST,
@@ -200,12 +235,14 @@ class EnginePool:
             log.warning("%s is lost, replacing it in place: %s", name, error)
             await end_actor(lost, name)
             engine = self._start(name, index)
-            process = self.processes[index] = (await self._adopt(engine, name)).process
+            info = await self._adopt_new(engine, name)
+            process, self._kills[index] = info.process, info.memory_kills
+            self.processes[index] = process
             if self.on_replaced is not None:
                 await self.on_replaced()
             is_loaded = False
             if self._weights is not None:
-                with suppress(*ACTOR_LOST):
+                with suppress(*LOST):
                     await self._load_into(engine, process.node, self._weights)
                     is_loaded = True
             self.engines[index] = engine
@@ -214,6 +251,16 @@ class EnginePool:
                 f"RolloutEngineLost: {name} replaced in place in {lasted:.0f} s"
             )
             return is_loaded
+
+    async def _starved(self, index: int, error: Exception) -> bool:
+        """Return whether the engine's process was ended for the memory of its pod."""
+        kills = {self.processes[index].node: self._kills[index]}
+        return await asyncio.to_thread(self._was_killed, error, kills)
+
+
+def _last_lines(text: str) -> str:
+    """Return the end of an error's text, which names the exception."""
+    return "\n".join(text.strip().splitlines()[-4:])[-600:]
 
 
 def _fail_rest(

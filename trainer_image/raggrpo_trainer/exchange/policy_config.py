@@ -16,12 +16,13 @@ class PolicyConfig:
 
     model: ModelSpec
     training: TrainingSpec
-    """Its precision is resolved: FP32 or BF16."""
+    """Its precision is resolved: FP32, BF16 or FP16."""
     objective: Objective
     temperature: float
     """Sampling temperature; log-probabilities are computed under it."""
     device: str
     """Torch's device type: cpu or cuda."""
+    ranks_per_pod: int = 1
 
 
 def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
@@ -40,4 +41,5 @@ def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
         ),
         temperature=config.rollout.temperature,
         device="cpu" if config.resources.device is Device.CPU else "cuda",
+        ranks_per_pod=config.world.num_ranks // config.resources.nodes,
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.memory import BF16_COMPUTE_MAJOR
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.errors import TrainerError
 
@@ -14,6 +15,20 @@ class MeasuredPrecision:
     faster: Precision
     bf16_works: bool
     """False if the first bf16 product kills the process."""
+
+
+def device_precision(wanted: Precision, name: str, compute_major: int) -> Precision:
+    """Return the precision to compute in on a GPU. Raises TrainerError if it has no BF16."""
+    has_bf16 = compute_major >= BF16_COMPUTE_MAJOR
+    if wanted is Precision.AUTO:
+        return Precision.BF16 if has_bf16 else Precision.FP16
+    if wanted is Precision.BF16 and not has_bf16:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"spec.training.precision: {name} has compute capability {compute_major}.x, and BF16 "
+            "begins at 8.0 → training.precision: FP16 (dynamic loss scaling), or Auto",
+        )
+    return wanted
 
 
 def chosen_precision(wanted: Precision, measured: MeasuredPrecision) -> Precision:

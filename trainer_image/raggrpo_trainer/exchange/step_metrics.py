@@ -78,6 +78,11 @@ class StepMetrics(LossMetrics[float]):
     grad_norm: float
     """Before clipping; the largest of the step's updates."""
     learning_rate: float
+    num_skipped_updates: int
+    """Updates left out because gradients exceeded FP16's range; the step's other numbers leave
+    them out too."""
+    loss_scale: float
+    """After the step; 1 unless the precision is FP16."""
     non_finite: bool
     """A loss or gradient norm was not finite; that update and those after it were skipped."""
     rank_memory_bytes: int

@@ -64,8 +64,9 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     recomputes = training.gradient_checkpointing and not frozen
     if recomputes:
         causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
-    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    precision = bf16 if training.precision is Precision.BF16 else MixedPrecisionPolicy()
+    precision = MixedPrecisionPolicy()
+    if (dtype := forward_dtype(training.precision)) is not torch.float32:
+        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for layer in layers:
         # Only the layer's own flag enables checkpointing; its children stay in eval mode.
         layer.training = recomputes
@@ -75,6 +76,12 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     model = TokenLogprobs(causal_lm, config.temperature)
     fully_shard(model, mesh=mesh, mp_policy=precision)  # in place
     return model.requires_grad_(not frozen)
+
+
+def forward_dtype(precision: Precision) -> torch.dtype:
+    """Return the data type of forward passes, here and in the engines."""
+    types = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+    return types.get(precision, torch.float32)
 
 
 def attention_implementation(attention: Attention, row_layout: RowLayout) -> str:

@@ -28,7 +28,6 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
@@ -37,10 +36,14 @@ from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.weights.export import full_parameters, write_folder
 
 from .loss import grpo_loss
-from .model import TokenLogprobs, build_model
+from .loss_scale import LossScale
+from .model import TokenLogprobs, build_model, forward_dtype
 from .packing import Item, MicroBatch, balance, items, micro_batch, plan
 from .peak_memory import PeakMemory
 from .update_totals import UpdateTotals
+
+LOSS_SCALE = "loss_scale"
+"""Its key in a checkpoint."""
 
 
 class Policy:
@@ -52,10 +55,15 @@ class Policy:
         self._rank, self._world_size = rank, world_size
         self._device = torch.device(config.device)
         mesh = init_device_mesh(config.device, (world_size,))
-        self._model = build_model(config, mesh)
         self._reference: TokenLogprobs | None = None
-        if config.objective.kl_coefficient > 0:
-            self._reference = build_model(config, mesh, frozen=True)
+        turns = config.ranks_per_pod if config.training.load_in_turns else 1
+        for turn in range(turns):  # a rank holds the whole model until it is sharded
+            if rank % turns == turn:
+                self._model = build_model(config, mesh)
+                if config.objective.kl_coefficient > 0:
+                    self._reference = build_model(config, mesh, frozen=True)
+            if turns > 1:
+                dist.barrier()
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             self._training.learning_rate,
@@ -63,6 +71,7 @@ class Policy:
             fused=True,
         )
         self._allocate_moments()
+        self._loss_scale = LossScale(self._training.precision, self._device)
 
     @property
     def attention(self) -> str:
@@ -83,8 +92,8 @@ class Policy:
         """Train on one batch: one update, or one per `mini_batch_prompts` prompts.
 
         `step` counts from 1 and sets the learning rate. If an update's loss or gradient norm is
-        not finite, it and the updates after it are skipped, and `non_finite` is set. Groups with
-        nothing to learn from are not computed.
+        not finite, it and the updates after it are skipped, and `non_finite` is set; an overflow
+        in FP16 skips only its own update. Groups with nothing to learn from are not computed.
         """
         memory = PeakMemory(self._device)
         rate = self._training.learning_rate * min(1.0, step / max(1, self._training.warmup_steps))
@@ -98,11 +107,17 @@ class Policy:
         # The first update starts from the old policy; later ones need its log-probabilities.
         old = [None, *(self._token_logprobs(part) for part in work[1:])]
         updates: list[Update] = []
+        num_skipped = 0
         for part, old_logprobs in zip(work, old, strict=True):
             if part.num_micro_batches and all(update.is_finite for update in updates):
-                updates.append(self._accumulate_gradients(part, old_logprobs))
-                if updates[-1].is_finite:
-                    self._optimizer.step()
+                update = self._accumulate_gradients(part, old_logprobs)
+                if self._loss_scale.is_overflow(update.totals.loss, update.grad_norm):
+                    num_skipped += 1
+                else:
+                    updates.append(update)
+                    if update.is_finite:
+                        self._optimizer.step()
+                self._loss_scale.update()
                 self._optimizer.zero_grad()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the step's time includes the optimizer's
@@ -113,6 +128,8 @@ class Policy:
             num_positions=sum(update.num_positions for update in updates),
             grad_norm=max((update.grad_norm for update in updates), default=0.0),
             learning_rate=rate,
+            num_skipped_updates=num_skipped,
+            loss_scale=self._loss_scale.value,
             non_finite=not all(update.is_finite for update in updates),
             rank_memory_bytes=host_memory_bytes(),
             device_memory_bytes=memory.peak_bytes(),
@@ -133,7 +150,7 @@ class Policy:
         parameters: use them before the next step. Every rank must exhaust the iterator, since each
         tensor is gathered on demand.
         """
-        dtype = torch.bfloat16 if self._training.precision is Precision.BF16 else torch.float32
+        dtype = forward_dtype(self._training.precision)
         for name, tensor in full_parameters(self._model.causal_lm, dtype):
             yield name, tensor.cpu()
 
@@ -148,18 +165,23 @@ class Policy:
         write_folder(self._model.causal_lm, source, folder, writes=self._rank == 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return sharded model and optimiser state for torch.distributed.checkpoint."""
+        """Return sharded model and optimiser state for torch.distributed.checkpoint.
+
+        With FP16 also `loss_scale`, which a checkpoint of another precision lacks.
+        """
         model = self._model.causal_lm
+        scale = self._loss_scale.state_dict()
         return {
             "model": get_model_state_dict(model),
             "optimizer": get_optimizer_state_dict(model, self._optimizer),
-        }
+        } | ({LOSS_SCALE: scale} if scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Adopt a state that `dcp.load` filled in place, saved by any number of ranks."""
         model = self._model.causal_lm
         set_model_state_dict(model, state["model"])
         set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
+        self._loss_scale.load_state_dict(state.get(LOSS_SCALE, {}))
 
     def _allocate_moments(self) -> None:
         """Create AdamW's state before any step, so that saving does not change the run.
@@ -207,7 +229,8 @@ class Policy:
             )
             totals.add(batch, metrics)
             # FSDP averages over ranks, but the weights already hold the global denominator.
-            (metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
+            self._loss_scale.scaled(metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
+        self._loss_scale.unscale(self._optimizer)
         norm = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), self._training.max_grad_norm
         )

@@ -20,6 +20,7 @@ from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.large_import import large_import
+from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.stacks import register
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """Keyed by transformers' name; all others use torch's scaled dot product attention."""
+NEEDED = frozenset({"model", "optimizer"})
+"""Parts of every checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,10 @@ class RankActor:
         from raggrpo_trainer.policy.precision_probe import measure_precision
 
         return measure_precision(model_path)
+
+    def measure_device(self, kind: str) -> MeasuredDevice:
+        """Return what this rank's device has before anything of the job is on it."""
+        return measured_device(kind)
 
     def build(self, address: tuple[str, int], config: PolicyConfig) -> RankInfo:
         """Join the process group and load the model."""
@@ -126,12 +133,7 @@ class RankActor:
 
     def load(self, folder: str) -> None:
         """Load model and optimiser, written by any number of ranks."""
-        from torch.distributed.checkpoint.state_dict_loader import load
-
-        policy = self._built()
-        state = policy.state_dict()
-        load(state, checkpoint_id=folder)
-        policy.load_state_dict(state)
+        load_checkpoint(self._built(), folder)
 
     def export(self, folder: str) -> None:
         """Write a plain Hugging Face folder (collective; rank 0 writes)."""
@@ -145,3 +147,16 @@ class RankActor:
         if self._policy is None:
             raise RuntimeError("build() was not called")
         return self._policy
+
+
+def load_checkpoint(policy: "Policy", folder: str) -> None:
+    """Load what the folder holds of a policy's state (collective)."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+    parts = {key.split(".")[0] for key in saved}
+    # A checkpoint of another precision has no loss scale: then it begins anew.
+    state = {key: part for key, part in policy.state_dict().items() if key in parts | NEEDED}
+    load(state, checkpoint_id=folder)
+    policy.load_state_dict(state)

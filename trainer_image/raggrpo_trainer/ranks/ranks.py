@@ -9,6 +9,7 @@ import ray
 from ray.exceptions import RayTaskError
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
@@ -16,12 +17,17 @@ from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.actors import end_actor
+from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
+from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
 from raggrpo_trainer.weights.transfer import SentWeights
 
 from .rank_actor import RankActor, RankInfo
+
+BUILDING = ("build", "load")
+"""Calls of a rank that hold no activations: what is short in them is the model's own state."""
 
 
 class Ranks:
@@ -58,6 +64,11 @@ class Ranks:
             lambda a: a.measure_precision.remote(model_path), self.actors[:1]
         )
         return found[0]
+
+    async def measure_devices(self, kind: str) -> list[MeasuredDevice]:
+        """Return each rank's device, cpu or cuda, before the model is on it."""
+        found: list[MeasuredDevice] = await self._all(lambda a: a.measure_device.remote(kind))
+        return found
 
     async def build(self, config: PolicyConfig) -> None:
         """Join the ranks into one process group and load the model."""
@@ -130,13 +141,14 @@ class Ranks:
     def _lost(self, error: BaseException | None) -> BaseException:
         """Translate a rank's failure into a TrainerError where its cause is known; blocks."""
         if isinstance(error, RayTaskError):
-            return _of_task(error)
+            return of_task(error)
         if isinstance(error, ACTOR_LOST):
             kills = {info.process.node: info.memory_kills for info in self.infos}
             if killed_for_memory(error, kills):
                 return TrainerError(
                     ExitCode.HOST_OUT_OF_MEMORY,
                     "a trainer rank used up its pod's memory and was ended: raise resources.memory",
+                    Shortage.TRAINER_HOST,
                 )
             return TrainerError(ExitCode.TRAINER_RANK_LOST, f"a trainer rank died: {error}")
         return error or RuntimeError("a rank failed without an error")
@@ -163,12 +175,20 @@ async def _value(reference: Any) -> Any:
     return await reference
 
 
-def _of_task(error: RayTaskError) -> BaseException:
+def of_task(error: RayTaskError) -> BaseException:
     """Translate the error of a call that failed inside a rank."""
     cause = error.as_instanceof_cause()
-    if "out of memory" in str(error).lower():
-        return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, str(error)[-600:])
-    if isinstance(cause, OSError | TrainerError):
+    if isinstance(cause, TrainerError):
+        return cause
+    if (found := out_of_memory(error)) is not None:
+        if found.kind is Kind.HOST:
+            message = f"a trainer rank: {found.line}: raise resources.memory"
+            return TrainerError(ExitCode.HOST_OUT_OF_MEMORY, message, Shortage.TRAINER_HOST)
+        called = error.function_name.rstrip("()").rsplit(".", 1)[-1]
+        term = Shortage.TRAINING_STATE if called in BUILDING else Shortage.STEP
+        message = f"a trainer rank in {error.function_name}: {found.line}"
+        return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message, term)
+    if isinstance(cause, OSError):
         return cause
     return TrainerError(ExitCode.PROGRAM_ERROR, str(error)[-900:])
 

@@ -182,7 +182,7 @@ def _attend(this: Round) -> Decision:
     if ended is None:
         return following.follow(this, progress)
     message = following.why_stopped(this.status, ended.cause) or ended.message
-    return recovery.settle(this, ended.cause, message)
+    return recovery.settle(this, ended.cause, message, ended.short_of)
 
 
 def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:

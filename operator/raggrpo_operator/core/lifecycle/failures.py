@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Progress
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.status import Cause
 
 from .observed import AttemptObserved, ClusterObserved, SubmissionStatus
@@ -33,6 +34,8 @@ class Ended:
 
     cause: Cause
     message: str
+    short_of: Shortage | None = None
+    """Which memory ran out, if that is known."""
 
 
 CAUSE_OF_EXIT: dict[int, Cause] = {
@@ -118,7 +121,8 @@ def classify(
         if intent is not None:
             return Ended(intent, f"the attempt was stopped ({intent}) and its cluster ended")
         cause = (cluster and cluster.cause) or Cause.HEAD_LOST
-        return Ended(cause, (cluster and cluster.message) or "the Ray cluster is gone")
+        message = (cluster and cluster.message) or "the Ray cluster is gone"
+        return Ended(cause, message, cluster.short_of if cluster else None)
     if attempt is None and cluster.is_queued:  # it ended with its pods
         return Ended(intent or Cause.PREEMPTED, cluster.message)
     if attempt is None and was_seen:
@@ -129,7 +133,7 @@ def classify(
     if attempt.status is SubmissionStatus.SUCCEEDED and (intent is None or is_done):
         return _verified_success(progress, total_steps)  # losses were replaced in place
     if cluster.cause is not None:
-        return Ended(cluster.cause, cluster.message)
+        return Ended(cluster.cause, cluster.message, cluster.short_of)
     if intent is not None:
         return Ended(intent, f"the attempt was stopped: {intent}")
     if cluster.is_queued:  # once ranks die first, the driver's exit code means nothing
@@ -156,10 +160,15 @@ def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Ende
     code, failure = attempt.exit_code, progress.failure if progress else None
     if failure is not None and code in (None, failure.exit_code):
         cause = CAUSE_OF_EXIT.get(failure.exit_code, Cause.PROGRAM_ERROR)
-        return Ended(cause, failure.message)
+        return Ended(cause, failure.message, _shortage(failure.short_of))
     if code is None:
         how = "ended without an exit code"
     else:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     cause = CAUSE_OF_EXIT.get(code or 0, Cause.PROGRAM_ERROR)
     return Ended(cause, f"the driver {how}: {attempt.message}")
+
+
+def _shortage(told: str) -> Shortage | None:
+    """Return what the trainer named; a word of another release says nothing."""
+    return Shortage(told) if told in set(Shortage) else None

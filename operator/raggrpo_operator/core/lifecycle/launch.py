@@ -122,7 +122,7 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     if cluster.is_queued:
         return wait_in_queue(this)
     if cluster.cause is not None:
-        return recovery.settle(this, cluster.cause, cluster.message)
+        return recovery.settle(this, cluster.cause, cluster.message, cluster.short_of)
     if limit := _provisioning_overdue(this):
         why = cluster.message or "its pods are not ready"
         message = f"the cluster was not ready after {limit} s: {why}"

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from raggrpo_api.preflight import PreflightResult
 from raggrpo_api.progress import Progress
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.status import Cause
 
 
@@ -50,6 +51,8 @@ class ClusterObserved:
     """A queueing system holds its pods back or takes them away; it will let them start again."""
     cause: Cause | None = None
     """What pods or processes show about a loss (OOM kill, node, image)."""
+    short_of: Shortage | None = None
+    """Whose memory ran out, if that is the cause."""
     node: str = ""
     """The node that the loss may be blamed on; empty: none."""
     message: str = ""
@@ -79,6 +82,16 @@ class RetrieverObserved:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceObserved:
+    """The smallest GPU that the job's pods may get, as the nodes' labels tell."""
+
+    memory_mib: int
+    compute_major: int
+    """Major compute capability; 0: unknown."""
+    product: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything a runtime saw in one round; None means it does not exist."""
 
@@ -88,6 +101,8 @@ class Observed:
     progress: Progress | None = None
     """Last answer of GET /progress; None when it could not be read."""
     retrievers: tuple[RetrieverObserved, ...] = ()
+    device: DeviceObserved | None = None
+    """Looked for once preflight has a result; None: not known."""
     dashboard_reachable: bool = True
     default_image: str = ""
     """Image of jobs that name none; empty: this machine's own installation."""

@@ -1,23 +1,38 @@
 """What must be ready before an attempt: the preflight's verdict and managed retrievers. Pure."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from raggrpo_api import gpu_memory
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.spec.resources import Device
 from raggrpo_api.status import Cause, ConditionType, PreflightStatus
 from raggrpo_api.trainer_config import content_hash
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.quantity import readable
 from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.core.spec.violation import errors
+from raggrpo_operator.core.spec.violation import Reason, Violation, errors
 from raggrpo_operator.core.state.conditions import is_true
 
 from . import recovery
 from .actions import DeletePreflight, StartPreflight, StartRetriever
 from .failures import CAUSE_OF_EXIT
+from .observed import DeviceObserved
 from .round import PODS_WAITING, POLL_SECONDS, Decision, Round
 
+OF_GPU_MEMORY = frozenset(
+    {
+        Reason.TRAINING_STATE_DOES_NOT_FIT,
+        Reason.WEIGHTS_DO_NOT_FIT,
+        Reason.ACTIVATIONS_MAY_NOT_FIT,
+        Reason.KV_CACHE_IS_SHORT,
+        Reason.GPU_MEMORY_UNKNOWN,
+    }
+)
+"""What the check GpuMemory consists of."""
 MAX_PREFLIGHT_LOSSES = 3
 """Preflights that may end without a result, such as evicted pods; a broken image exhausts them."""
 
@@ -78,12 +93,16 @@ def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
 
 def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     """Accept the job by its checks and facts, or fail it and name every check that failed."""
-    facts, resolved = result.facts, resolve(this.job, result.facts)
-    found = errors(violations(this.job, resolved, facts, in_pods=this.observed.in_pods))
+    facts = _with_device(result.facts, this.observed.device)
+    resolved = resolve(this.job, facts)
+    judged = violations(this.job, resolved, facts, in_pods=this.observed.in_pods)
+    found = errors(judged)
     lines = [violation.line() for violation in found]
     state = CheckState.FAILED if found else CheckState.PASSED
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])
-    checks = list(({c.id: c for c in result.checks} | {rules.id: rules}).values())
+    memory = _memory_check(this, facts, judged)
+    told = {c.id: c for c in result.checks} | {c.id: c for c in memory}
+    checks = list((told | {rules.id: rules}).values())
     failed = [c for c in checks if c.state is CheckState.FAILED]
     pinned = replace(this.status.pinned, ray_version=this.job.status.ray_version)
     this.status = replace(
@@ -95,7 +114,8 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     this.remember(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeletePreflight())
     if failed:
-        named = [f"{c.id}: {c.evidence}" for c in failed if c.id is not rules.id]
+        of_rules = (rules.id, CheckId.GPU_MEMORY)
+        named = [f"{c.id}: {c.evidence}" for c in failed if c.id not in of_rules]
         message = "\n".join(named + lines)
         this.condition(ConditionType.PREFLIGHT_PASSED, False, str(failed[0].id), message)
         code = result.exit_code or ExitCode.PREFLIGHT_FAILED
@@ -105,8 +125,38 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
         ray_version = pinned.ray_version or facts.ray_version
         pinned = replace(pinned, image=this.image, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
-    this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
+    unknown = [v.line() for v in judged if v.reason is Reason.GPU_MEMORY_UNKNOWN]
+    this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed", "\n".join(unknown))
     return this.end(requeue_after=0.0)
+
+
+def _with_device(facts: Facts, device: DeviceObserved | None) -> Facts:
+    """Return the facts with the device that the operator saw, whatever the image said of it."""
+    seen = device or DeviceObserved(0, 0, "")
+    return facts.model_copy(
+        update={
+            "gpu_memory_mib": seen.memory_mib,
+            "gpu_compute_major": seen.compute_major,
+            "gpu_product": seen.product,
+        }
+    )
+
+
+def _memory_check(this: Round, facts: Facts, judged: Sequence[Violation]) -> Iterator[Check]:
+    """Yield the check GpuMemory as the rules decide it; preflight itself knows no device."""
+    if this.spec.resources.device is Device.CPU or not facts.parameters:
+        return
+    found = tuple(v for v in judged if v.reason in OF_GPU_MEMORY)
+    if failed := errors(found):
+        state = CheckState.FAILED
+    else:
+        known = Reason.GPU_MEMORY_UNKNOWN not in {v.reason for v in found}
+        state = CheckState.PASSED if known else CheckState.NOT_EVALUATED
+    whole = gpu_memory.device_memory(this.spec, facts)
+    source = "as given" if this.spec.resources.gpu_memory_gib else facts.gpu_product
+    fits = f"{readable(whole)} per GPU, {source}"
+    lines = [v.line() for v in (failed or found)]
+    yield Check(id=CheckId.GPU_MEMORY, state=state, evidence="; ".join(lines or [fits])[:512])
 
 
 def retrievers(this: Round) -> Decision | None:

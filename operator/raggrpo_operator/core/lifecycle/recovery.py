@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.progress import CheckpointRef
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
 from raggrpo_api.text import lines, one_line
 from raggrpo_api.trainer_config import content_hash
-from raggrpo_operator.core.spec.mitigations import next_mitigation
+from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
 from raggrpo_operator.core.state.training_time import effective_ratio, seconds_kept
 
 from .actions import StopRetrievers
@@ -22,6 +23,8 @@ from .round import Decision, Round
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
+MOST_WITHOUT_REMEDY = 3
+"""Attempts that may run out of memory at one step with nothing left to lower."""
 MOST_OF_RETRY = 64
 MOST_LEFT_OUT = 64
 """As many steps and checkpoints as status can hold."""
@@ -29,7 +32,7 @@ JITTER = 0.1
 """Share by which a delay may be longer or shorter, so that jobs do not restart in step."""
 
 
-def settle(this: Round, cause: Cause, message: str) -> Decision:
+def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = None) -> Decision:
     """Record why the newest attempt ended and decide what follows."""
     this.status = _with_end(this.status, cause, message, this.now)
     record = this.record
@@ -56,13 +59,16 @@ def settle(this: Round, cause: Cause, message: str) -> Decision:
         return fail(this, cause, message)
     if POLICIES[cause].restart is Restart.NEVER or is_hopeless(cause, times):
         return fail(this, cause, message)
+    mitigation = next_mitigation(cause, this.state.remedies.mitigations, this.spec, short_of)
+    if cause in OUT_OF_MEMORY and mitigation is None and times >= MOST_WITHOUT_REMEDY:
+        return fail(this, cause, f"{message}; nothing is left to lower")
     if since > recovery.max_restarts:
         text = f"{since - 1} restarts without a new checkpoint, last {cause}: {message}"
         return fail(this, Cause.RESTART_BUDGET_EXHAUSTED, text)
     if leaves_out_step(cause, times):
         step, newest = record.to_step + 1, this.status.checkpoint
         this.remember(_leaving_out(this.state.remedies, step, newest))
-    _plan_restart(this, cause, progressed)
+    _plan_restart(this, cause, progressed, mitigation)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
         # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
         this.remember(replace(this.state.launch, cluster_since=this.now))
@@ -151,7 +157,9 @@ def _count(this: Round, cause: Cause, progressed: bool) -> None:
         this.remember(replace(this.state.retry, saved_step=this.status.checkpoint.step))
 
 
-def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
+def _plan_restart(
+    this: Round, cause: Cause, progressed: bool, mitigation: Mitigation | None
+) -> None:
     """Set when the next attempt begins, and what it does differently."""
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     warm = POLICIES[cause].restart is Restart.WARM and POLICIES[cause].is_counted
@@ -167,8 +175,8 @@ def _plan_restart(this: Round, cause: Cause, progressed: bool) -> None:
         warm_failures_in_a_row=in_a_row + (1 if warm else 0),
     )
     this.remember(retry)
-    if (found := next_mitigation(cause, remedies.mitigations, this.spec)) is not None:
-        this.remember(replace(remedies, mitigations=[*remedies.mitigations, str(found)]))
+    if mitigation is not None:
+        this.remember(replace(remedies, mitigations=[*remedies.mitigations, str(mitigation)]))
     restarts = replace(this.status.restarts, total=this.status.restarts.total + 1)
     this.status = replace(this.status, restarts=restarts)
 

@@ -43,8 +43,10 @@ RULES: tuple[Rule, ...] = (
     lengths.searches_leave_room,
     memory.utilization_in_range,
     memory.training_state_fits,  # on facts
+    memory.gpu_memory_is_known,  # on facts
     memory.activations_fit,  # on facts
     memory.weights_fit_engine,  # on facts
+    memory.kv_cache_holds_sequences,  # on facts
     memory.eager_only_where_memory_is_short,
     memory.shm_within_memory,
     memory.memory_covers_estimate,
@@ -101,6 +103,7 @@ RULES: tuple[Rule, ...] = (
     numerics.clip_range_is_sane,
     numerics.warmup_ends_within_run,
     numerics.attention_is_available,
+    numerics.bf16_is_available,  # on facts
     numerics.backoff_grows,
 )
 

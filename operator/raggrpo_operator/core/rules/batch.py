@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from raggrpo_api.memory import num_ranks
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_operator.core.spec.violation import Reason, Violation
-from raggrpo_operator.core.spec.world import num_ranks
 
 from .rule_input import RuleInput, warning
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
+from raggrpo_api import gpu_memory
 from raggrpo_api.job import Preset
+from raggrpo_api.memory import num_ranks
 from raggrpo_api.spec.resources import Device, Placement
-from raggrpo_operator.core.sizing import gpu_memory
 from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
 from raggrpo_operator.core.sizing.size import estimate
+from raggrpo_operator.core.spec.mitigations import MAX_UTILIZATION, MIN_UTILIZATION
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 
 UTILIZATION = "spec.rollout.gpuMemoryUtilization"
-LOWEST_UTILIZATION = 0.3
-HIGHEST_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
 
 
 def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
@@ -22,33 +22,73 @@ def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
     if given.spec.resources.device is not Device.GPU:
         return
     share, placement = given.spec.rollout.gpu_memory_utilization, given.spec.resources.placement
-    highest = HIGHEST_UTILIZATION[placement]
+    highest = MAX_UTILIZATION[placement]
     if share > highest:
         message = f"{share} leaves too little to the trainer when {placement}"
         remedy = f"rollout.gpuMemoryUtilization: {highest} or less"
         yield Violation(UTILIZATION, Reason.UTILIZATION_TOO_HIGH, message, remedy)
-    elif share < LOWEST_UTILIZATION:
+    elif share < MIN_UTILIZATION:
         message = f"{share} leaves the engine little KV cache"
-        remedy = f"rollout.gpuMemoryUtilization: {LOWEST_UTILIZATION} or more"
+        remedy = f"rollout.gpuMemoryUtilization: {MIN_UTILIZATION} or more"
         yield warning(UTILIZATION, Reason.UTILIZATION_TOO_LOW, message, remedy)
 
 
 def training_state_fits(given: RuleInput) -> Iterator[Violation]:
-    """Require parameters, gradients and moments to fit into what the engine leaves."""
-    if not _knows_gpu(given):
+    """Require parameters, gradients and moments to fit into what the engine leaves.
+
+    While the GPU's memory is unknown it is taken to be the largest there is.
+    """
+    if not _knows_model(given):
         return
-    state, room = (
-        gpu_memory.training_state(given.spec, given.facts),
-        gpu_memory.training_room(given.spec),
-    )
-    if state > room:
+    spec, facts = given.spec, given.facts
+    state, room = gpu_memory.training_state(spec, facts), gpu_memory.training_room(spec, facts)
+    if gpu_memory.short_of_state(spec, facts) > 0:
+        ranks, whole = num_ranks(spec.resources), gpu_memory.assumed_memory(spec, facts)
+        colocated = spec.resources.placement is Placement.COLOCATED
+        share = gpu_memory.engine_share(spec, facts) if colocated else 0
         yield Violation(
             UTILIZATION,
             Reason.TRAINING_STATE_DOES_NOT_FIT,
-            f"training needs {readable(state)} per GPU, {readable(max(0, room))} are left of "
-            f"{given.spec.resources.gpu_memory_gib} GiB",
+            f"training needs {readable(state)} per GPU ({facts.parameters:,} parameters over "
+            f"{ranks}: weights, gradients and AdamW's moments in fp32), "
+            f"{readable(max(0, room))} are left of {_device(given)}: {readable(share)} for the "
+            f"engine, {readable(gpu_memory.sync_copies(spec, facts))} to send weights, "
+            f"{readable(whole - gpu_memory.usable_memory(spec, facts))} fragmentation",
             "more GPUs, or a lower rollout.gpuMemoryUtilization",
         )
+
+
+def gpu_memory_is_known(given: RuleInput) -> Iterator[Violation]:
+    """Warn while the fit is judged against the largest GPU there is."""
+    spec, facts = given.spec, given.facts
+    if _knows_model(given) and not gpu_memory.device_memory(spec, facts):
+        state = gpu_memory.training_state(spec, facts)
+        message = (
+            f"the GPUs' memory is unknown: training state of {readable(state)} per GPU is held "
+            "against it only once the ranks have measured it, before any engine starts"
+        )
+        remedy = "resources.gpuMemoryGib: 80, or what one of these GPUs has"
+        path = "spec.resources.gpuMemoryGib"
+        yield warning(path, Reason.GPU_MEMORY_UNKNOWN, message, remedy)
+
+
+def kv_cache_holds_sequences(given: RuleInput) -> Iterator[Violation]:
+    """Warn when an engine has to set sequences aside for lack of KV cache."""
+    if not _knows_gpu(given):
+        return
+    spec, facts = given.spec, given.facts
+    cache, wanted = gpu_memory.kv_cache(spec, facts), gpu_memory.kv_cache_wanted(spec, facts)
+    longest = spec.data.max_sequence_length
+    each = max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
+    if each <= cache < wanted:
+        fits = cache // each
+        message = (
+            f"the KV cache of {readable(cache)} holds {fits} sequences of {longest} tokens, "
+            f"{wanted // each} may be decoded together: the engine computes some twice"
+        )
+        remedy = f"rollout.maxNumSeqs: {fits}, or more rollout.gpuMemoryUtilization"
+        path = "spec.rollout.maxNumSeqs"
+        yield warning(path, Reason.KV_CACHE_IS_SHORT, message, remedy)
 
 
 def activations_fit(given: RuleInput) -> Iterator[Violation]:
@@ -56,7 +96,7 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
     if not _knows_gpu(given):
         return
     spec, facts = given.spec, given.facts
-    room = gpu_memory.usable_memory(spec) - gpu_memory.training_state(spec, facts)
+    room = gpu_memory.working_room(spec, facts)
     active = gpu_memory.activations(spec, facts)
     if 0 <= room < active:
         fits = gpu_memory.tokens_that_fit(room, spec, facts)
@@ -72,13 +112,16 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
 
 def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
     """Require the engine's share to hold its weights and the KV cache of one sequence."""
-    if not _knows_gpu(given):
+    if not _knows_model(given):
         return
     spec, facts = given.spec, given.facts
     longest = spec.data.max_sequence_length
     needed = longest * gpu_memory.kv_bytes_per_token(spec, facts)
-    if gpu_memory.kv_cache(spec, facts) < needed:
-        weights, share = gpu_memory.engine_weights(spec, facts), gpu_memory.engine_share(spec)
+    if gpu_memory.short_of_engine(spec, facts) > 0:
+        weights, share = (
+            gpu_memory.engine_weights(spec, facts),
+            gpu_memory.engine_share(spec, facts),
+        )
         yield Violation(
             "spec.rollout.tensorParallelSize",
             Reason.WEIGHTS_DO_NOT_FIT,
@@ -133,7 +176,17 @@ def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
             yield Violation(path, Reason.RETRIEVER_MEMORY_TOO_SMALL, message, remedy)
 
 
+def _knows_model(given: RuleInput) -> bool:
+    return given.facts.parameters > 0 and given.spec.resources.device is Device.GPU
+
+
 def _knows_gpu(given: RuleInput) -> bool:
-    resources = given.spec.resources
-    known = given.facts.parameters > 0 and resources.gpu_memory_gib > 0
-    return known and resources.device is Device.GPU
+    return _knows_model(given) and gpu_memory.device_memory(given.spec, given.facts) > 0
+
+
+def _device(given: RuleInput) -> str:
+    """Return whose memory it is, and how much."""
+    whole = readable(gpu_memory.assumed_memory(given.spec, given.facts))
+    if not _knows_gpu(given):
+        return f"{whole}, the most that any GPU has"
+    return whole if given.spec.resources.gpu_memory_gib else f"{whole} as the nodes' labels say"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from raggrpo_api.memory import BF16_COMPUTE_MAJOR
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision, RowLayout
@@ -70,6 +71,19 @@ def attention_is_available(given: RuleInput) -> Iterator[Violation]:
             message = f"{attention} does not work while {obstacle}"
             remedy = "model.attention: Auto takes the best that works"
             yield Violation("spec.model.attention", Reason.ATTENTION_UNAVAILABLE, message, remedy)
+
+
+def bf16_is_available(given: RuleInput) -> Iterator[Violation]:
+    """Require devices with BF16 (compute capability 8) for it; older ones emulate it slowly."""
+    spec, major = given.spec, given.facts.gpu_compute_major
+    if spec.resources.device is not Device.GPU or not 0 < major < BF16_COMPUTE_MAJOR:
+        return
+    if spec.training.precision is Precision.BF16:
+        name = given.facts.gpu_product or "the GPU"
+        message = f"{name} has compute capability {major}.x, and BF16 begins at 8.0"
+        remedy = "training.precision: FP16 (dynamic loss scaling), or Auto"
+        path = "spec.training.precision"
+        yield Violation(path, Reason.BF16_UNAVAILABLE, message, remedy)
 
 
 def backoff_grows(given: RuleInput) -> Iterator[Violation]:

@@ -6,6 +6,7 @@ A pod's memory is both request and limit, so the cluster really reserves what th
 from collections.abc import Mapping
 from functools import partial
 
+from raggrpo_api.gpu_memory import cpu_kv_cache, weights_bytes
 from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
@@ -14,7 +15,6 @@ from raggrpo_api.status import PodRole, PodSizing, SizingTerm
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.world import CPUS_PER_GPU, num_engines
 
-from .gpu_memory import cpu_kv_cache, weights_bytes
 from .shared_memory import (
     head_shm_terms,
     head_store_bytes,

@@ -3,6 +3,7 @@
 Too small a /dev/shm ends in SIGBUS minutes after the start, so none of this is left to defaults.
 """
 
+from raggrpo_api.gpu_memory import weights_bytes
 from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, KEPT_WEIGHT_FILES, MIB
 from raggrpo_api.preflight import Facts
@@ -11,7 +12,6 @@ from raggrpo_api.status import SizingTerm
 from raggrpo_operator.core.spec.quantity import parse_quantity, readable
 from raggrpo_operator.core.spec.world import num_engines
 
-from .gpu_memory import weights_bytes
 from .terms import term, total
 
 SAMPLE_BYTES_PER_TOKEN = 12

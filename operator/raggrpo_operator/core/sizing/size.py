@@ -6,15 +6,23 @@ until preflight has read it.
 
 from functools import partial
 
+from raggrpo_api import gpu_memory
 from raggrpo_api.job import JobSpec
-from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER, EXPORT_BYTES_PER_PARAMETER, GIB
+from raggrpo_api.memory import (
+    CHECKPOINT_BYTES_PER_PARAMETER,
+    EXPORT_BYTES_PER_PARAMETER,
+    GIB,
+    LOADING_BYTES_PER_PARAMETER,
+    concurrent_sequences,
+    num_ranks,
+)
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
-from raggrpo_operator.core.spec.world import cpus_per_pod, num_ranks
+from raggrpo_operator.core.spec.world import cpus_per_pod
 
-from . import gpu_memory, pod_sizing
+from . import pod_sizing
 from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
 from .shared_memory import object_store_bytes, of_model, store_within, trainer_shm_terms
 from .terms import term, total, with_given
@@ -88,12 +96,15 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     ranks_per_pod = num_ranks(spec.resources) // spec.resources.nodes
     ranks = max(1, num_ranks(spec.resources))
     shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * ranks_per_pod // ranks
-    staging = max(shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
-    staged = of_model("12 B per parameter of this pod's shards, or the export", facts)
+    readers = 1 if spec.training.load_in_turns else ranks_per_pod
+    loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
+    staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
+    what = f"the most of {readers} ranks reading the model (4 B), this pod's shards (12 B), export"
+    staged = of_model(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
         *_process_terms(spec, facts, ranks_per_pod),
-        _memory("checkpointStaging", staging, staged),
+        _memory("staging", staging, staged),
         _memory(
             "dataset", dataset, f"{facts.rows} rows × 4 B × {spec.data.max_prompt_length} tokens"
         ),
@@ -121,18 +132,32 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     """Return what one GPU holds; nothing on CPU or while the model is unknown."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return []
-    state = gpu_memory.training_state(spec, facts)
+    ranks, longest = max(1, num_ranks(spec.resources)), spec.data.max_sequence_length
+    of_ranks = f"B per parameter over {ranks} ranks"
+    shard = 4 * facts.parameters // ranks
     active = gpu_memory.activations(spec, facts)
+    layout = f"{gpu_memory.micro_batch_tokens(spec)} tokens per pass, {spec.training.row_layout}"
     weights = gpu_memory.engine_weights(spec, facts)
-    ranks = num_ranks(spec.resources)
     terms = [
-        _gpu("trainingState", state, f"16 B (20 B with KL) per parameter over {ranks} ranks"),
-        _gpu("activations", active, f"{gpu_memory.micro_batch_tokens(spec)} tokens per pass"),
+        _gpu("weights", shard, f"4 {of_ranks}"),
+        _gpu("gradients", shard, f"4 {of_ranks}"),
+        _gpu("optimizer", 2 * shard, f"8 {of_ranks}, AdamW's moments"),
+        _gpu("unsharded", gpu_memory.unsharded(spec, facts), "embedding and two layers in a pass"),
+        _gpu("activations", active, layout),
+        _gpu("syncCopies", gpu_memory.sync_copies(spec, facts), "the largest tensor, to engines"),
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
+        _gpu("engineOverhead", gpu_memory.ENGINE_OVERHEAD, "CUDA graphs and activations"),
     ]
-    if spec.resources.gpu_memory_gib:
-        longest = spec.data.max_sequence_length
+    if spec.algorithm.kl_coefficient > 0:
+        terms.insert(3, _gpu("reference", shard, f"4 {of_ranks}"))
+    if whole := gpu_memory.device_memory(spec, facts):
         cache = max(0, gpu_memory.kv_cache(spec, facts))
         sequences = cache // max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
-        terms.append(_gpu("kvCache", cache, f"room for {sequences} sequences of {longest} tokens"))
+        wanted = concurrent_sequences(spec.data, spec.rollout)
+        room = f"room for {sequences} sequences of {longest} tokens, {wanted} at once"
+        fragmentation = whole - gpu_memory.usable_memory(spec, facts)
+        terms += [
+            _gpu("kvCache", cache, room),
+            _gpu("fragmentation", fragmentation, "8 %, with the CUDA context"),
+        ]
     return terms

@@ -1,15 +1,24 @@
-"""Which settings are lowered after running out of memory, in which order. Restarts nothing."""
+"""Which settings change after running out of memory, in which order. Restarts nothing.
 
-from collections.abc import Sequence
+What was short decides: a setting is tried only if it changes that term of the memory table.
+"""
+
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import assert_never
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import concurrent_sequences, num_ranks
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.spec.recovery import OnOutOfMemory
-from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import Cause
 
 MIN_UTILIZATION = 0.3
+MAX_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
+"""What leaves room for the ranks on a shared GPU, and for CUDA on one of its own."""
+MIN_SEQUENCES = 8
+"""Below this an engine decodes too slowly for its memory to matter."""
 UTILIZATION_STEP = 0.1
 MAX_MITIGATIONS = 16
 """The most that the status can hold."""
@@ -21,33 +30,68 @@ class Mitigation(StrEnum):
     MICRO_BATCH_HALVED = "MicroBatchHalved"
     GRADIENT_CHECKPOINTING = "GradientCheckpointing"
     LOWER_GPU_MEMORY_UTILIZATION = "LowerGpuMemoryUtilization"
+    RAISE_GPU_MEMORY_UTILIZATION = "RaiseGpuMemoryUtilization"
+    ENFORCE_EAGER = "EnforceEager"
+    SEQUENCES_HALVED = "SequencesHalved"
+    LOAD_IN_TURNS = "LoadInTurns"
     WORKERS_HALVED = "WorkersHalved"
 
 
-_AFTER_DEVICE_OOM = (
-    Mitigation.MICRO_BATCH_HALVED,
+_STEP = (Mitigation.MICRO_BATCH_HALVED, Mitigation.GRADIENT_CHECKPOINTING)
+_ORDER: Mapping[Shortage, tuple[Mitigation, ...]] = {
+    Shortage.ENGINE: (Mitigation.LOWER_GPU_MEMORY_UTILIZATION, Mitigation.SEQUENCES_HALVED),
+    Shortage.KV_CACHE: (
+        Mitigation.RAISE_GPU_MEMORY_UTILIZATION,
+        Mitigation.ENFORCE_EAGER,
+        Mitigation.SEQUENCES_HALVED,
+    ),
+    # A colocated engine starts while the ranks build, and holds its share by then.
+    Shortage.TRAINING_STATE: (Mitigation.LOWER_GPU_MEMORY_UTILIZATION,),
+    Shortage.STEP: _STEP,
+    Shortage.HEAD_HOST: (Mitigation.WORKERS_HALVED,),
+    Shortage.TRAINER_HOST: (Mitigation.LOAD_IN_TURNS, *_STEP, Mitigation.SEQUENCES_HALVED),
+    Shortage.ROLLOUT_HOST: (Mitigation.SEQUENCES_HALVED,),
+}
+_UNKNOWN: Mapping[Cause, tuple[Mitigation, ...]] = {
+    Cause.CUDA_OUT_OF_MEMORY: (*_STEP, Mitigation.LOWER_GPU_MEMORY_UTILIZATION),
+    Cause.HOST_OUT_OF_MEMORY: (),
+}
+"""If nothing says which memory was short."""
+_OPPOSITE = {
+    Mitigation.LOWER_GPU_MEMORY_UTILIZATION: Mitigation.RAISE_GPU_MEMORY_UTILIZATION,
+    Mitigation.RAISE_GPU_MEMORY_UTILIZATION: Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
+}
+_OF_DEVICE = frozenset({*_STEP, Mitigation.SEQUENCES_HALVED})
+_REPEATABLE = frozenset(Mitigation) - {
     Mitigation.GRADIENT_CHECKPOINTING,
-    Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
-)
+    Mitigation.ENFORCE_EAGER,
+    Mitigation.LOAD_IN_TURNS,
+}
 
 
-def next_mitigation(cause: Cause, applied: Sequence[str], spec: JobSpec) -> Mitigation | None:
+def next_mitigation(
+    cause: Cause, applied: Sequence[str], spec: JobSpec, short_of: Shortage | None = None
+) -> Mitigation | None:
     """Return the next change to try after `cause`, or None if nothing is left to try.
 
     `spec` is the resolved specification without mitigations. Each change is tried once, in order;
-    after that the micro-batch is halved further, down to one completion of maximum length.
+    after that those that can be repeated are, again in order.
     """
     if spec.recovery.on_out_of_memory is not OnOutOfMemory.MITIGATE:
         return None
     if len(applied) >= MAX_MITIGATIONS:
         return None
     now = mitigated(spec, applied)
-    if cause is Cause.HOST_OUT_OF_MEMORY:
-        return Mitigation.WORKERS_HALVED if _helps(Mitigation.WORKERS_HALVED, now) else None
-    if cause is not Cause.CUDA_OUT_OF_MEMORY:
+    if cause not in _UNKNOWN:
         return None
-    fresh = [step for step in _AFTER_DEVICE_OOM if step not in applied]
-    for step in (*fresh, Mitigation.MICRO_BATCH_HALVED):
+    order = _ORDER[short_of] if short_of is not None else _UNKNOWN[cause]
+    on_gpu = spec.resources.device is Device.GPU
+    if on_gpu and cause is Cause.HOST_OUT_OF_MEMORY:  # these change the device's memory there
+        order = tuple(step for step in order if step not in _OF_DEVICE)
+    # What one shortage raised, another does not lower again: that would go on for ever.
+    order = tuple(step for step in order if _OPPOSITE.get(step) not in applied)
+    fresh = [step for step in order if step not in applied]
+    for step in (*fresh, *(step for step in order if step in _REPEATABLE)):
         if _helps(step, now):
             return step
     return None
@@ -61,6 +105,7 @@ def mitigated(spec: JobSpec, applied: Sequence[str]) -> JobSpec:
 
 
 def _helps(step: Mitigation, spec: JobSpec) -> bool:
+    on_gpu = spec.resources.device is Device.GPU
     match step:
         case Mitigation.MICRO_BATCH_HALVED:
             longest = spec.data.max_sequence_length
@@ -68,8 +113,17 @@ def _helps(step: Mitigation, spec: JobSpec) -> bool:
         case Mitigation.GRADIENT_CHECKPOINTING:
             return not spec.training.gradient_checkpointing
         case Mitigation.LOWER_GPU_MEMORY_UTILIZATION:
-            on_gpu = spec.resources.device is Device.GPU
             return on_gpu and spec.rollout.gpu_memory_utilization > MIN_UTILIZATION
+        case Mitigation.RAISE_GPU_MEMORY_UTILIZATION:
+            highest = MAX_UTILIZATION[spec.resources.placement]
+            return on_gpu and spec.rollout.gpu_memory_utilization < highest
+        case Mitigation.ENFORCE_EAGER:
+            return on_gpu and not spec.rollout.enforce_eager
+        case Mitigation.SEQUENCES_HALVED:
+            return concurrent_sequences(spec.data, spec.rollout) // 2 >= MIN_SEQUENCES
+        case Mitigation.LOAD_IN_TURNS:
+            ranks_per_pod = num_ranks(spec.resources) // spec.resources.nodes
+            return ranks_per_pod > 1 and not spec.training.load_in_turns
         case Mitigation.WORKERS_HALVED:
             return spec.data.num_workers > 1
         case _:
@@ -88,6 +142,18 @@ def _apply(step: Mitigation, spec: JobSpec) -> JobSpec:
             lower = round(rollout.gpu_memory_utilization - UTILIZATION_STEP, 3)
             share = min(rollout.gpu_memory_utilization, max(MIN_UTILIZATION, lower))
             rollout = rollout.model_copy(update={"gpu_memory_utilization": share})
+        case Mitigation.RAISE_GPU_MEMORY_UTILIZATION:
+            higher = round(rollout.gpu_memory_utilization + UTILIZATION_STEP, 3)
+            share = min(MAX_UTILIZATION[spec.resources.placement], higher)
+            share = max(rollout.gpu_memory_utilization, share)
+            rollout = rollout.model_copy(update={"gpu_memory_utilization": share})
+        case Mitigation.ENFORCE_EAGER:
+            rollout = rollout.model_copy(update={"enforce_eager": True})
+        case Mitigation.SEQUENCES_HALVED:
+            half = max(1, concurrent_sequences(data, rollout) // 2)
+            rollout = rollout.model_copy(update={"max_num_seqs": half})
+        case Mitigation.LOAD_IN_TURNS:
+            training = training.model_copy(update={"load_in_turns": True})
         case Mitigation.WORKERS_HALVED:
             data = data.model_copy(update={"num_workers": max(1, data.num_workers // 2)})
         case _:

@@ -121,6 +121,7 @@ def trainer_config(
         schema_digest=schema or schema_digest(),
         attempt=identity,
         world=world(spec),
+        facts=facts or Facts(),
         skipped_steps=list(skipped_steps),
         rejected_checkpoints=list(rejected_checkpoints),
         **blocks,

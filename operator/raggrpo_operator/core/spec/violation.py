@@ -54,8 +54,10 @@ class Reason(StrEnum):
     UTILIZATION_TOO_HIGH = "UtilizationTooHigh"
     UTILIZATION_TOO_LOW = "UtilizationTooLow"
     TRAINING_STATE_DOES_NOT_FIT = "TrainingStateDoesNotFit"
+    GPU_MEMORY_UNKNOWN = "GpuMemoryUnknown"
     ACTIVATIONS_MAY_NOT_FIT = "ActivationsMayNotFit"
     WEIGHTS_DO_NOT_FIT = "WeightsDoNotFit"
+    KV_CACHE_IS_SHORT = "KvCacheIsShort"
     TENSOR_PARALLEL_NOT_DIVISOR = "TensorParallelNotDivisor"
     HEADS_NOT_DIVISIBLE = "HeadsNotDivisible"
     EAGER_IS_SLOW = "EagerIsSlow"
@@ -124,6 +126,7 @@ class Reason(StrEnum):
     TOP_P_BELOW_ONE = "TopPBelowOne"
     WARMUP_EXCEEDS_RUN = "WarmupExceedsRun"
     ATTENTION_UNAVAILABLE = "AttentionUnavailable"
+    BF16_UNAVAILABLE = "Bf16Unavailable"
     BACKOFF_RANGE = "BackoffRange"
 
 

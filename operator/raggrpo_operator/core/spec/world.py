@@ -3,6 +3,7 @@
 import math
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import num_ranks
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
 from raggrpo_api.spec.training import MAX_STEPS
 from raggrpo_api.trainer_config import World
@@ -16,13 +17,6 @@ SPARE_CPUS = 2
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
 """Shares of a GPU that Ray reserves for a rank and an engine that take turns on it."""
-
-
-def num_ranks(resources: ResourcesSpec) -> int:
-    """Return the number of trainer ranks: one per GPU, or `ranks` per node on CPU."""
-    if resources.device is Device.CPU:
-        return resources.nodes * resources.ranks
-    return resources.nodes * resources.gpus_per_node
 
 
 def num_engines(spec: JobSpec) -> int:

@@ -93,6 +93,8 @@ class Settings(BaseModel):
     """START_GRACE_SECONDS: how long a pod may fail to start before the failure is final."""
     workers: int = _number(64, 1, 1024)
     """WORKERS: jobs reconciled concurrently."""
+    read_nodes: bool = Field(False, description="give true or false")
+    """READ_NODES: whether nodes may be listed, whose labels tell the memory of their GPUs."""
     http_port: int = _number(8080, 0, 65_535)
     """HTTP_PORT of /healthz, /readyz and /metrics; 0: any free one."""
     dashboard_port: int = _number(names.DASHBOARD_PORT, 1, 65_535)

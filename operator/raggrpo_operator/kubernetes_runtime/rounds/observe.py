@@ -98,7 +98,12 @@ def observed_cluster(
     if of_head:
         first = _with_reason(of_head[0], losses)
         return ClusterObserved(
-            number, is_lost=True, cause=first.cause, node=first.node, message=first.message
+            number,
+            is_lost=True,
+            cause=first.cause,
+            short_of=first.short_of,
+            node=first.node,
+            message=first.message,
         )
     if is_going(ray_cluster):
         message = f"RayCluster {name} is being deleted"
@@ -106,7 +111,12 @@ def observed_cluster(
     if losses:
         first = losses[0]
         return ClusterObserved(
-            number, is_reachable, cause=first.cause, node=first.node, message=first.message
+            number,
+            is_reachable,
+            cause=first.cause,
+            short_of=first.short_of,
+            node=first.node,
+            message=first.message,
         )
     if is_reachable and workers_are_ready(ray_cluster):
         return ClusterObserved(number, is_ready=True)

@@ -24,7 +24,11 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
+from raggrpo_operator.core.lifecycle.observed import (
+    AttemptObserved,
+    ClusterObserved,
+    Observed,
+)
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.errors import (
     AccessRefused,
@@ -47,6 +51,7 @@ from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceB
 from raggrpo_operator.ray_jobs import submittable
 
 from .children import Children
+from .gpu_devices import smallest_device
 from .heads import Head, Heads
 from .observe import (
     cluster_number,
@@ -82,6 +87,8 @@ class ReconcilerContext:
     evidence: EvidenceBook
     writer: StatusWriter
     clock: Callable[[], datetime]
+    reads_nodes: bool = False
+    """Whether the operator may list nodes, whose labels tell their GPUs' memory."""
 
 
 class KubernetesRuntime:
@@ -110,6 +117,9 @@ class KubernetesRuntime:
             retrievers=observed_retrievers(self._deployments(), pods),
             default_image=context.children.settings.trainer_image,
         )
+        has_result = observed.preflight is not None and observed.preflight.result is not None
+        if has_result and context.reads_nodes:
+            observed = replace(observed, device=await smallest_device(context.client, job))
         number, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
             # A suspension that is not in the cache yet would explain them.

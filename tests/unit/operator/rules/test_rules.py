@@ -152,6 +152,17 @@ ROWS: tuple[Row, ...] = (
     Row(memory.training_state_fits, Reason.TRAINING_STATE_DOES_NOT_FIT,
         "spec.rollout.gpuMemoryUtilization",
         {}, {"resources": GPUS8}, KNOWN_7B),
+    Row(memory.training_state_fits, Reason.TRAINING_STATE_DOES_NOT_FIT,
+        "spec.rollout.gpuMemoryUtilization",
+        {"resources": {"gpusPerNode": 1}}, {"resources": {"gpusPerNode": 8}}, KNOWN_7B),
+    Row(memory.gpu_memory_is_known, Reason.GPU_MEMORY_UNKNOWN, "spec.resources.gpuMemoryGib",
+        {"resources": {"gpusPerNode": 8}}, {"resources": GPUS8}, KNOWN_7B, severity=WARNING),
+    Row(memory.kv_cache_holds_sequences, Reason.KV_CACHE_IS_SHORT, "spec.rollout.maxNumSeqs",
+        {"resources": GPUS8, "data.maxResponseLength": 16_000},
+        {"resources": GPUS8}, KNOWN_7B, severity=WARNING),
+    Row(numerics.bf16_is_available, Reason.BF16_UNAVAILABLE, "spec.training.precision",
+        {"resources": GPUS8}, {"resources": GPUS8} | with_steps(precision="FP16"),
+        KNOWN_7B.model_copy(update={"gpu_compute_major": 7, "gpu_product": "Tesla-V100"})),
     Row(memory.activations_fit, Reason.ACTIVATIONS_MAY_NOT_FIT,
         "spec.training.tokensPerMicroBatch",
         {"resources": GPUS8 | {"gpuMemoryGib": 48}},
@@ -552,7 +563,7 @@ def test_remedies_suggest_the_nearest_value() -> None:
         Reason.MINI_BATCH_NOT_DIVISOR: "training.miniBatchPrompts: 32,",  # nearest to 48 of 128
         Reason.CHECKPOINTS_TOO_RARE: "checkpoint.everySteps: 100;",  # a tenth of 1000
         Reason.BACKUP_NOT_A_MULTIPLE: "checkpoint.backup.everySteps: 100",  # below 150
-        Reason.ACTIVATIONS_MAY_NOT_FIT: "tokensPerMicroBatch: 9363,",
+        Reason.ACTIVATIONS_MAY_NOT_FIT: "tokensPerMicroBatch: 8109,",
     }
 
     for row in ROWS:
@@ -599,10 +610,10 @@ def test_samples_have_no_errors(path: Any) -> None:
     assert errors(violations(job, resolve(job))) == ()
 
 
-def test_nothing_is_said_about_gpu_memory_that_is_not_known() -> None:
-    job = a_job({"resources": {"gpusPerNode": 1, "gpuMemoryGib": 0}})
+def test_gpu_memory_that_is_not_known_is_taken_to_be_the_most_there_is() -> None:
+    job = a_job({"resources": {"gpusPerNode": 2, "gpuMemoryGib": 0}})
     found = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
-    assert {v.reason for v in found} == {Reason.DATA_REPEATS}
+    assert {v.reason for v in found} == {Reason.DATA_REPEATS, Reason.GPU_MEMORY_UNKNOWN}
 
 
 def test_secret_values_are_never_repeated() -> None:

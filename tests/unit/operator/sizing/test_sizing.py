@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
+from raggrpo_api import gpu_memory
 from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import PodRole, Sizing
-from raggrpo_operator.core.sizing import gpu_memory
 from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, pod, size
@@ -61,9 +61,11 @@ def test_gpu_memory_of_the_worked_example() -> None:
     assert gpu_memory.training_state(spec, KNOWN_7B) == 15_200_000_000  # 16 × 7.6e9 / 8
     assert gpu_memory.engine_weights(spec, KNOWN_7B) == 15_200_000_000  # 2 × 7.6e9
     assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344  # 2 × 28 × 4 × 128 × 2
-    assert gpu_memory.engine_share(spec) == int(80 * GIB * 0.6)
-    assert gpu_memory.usable_memory(spec) == int(80 * GIB * 0.92)
-    assert gpu_memory.training_room(spec) == int(80 * GIB * 0.92) - int(80 * GIB * 0.6)
+    assert gpu_memory.engine_share(spec, KNOWN_7B) == int(80 * GIB * 0.6)
+    assert gpu_memory.usable_memory(spec, KNOWN_7B) == int(80 * GIB * 0.92)
+    assert gpu_memory.training_room(spec, KNOWN_7B) == (
+        int(80 * GIB * 0.92) - int(80 * GIB * 0.6) - 6 * 152_064 * 3584
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
     assert memory["training"] == 2 * state
     cache = 256 * 1536 * (2 * 3 * 4 * 32 * 4)  # maxNumSeqs × length × bytes per token
     assert memory["engine"] == GIB + 4 * 560_000 + cache
-    assert memory["checkpointStaging"] == 12 * 560_000
+    assert memory["staging"] == 12 * 560_000
     assert memory["dataset"] == 8000 * 1024 * 4
 
 
@@ -127,7 +129,10 @@ def test_memory_of_a_gpu_pod_consists_of_named_terms() -> None:
     spec = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     memory = terms_of(size(spec, KNOWN_7B), "memory")
     assert memory["processes"] == 8 * 4 * GIB
-    assert memory["checkpointStaging"] == 12 * 7_600_000_000 // 2  # half of the shards
+    assert memory["staging"] == 8 * 4 * 7_600_000_000  # eight ranks read the model at once
+    in_turns = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2}, **{"training.loadInTurns": True})
+    memory = terms_of(size(in_turns, KNOWN_7B), "memory")
+    assert memory["staging"] == 12 * 7_600_000_000 // 2  # half of the shards
 
 
 def test_the_kv_cache_is_what_the_engine_has_left() -> None:
@@ -228,7 +233,7 @@ def test_no_pod_gets_more_cpus_than_the_user_has_to_give(cpu: str, head: str, si
 def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
     sizing = size(a_spec(resources=GPUS8))
     unknown = [term for term in sizing.terms if "known after preflight" in term.reason]
-    assert {term.name for term in unknown} == {"weightSync", "checkpointStaging"}
+    assert {term.name for term in unknown} == {"weightSync", "staging"}
     assert all(term.bytes == 0 for term in unknown)
 
 

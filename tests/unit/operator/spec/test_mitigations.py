@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.shortage import Shortage
 from raggrpo_api.status import Cause, Remedies
 from raggrpo_operator.core.spec.mitigations import (
     MAX_MITIGATIONS,
@@ -21,9 +22,11 @@ def a_spec(changes: dict[str, Any] | None = None) -> JobSpec:
     return resolve(a_job(changes)).spec
 
 
-def applied_until_nothing_is_left(cause: Cause, spec: JobSpec) -> list[str]:
+def applied_until_nothing_is_left(
+    cause: Cause, spec: JobSpec, short_of: Shortage | None = None
+) -> list[str]:
     applied: list[str] = []
-    while (step := next_mitigation(cause, applied, spec)) is not None:
+    while (step := next_mitigation(cause, applied, spec, short_of)) is not None:
         applied.append(step)
         assert len(applied) <= MAX_MITIGATIONS
     return applied
@@ -38,16 +41,63 @@ def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
         Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
         Mitigation.MICRO_BATCH_HALVED,  # 16384 → 8192 → 4096
         Mitigation.MICRO_BATCH_HALVED,  # → 2048, the last that holds 1536
+        Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
+        Mitigation.LOWER_GPU_MEMORY_UTILIZATION,  # → 0.3
     ]
     lowered = mitigated(a_spec(), applied)
     assert lowered.training.tokens_per_micro_batch == 2048
     assert lowered.training.gradient_checkpointing
-    assert lowered.rollout.gpu_memory_utilization == 0.5
+    assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
-def test_out_of_host_memory_halves_workers_down_to_one() -> None:
+HOST = Cause.HOST_OUT_OF_MEMORY
+EIGHT_GPUS = {"resources": {"gpusPerNode": 8}}
+ON_CPU = {"resources": {"device": "CPU", "ranks": 2}, "rollout": {"n": 8}}
+
+
+@pytest.mark.parametrize(
+    ("cause", "short_of", "changes", "steps"),
+    [
+        (OOM, Shortage.ENGINE, {}, "LowerGpuMemoryUtilization SequencesHalved"),
+        (OOM, Shortage.KV_CACHE, {}, "RaiseGpuMemoryUtilization EnforceEager SequencesHalved"),
+        (OOM, Shortage.TRAINING_STATE, {}, "LowerGpuMemoryUtilization"),
+        (OOM, Shortage.STEP, {}, "MicroBatchHalved GradientCheckpointing"),
+        (HOST, Shortage.HEAD_HOST, {}, "WorkersHalved"),
+        (HOST, Shortage.TRAINER_HOST, EIGHT_GPUS, "LoadInTurns"),
+        (
+            HOST,
+            Shortage.TRAINER_HOST,
+            ON_CPU,
+            "LoadInTurns MicroBatchHalved GradientCheckpointing SequencesHalved",
+        ),
+        (HOST, Shortage.ROLLOUT_HOST, ON_CPU, "SequencesHalved"),
+        (HOST, Shortage.ROLLOUT_HOST, EIGHT_GPUS, ""),
+        (HOST, None, EIGHT_GPUS, ""),
+    ],
+)
+def test_what_was_short_decides_what_is_lowered(
+    cause: Cause, short_of: Shortage | None, changes: dict[str, Any], steps: str
+) -> None:
+    spec = a_spec(changes)
+    tried = applied_until_nothing_is_left(cause, spec, short_of)
+
+    assert list(dict.fromkeys(tried)) == steps.split()
+    before = spec
+    for number in range(1, len(tried) + 1):
+        after = mitigated(spec, tried[:number])
+        assert after != before  # nothing is told that was not done
+        before = after
+
+
+def test_utilization_does_not_go_up_and_down() -> None:
+    applied = [Mitigation.LOWER_GPU_MEMORY_UTILIZATION]
+    step = next_mitigation(OOM, applied, a_spec(), Shortage.KV_CACHE)
+    assert step is Mitigation.ENFORCE_EAGER
+
+
+def test_out_of_the_heads_memory_halves_workers_down_to_one() -> None:
     spec = a_spec()
-    applied = applied_until_nothing_is_left(Cause.HOST_OUT_OF_MEMORY, spec)
+    applied = applied_until_nothing_is_left(HOST, spec, Shortage.HEAD_HOST)
     assert applied == [Mitigation.WORKERS_HALVED] * 3  # 8 → 4 → 2 → 1
     assert mitigated(spec, applied).data.num_workers == 1
 

@@ -44,7 +44,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.rollout.n", True, "spec.rollout.n", Reason.WRONG_TYPE, "integer"),
     ("spec.suspend", "yes", "spec.suspend", Reason.WRONG_TYPE, "boolean"),
     ("spec.preset", "fasst", "spec.preset", Reason.NOT_A_CHOICE, "did you mean Fast?"),
-    ("spec.training.precision", "fp16", "spec.training.precision", Reason.NOT_A_CHOICE, "BF16"),
+    ("spec.training.precision", "fp16", "spec.training.precision", Reason.NOT_A_CHOICE, "FP16"),
     ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known here: preset"),
     ("spec.resources.memory", "64 GB", "spec.resources.memory", Reason.INVALID_FORMAT, "64Gi"),
     ("spec.checkpoint.backup.url", "ftp://x", "spec.checkpoint.backup.url", Reason.INVALID_FORMAT,

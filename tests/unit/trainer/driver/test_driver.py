@@ -1,5 +1,13 @@
+import pickle
 import subprocess
 import sys
+
+import pytest
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.shortage import Shortage
+from raggrpo_trainer.driver.failure import failure_of
+from raggrpo_trainer.errors import TrainerError
 
 
 def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -> None:
@@ -10,3 +18,24 @@ def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "short_of"),
+    [
+        (TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, "x", Shortage.STEP), 10, "Step"),
+        (MemoryError(), ExitCode.HOST_OUT_OF_MEMORY, "HeadHost"),
+        (RuntimeError("frames\n" * 500 + "CUDA out of memory. Tried to"), 10, ""),
+        (ValueError("no"), ExitCode.PROGRAM_ERROR, ""),
+    ],
+)
+def test_out_of_memory_anywhere_is_told_as_such(error: Exception, code: int, short_of: str) -> None:
+    failure = failure_of(error)
+    assert (failure.exit_code, failure.short_of) == (code, short_of)
+    assert failure.message
+
+
+def test_a_trainer_error_crosses_processes_with_all_it_knows() -> None:
+    sent = TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, "words", Shortage.STEP)
+    got = pickle.loads(pickle.dumps(sent))
+    assert (got.exit_code, str(got), got.short_of) == (10, "words", Shortage.STEP)

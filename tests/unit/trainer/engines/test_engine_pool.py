@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.shortage import Shortage
 from raggrpo_trainer.engines.engine import Generation, GenerationRequest
 from raggrpo_trainer.engines.engine_actor import EngineInfo
+from raggrpo_trainer.engines.engine_failure import EngineDead
 from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool, engine_options
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.placement import Placement
@@ -29,20 +31,22 @@ class FakeEngine:
     def __init__(self, may_load: asyncio.Event, dies_loading: bool) -> None:
         self._may_load, self._dies_loading = may_load, dies_loading
         self._dead, self._awake = False, True
+        self.error: Exception | type[Exception] = ActorDiedError
         self.version, self.num_loads = NO_WEIGHTS, 0
         self.generate = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._generate))
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=getattr(type(self), f"_{name}").__get__(self))
 
-    def die(self) -> None:
-        self._dead = True
+    def die(self, error: Exception | type[Exception] = ActorDiedError) -> None:
+        self._dead, self.error = True, error
 
     def _check(self) -> None:
         if self._dead:
-            raise ActorDiedError
+            raise self.error
 
     async def _adopt(self, *_: object) -> EngineInfo:
+        self._check()
         return EngineInfo("digest", PodProcess("node", 1))
 
     async def _load_weights(self, _epoch: int, version: int, *_: object) -> None:
@@ -75,6 +79,7 @@ class FakeRay:
     def __init__(self) -> None:
         self.started: list[FakeEngine] = []
         self.die_loading: Sequence[int] = ()
+        self.never_starts: Exception | None = None
         self.may_load = asyncio.Event()
         self.may_load.set()
 
@@ -83,6 +88,8 @@ class FakeRay:
 
     def _start(self, *_: object) -> FakeEngine:
         engine = FakeEngine(self.may_load, len(self.started) in self.die_loading)
+        if self.never_starts is not None:
+            engine.die(self.never_starts)
         self.started.append(engine)
         return engine
 
@@ -100,17 +107,27 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return fake
 
 
-async def a_pool(folder: Path, *, device: str = "cpu") -> EnginePool:
+async def a_pool(folder: Path, *, device: str = "cpu", killed: bool = False) -> EnginePool:
     config = a_config(folder)
     options = replace(engine_options(config, "FP32"), device=device, enable_sleep=True)
     placement = cast(Placement, SimpleNamespace(for_engine=lambda index: index))
-    pool = EnginePool(config, options, placement, epoch=1, log_folder=folder)
+    pool = EnginePool(config, options, placement, 1, folder, lambda *_: killed)
     await pool.start()
     return pool
 
 
 def weights(version: int) -> SentWeights:
     return SentWeights(version, "/dev/shm/weights", "node", fetch=lambda: None)
+
+
+def as_raised_by_ray(error: Exception) -> Exception:
+    raised: Exception = RayTaskError("generate", "Traceback…", error).as_instanceof_cause()
+    return raised
+
+
+def creation_failed(line: str) -> ActorDiedError:
+    text = f"Traceback\nin __init__\n{line}"
+    return ActorDiedError(RayTaskError("RolloutActor.__init__", text, ValueError()))
 
 
 async def everybody_waits() -> None:
@@ -137,6 +154,55 @@ async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_we
 
     assert await versions(pool) == [3, 3]
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
+
+
+async def test_a_dead_engine_in_a_living_actor_is_replaced_in_place_too(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await with_a_lost_engine(fake, tmp_path)
+    fake.started[0].die(as_raised_by_ray(EngineDead("EngineCore: illegal memory access")))
+
+    assert await versions(pool) == [3, 3]
+    assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "short_of"),
+    [
+        ("CUDA out of memory. Tried to", ExitCode.CUDA_OUT_OF_MEMORY, Shortage.ENGINE),
+        (
+            "No available memory for the cache blocks.",
+            ExitCode.CUDA_OUT_OF_MEMORY,
+            Shortage.KV_CACHE,
+        ),
+        ("std::bad_alloc", ExitCode.HOST_OUT_OF_MEMORY, Shortage.TRAINER_HOST),
+    ],
+)
+async def test_an_engine_out_of_memory_ends_the_attempt_and_says_what_was_short(
+    line: str, code: ExitCode, short_of: Shortage, fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await with_a_lost_engine(fake, tmp_path)
+    fake.started[0].die(as_raised_by_ray(EngineDead(line)))
+
+    with pytest.raises(TrainerError, match=f"^engine-0: {line}$") as in_mid_run:
+        await versions(pool)
+
+    fake.never_starts = creation_failed(f"ValueError: {line}")
+    with pytest.raises(TrainerError, match=line) as at_start:
+        await a_pool(tmp_path)
+    for raised in (in_mid_run.value, at_start.value):
+        assert (raised.exit_code, raised.short_of) == (code, short_of)
+
+
+async def test_an_engine_that_does_not_start_is_no_bug_of_the_program(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    fake.never_starts = creation_failed("ValueError: unknown architecture")
+    with pytest.raises(
+        TrainerError, match=r"(?s)engine-0 did not start.*unknown architecture"
+    ) as told:
+        await a_pool(tmp_path)
+    assert told.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
 
 
 async def test_no_request_is_given_to_a_replacement_before_it_has_the_weights(
@@ -198,6 +264,19 @@ async def test_weights_no_engine_survives_end_the_attempt(fake: FakeRay, tmp_pat
 
     assert raised.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
     assert len(fake.started) == 1 + MAX_REPLACEMENTS
+
+
+async def test_an_engine_that_is_killed_again_and_again_for_memory_is_called_so(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    fake.die_loading = range(10)
+    pool = await a_pool(tmp_path, killed=True)
+
+    with pytest.raises(TrainerError, match="engine-0: ended 4 times") as raised:
+        await pool.load_weights(weights(1))
+
+    assert raised.value.exit_code is ExitCode.HOST_OUT_OF_MEMORY
+    assert raised.value.short_of is Shortage.TRAINER_HOST
 
 
 async def test_an_engine_that_was_lost_in_its_sleep_is_replaced_when_it_is_woken(

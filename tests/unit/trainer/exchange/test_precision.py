@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.exchange.precision import MeasuredPrecision, chosen_precision
+from raggrpo_trainer.exchange.precision import MeasuredPrecision, chosen_precision, device_precision
 from raggrpo_trainer.policy.precision_probe import clearly_faster, measure_precision
 from support.builders.policies import write_model
 
@@ -29,3 +30,24 @@ def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Pat
     # Where AMX is announced but forbidden, the measuring child is killed in its first bf16 product.
     found = measure_precision(str(write_model(tmp_path)))
     assert found.bf16_works or found.faster is Precision.FP32
+
+
+@pytest.mark.parametrize(
+    ("wanted", "major", "chosen"),
+    [
+        (Precision.AUTO, 7, Precision.FP16),
+        (Precision.AUTO, 8, Precision.BF16),
+        (Precision.BF16, 9, Precision.BF16),
+        (Precision.FP16, 7, Precision.FP16),
+        (Precision.FP16, 9, Precision.FP16),
+        (Precision.FP32, 7, Precision.FP32),
+    ],
+)
+def test_a_gpu_computes_in_what_it_has(wanted: Precision, major: int, chosen: Precision) -> None:
+    assert device_precision(wanted, "a GPU", major) is chosen
+
+
+def test_bf16_is_refused_on_a_gpu_without_it() -> None:
+    with pytest.raises(TrainerError, match=r"Tesla V100 has .* 7\.x.*FP16") as refused:
+        device_precision(Precision.BF16, "Tesla V100", 7)
+    assert refused.value.exit_code is ExitCode.CONFIG_ERROR

@@ -253,6 +253,11 @@ def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[s
     )  # two steps of Adam at 1e-2, which magnifies rounding of tiny gradients
 
 
+def test_ranks_of_a_pod_read_the_model_in_turns(model: Path, two_ranks: Ranks) -> None:
+    (_, first_ended), (second_began, _) = two_ranks.run(policy_support.build_times, str(model))
+    assert first_ended <= second_began
+
+
 def test_checkpoint_of_two_ranks_continues_on_one(
     model: Path, two_ranks: Ranks, tmp_path: Path
 ) -> None:

@@ -1,0 +1,183 @@
+"""Estimates what must fit into one GPU: training state, activations, weights and KV cache.
+
+Everything is in bytes; N is the number of parameters, S the number of ranks, TP the
+tensor-parallel size, b the bytes per number of the forward pass. One table serves rules, plan,
+status and the check of measured devices. Decides nothing.
+"""
+
+from raggrpo_api import memory
+from raggrpo_api.job import JobSpec
+from raggrpo_api.memory import GIB, LOGIT_CHUNK, MIB, element_bytes, num_ranks
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.resources import Placement
+from raggrpo_api.spec.training import RowLayout
+from raggrpo_api.trainer_config import TrainerConfig
+
+Blocks = JobSpec | TrainerConfig
+"""Both have the blocks that the arithmetic reads."""
+
+STATE_BYTES_PER_PARAMETER = 16
+"""FSDP2 with AdamW: fp32 parameters, gradients and two moments, 4 bytes each."""
+REFERENCE_BYTES_PER_PARAMETER = 4
+ACTIVATION_BYTES_PER_ELEMENT = 34
+"""Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term)."""
+SCORE_BYTES = 5
+"""Per token, head and position that it attends to: scores, softmax and dropout in bf16."""
+ENGINE_OVERHEAD = 2 * GIB
+"""vLLM's CUDA graphs and activations."""
+LARGEST_DEVICE = 288 * 10**9
+"""Of any GPU today (B300, MI355X): what does not fit into this one fits nowhere."""
+USABLE_SHARE = 0.92
+"""Share of a GPU's memory; the rest goes to the CUDA context and fragmentation."""
+
+
+def training_state(spec: Blocks, facts: Facts) -> int:
+    """Return what one rank holds permanently: 16·N/S, or 20·N/S with a reference model."""
+    per_parameter = STATE_BYTES_PER_PARAMETER
+    if spec.algorithm.kl_coefficient > 0:
+        per_parameter += REFERENCE_BYTES_PER_PARAMETER
+    return per_parameter * facts.parameters // max(1, num_ranks(spec.resources))
+
+
+def activation_bytes_per_token(spec: Blocks, facts: Facts) -> int:
+    """Return the activations per token: 34·h·L, or 2·h·L + 34·h if they are recomputed.
+
+    Eager attention adds 5·a·s to each 34·h, the others never hold all scores (arXiv 2205.14135).
+    """
+    scale = element_bytes(spec.training.precision) / 2
+    layers, in_layer = facts.layers, ACTIVATION_BYTES_PER_ELEMENT * facts.hidden_size
+    if spec.model.attention is Attention.EAGER:  # it keeps the scores of each head
+        in_layer += SCORE_BYTES * facts.heads * spec.data.max_sequence_length
+    kept = in_layer * layers
+    if spec.training.gradient_checkpointing:
+        kept = 2 * facts.hidden_size * layers + in_layer
+    return int(kept * scale)
+
+
+def unsharded(spec: Blocks, facts: Facts) -> int:
+    """Return what FSDP holds whole in a pass: b·(V·h + 2·layer), and the largest in fp32.
+
+    The embedding stays gathered, the next layer is fetched while one computes, and gradients are
+    reduced in fp32.
+    """
+    embedding = facts.vocabulary * facts.hidden_size
+    layer = max(0, facts.parameters - embedding) // max(1, facts.layers)
+    gathered = element_bytes(spec.training.precision) * (embedding + 2 * layer)
+    return gathered + 4 * max(embedding, layer)
+
+
+def sync_copies(spec: Blocks, facts: Facts) -> int:
+    """Return the largest tensor as it leaves for the engines: whole in fp32, and converted."""
+    embedding = facts.vocabulary * facts.hidden_size
+    return (4 + element_bytes(spec.training.precision)) * embedding
+
+
+def activations(spec: Blocks, facts: Facts) -> int:
+    """Return the activations of one micro-batch plus one chunk of logits."""
+    return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(spec, facts)
+
+
+def tokens_that_fit(room: int, spec: Blocks, facts: Facts) -> int:
+    """Return the largest micro-batch whose activations take at most `room`."""
+    return max(0, room - _logits(spec, facts)) // max(1, activation_bytes_per_token(spec, facts))
+
+
+def micro_batch_tokens(spec: Blocks) -> int:
+    """Return the tokens of the largest micro-batch: the budget, or all that an update has."""
+    data, rollout = spec.data, spec.rollout
+    rows = spec.training.mini_batch_prompts or data.train_batch_size
+    tokens_per_prompt = rollout.n * data.max_sequence_length
+    if spec.training.row_layout is RowLayout.SHARED_PREFIX:
+        tokens_per_prompt = data.max_prompt_length + rollout.n * data.max_response_length
+    return min(spec.training.tokens_per_micro_batch, rows * tokens_per_prompt)
+
+
+def engine_weights(spec: Blocks, facts: Facts) -> int:
+    """Return the engine's weights on one GPU: 2·N/TP, or 4·N/TP in FP32."""
+    return weights_bytes(spec, facts) // spec.rollout.tensor_parallel_size
+
+
+def weights_bytes(spec: Blocks, facts: Facts) -> int:
+    """Return the whole weights that engines are given: 2·N, or 4·N in FP32."""
+    return element_bytes(spec.training.precision) * facts.parameters
+
+
+def kv_bytes_per_token(spec: Blocks, facts: Facts) -> int:
+    """Return the KV cache of one token on one GPU: 2·L·kvHeads·headSize·bytes/TP."""
+    whole = memory.kv_bytes_per_token(
+        facts.layers, facts.kv_heads, facts.head_size, spec.training.precision
+    )
+    return whole // spec.rollout.tensor_parallel_size
+
+
+def cpu_kv_cache(spec: Blocks, facts: Facts) -> int:
+    """Return the CPU engine's cache for all concurrent sequences."""
+    sequences = memory.concurrent_sequences(spec.data, spec.rollout)
+    tokens = sequences * spec.data.max_sequence_length
+    return memory.cpu_kv_cache(tokens, kv_bytes_per_token(spec, facts))
+
+
+def kv_cache(spec: Blocks, facts: Facts) -> int:
+    """Return what is left for an engine's KV cache; negative if its weights do not fit."""
+    return engine_share(spec, facts) - engine_weights(spec, facts) - ENGINE_OVERHEAD
+
+
+def kv_cache_wanted(spec: Blocks, facts: Facts) -> int:
+    """Return the KV cache of all sequences that an engine decodes together, at full length."""
+    sequences = memory.concurrent_sequences(spec.data, spec.rollout)
+    return sequences * spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
+
+
+def device_memory(spec: Blocks, facts: Facts) -> int:
+    """Return the memory of one GPU: as given, else as the nodes' labels say; 0 if unknown."""
+    return spec.resources.gpu_memory_gib * GIB or facts.gpu_memory_mib * MIB
+
+
+def assumed_memory(spec: Blocks, facts: Facts) -> int:
+    """Return the memory of one GPU; while it is unknown, that of the largest there is."""
+    return device_memory(spec, facts) or LARGEST_DEVICE
+
+
+def engine_share(spec: Blocks, facts: Facts) -> int:
+    """Return the bytes of one GPU that vLLM takes."""
+    return int(assumed_memory(spec, facts) * spec.rollout.gpu_memory_utilization)
+
+
+def usable_memory(spec: Blocks, facts: Facts) -> int:
+    """Return the bytes of one GPU that are available for use."""
+    return int(assumed_memory(spec, facts) * USABLE_SHARE)
+
+
+def training_room(spec: Blocks, facts: Facts) -> int:
+    """Return what a rank may hold permanently, which excludes the share of a colocated engine.
+
+    A colocated engine sleeps while the rank trains, so activations may use its share. It is awake
+    while weights are sent.
+    """
+    room = usable_memory(spec, facts) - sync_copies(spec, facts)
+    if spec.resources.placement is Placement.DISAGGREGATED:
+        return room
+    return room - engine_share(spec, facts)
+
+
+def working_room(spec: Blocks, facts: Facts) -> int:
+    """Return what a step has for activations and logits while it trains."""
+    held = training_state(spec, facts) + unsharded(spec, facts)
+    return usable_memory(spec, facts) - held
+
+
+def short_of_state(spec: Blocks, facts: Facts) -> int:
+    """Return by how much the training state exceeds its room; at most 0: it fits."""
+    return training_state(spec, facts) - training_room(spec, facts)
+
+
+def short_of_engine(spec: Blocks, facts: Facts) -> int:
+    """Return what an engine lacks for the KV cache of one sequence; at most 0: it fits."""
+    one = spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
+    return one - kv_cache(spec, facts)
+
+
+def _logits(spec: Blocks, facts: Facts) -> int:
+    """Return the size of two fp32 copies of one chunk of logits."""
+    return 2 * 4 * min(LOGIT_CHUNK, micro_batch_tokens(spec) * facts.vocabulary)

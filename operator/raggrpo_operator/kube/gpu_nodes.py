@@ -1,0 +1,80 @@
+"""What nodes' labels say of the GPUs that a job's pods may land on. Pure: values in, values out.
+
+NVIDIA's GPU feature discovery labels nodes with `nvidia.com/gpu.memory` (MiB of one GPU, of a MIG
+slice where the node offers those alike), `nvidia.com/gpu.product` and
+`nvidia.com/gpu.compute.major`.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from raggrpo_api.spec.resources import ResourcesSpec, SchedulingSpec
+from raggrpo_operator.core.lifecycle.observed import DeviceObserved
+
+from .cluster_objects import labels_of, part
+
+Node = Mapping[str, Any]
+MEMORY = "nvidia.com/gpu.memory"
+PRODUCT = "nvidia.com/gpu.product"
+COMPUTE_MAJOR = "nvidia.com/gpu.compute.major"
+PRODUCTS: tuple[tuple[str, int, int], ...] = (
+    ("B300", 288, 10),
+    ("GB200", 186, 10),
+    ("B200", 180, 10),
+    ("GH200", 96, 9),
+    ("H200", 141, 9),
+    ("H100", 80, 9),
+    ("A100", 40, 8),
+    ("L40S", 48, 8),
+    ("L40", 48, 8),
+    ("L4", 24, 8),
+    ("A10G", 24, 8),
+    ("A10", 24, 8),
+    ("V100", 16, 7),
+    ("T4", 16, 7),
+    ("P100", 16, 6),
+)
+"""(word in the product, GB, major compute capability) from NVIDIA's data sheets; the smallest that
+is sold under the name. A size within the product's own name wins."""
+GB_IN_MIB = 10**9 / 2**20
+MAX_MIB, MAX_MAJOR = 1_048_576, 99
+
+
+def device_of(
+    nodes: Collection[Node], resources: ResourcesSpec, scheduling: SchedulingSpec
+) -> DeviceObserved | None:
+    """Return the smallest GPU of the nodes that the job's pods may land on; None if none tells."""
+    told = [
+        device
+        for node in nodes
+        if _may_hold(node, resources, scheduling) and (device := _device(labels_of(node)))
+    ]
+    return min(told, key=lambda each: (each.memory_mib, each.compute_major), default=None)
+
+
+def _may_hold(node: Node, resources: ResourcesSpec, scheduling: SchedulingSpec) -> bool:
+    labels, amounts = labels_of(node), part(part(node, "status"), "allocatable")
+    if any(labels.get(key) != value for key, value in scheduling.node_selector.items()):
+        return False
+    amount = str(amounts.get(resources.gpu_resource_name, "0"))
+    return _number(amount, 10**6) >= max(1, resources.gpus_per_node)
+
+
+def _device(labels: Mapping[str, str]) -> DeviceObserved | None:
+    product = labels.get(PRODUCT, "")
+    words = set(re.split(r"[-_ ]", product.upper()))
+    size, major = next(((size, major) for name, size, major in PRODUCTS if name in words), (0, 0))
+    slices = re.search(r"MIG-\d+g\.(\d+)gb", product, re.IGNORECASE)
+    if (found := slices or re.search(r"(\d+)GB", product)) is not None:
+        size = int(found[1])
+    memory = _number(labels.get(MEMORY, ""), MAX_MIB) or int(size * GB_IN_MIB)
+    major = _number(labels.get(COMPUTE_MAJOR, ""), MAX_MAJOR) or major
+    if not 0 < memory <= MAX_MIB:
+        return None
+    return DeviceObserved(memory, major, product[:64])
+
+
+def _number(text: str, most: int) -> int:
+    """Return a label's number, 0 for anything else: whoever may label nodes may write nonsense."""
+    return min(int(text), most) if re.fullmatch(r"\d{1,9}", text) else 0

@@ -1,0 +1,28 @@
+"""Looks up the GPUs that a job's pods may get. What the labels mean is in `kube.gpu_nodes`."""
+
+import logging
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.resources import Device
+from raggrpo_operator.core.lifecycle.observed import DeviceObserved
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.kube.client import NODES, KubeClient
+from raggrpo_operator.kube.gpu_nodes import device_of
+
+log = logging.getLogger(__name__)
+
+
+async def smallest_device(client: KubeClient, job: RagGrpoJob) -> DeviceObserved | None:
+    """Return the smallest GPU of the nodes that may hold the job's pods; None if unknown.
+
+    Without an answer it is unknown too: the ranks measure it before an engine starts.
+    """
+    resources = job.spec.resources
+    if resources.device is Device.CPU:
+        return None
+    try:
+        nodes = await client.list_all(NODES, "")
+    except OperatorError as error:
+        log.warning("nodes cannot be listed, the GPUs' memory stays unknown: %s", error)
+        return None
+    return device_of(nodes, resources, job.spec.scheduling)

@@ -1,0 +1,63 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_api.spec.resources import ResourcesSpec, SchedulingSpec
+from raggrpo_operator.core.lifecycle.observed import DeviceObserved
+from raggrpo_operator.kube.gpu_nodes import device_of
+
+H100 = {
+    "nvidia.com/gpu.memory": "81559",
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.compute.major": "9",
+}
+
+
+def a_node(labels: dict[str, str], gpus: str = "8") -> dict[str, Any]:
+    return {
+        "metadata": {"name": "n", "labels": labels},
+        "status": {"allocatable": {"nvidia.com/gpu": gpus}},
+    }
+
+
+def seen(
+    *nodes: dict[str, Any], gpus: int = 1, selector: dict[str, str] | None = None
+) -> DeviceObserved | None:
+    resources = ResourcesSpec(gpus_per_node=gpus)
+    return device_of(nodes, resources, SchedulingSpec(node_selector=selector or {}))
+
+
+def test_the_smallest_gpu_that_a_pod_may_get_counts() -> None:
+    small = a_node(H100 | {"nvidia.com/gpu.memory": "40960", "pool": "small"})
+    large = a_node(H100 | {"pool": "large"})
+    assert seen(small, large) == DeviceObserved(40960, 9, "NVIDIA-H100-80GB-HBM3")
+    assert seen(small, large, selector={"pool": "large"}) == DeviceObserved(
+        81559, 9, "NVIDIA-H100-80GB-HBM3"
+    )
+
+
+def test_nodes_with_too_few_gpus_or_none_do_not_count() -> None:
+    assert seen(a_node(H100, gpus="4"), gpus=8) is None
+    assert seen({"metadata": {"labels": H100}}) is None
+
+
+@pytest.mark.parametrize(
+    ("product", "gib", "major"),
+    [
+        ("Tesla-V100-SXM2-32GB", 29, 7),
+        ("Tesla-T4", 14, 7),
+        ("NVIDIA-A100-SXM4-40GB", 37, 8),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", 4, 8),
+        ("NVIDIA-H100-PCIe", 74, 9),
+        ("NVIDIA-L4", 22, 8),
+    ],
+)
+def test_a_product_alone_tells_memory_and_capability(product: str, gib: int, major: int) -> None:
+    device = seen(a_node({"nvidia.com/gpu.product": product}))
+    assert device is not None
+    assert (device.memory_mib // 1024, device.compute_major) == (gib, major)
+
+
+@pytest.mark.parametrize("memory", ["", "-5", "0", "many", "1e9"])
+def test_labels_that_are_no_numbers_say_nothing(memory: str) -> None:
+    assert seen(a_node({"nvidia.com/gpu.memory": memory})) is None

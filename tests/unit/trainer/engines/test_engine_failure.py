@@ -1,0 +1,48 @@
+"""Why an engine died, though only its core's output says it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raggrpo_trainer.engines.engine_failure import EngineDead, Output, dead_on, reason_of
+from raggrpo_trainer.host.out_of_memory import in_text
+
+LINE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+CORE = f"print('(EngineCore pid=7) {LINE}', flush=True)"
+ACTOR = f"""
+import subprocess, sys
+from raggrpo_trainer.engines.engine_failure import EngineDead, dead_on, own_outputs
+print("{LINE} but long ago", flush=True)
+outputs = own_outputs()
+for core in ("pass", sys.argv[1]):
+    subprocess.run([sys.executable, "-c", core], check=True)
+    try:
+        with dead_on(outputs, ValueError):
+            raise ValueError("EngineCore encountered an issue. See stack trace (above).")
+    except EngineDead as dead:
+        print("told:", dead.reason, file=sys.stderr, flush=True)
+"""
+
+
+def test_the_core_s_last_words_are_read_from_the_actors_output(tmp_path: Path) -> None:
+    with (tmp_path / "worker.out").open("wb") as out, (tmp_path / "worker.err").open("wb") as err:
+        subprocess.run([sys.executable, "-c", ACTOR, CORE], stdout=out, stderr=err, check=True)
+
+    before, after = (tmp_path / "worker.err").read_text().splitlines()
+    assert before == "told: ValueError: EngineCore encountered an issue. See stack trace (above)."
+    assert after == f"told: (EngineCore pid=7) {LINE}"
+    assert in_text(after) is not None
+
+
+def test_an_output_that_was_rotated_away_leaves_the_errors_own_words(tmp_path: Path) -> None:
+    gone = [Output(tmp_path / "gone", 0)]
+    assert reason_of(RuntimeError("x"), gone) == "RuntimeError: x"
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(KeyError), dead_on([], ValueError):
+        raise KeyError
+    with pytest.raises(EngineDead, match=r"^first$"), dead_on([], Exception):
+        raise EngineDead("first")

@@ -1,0 +1,81 @@
+"""FP16 on real FSDP2 ranks: overflows are skipped and counted, and the scale is saved."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from raggrpo_api.spec.training import Precision
+from raggrpo_trainer.policy.loss_scale import INITIAL_SCALE, LossScale
+from raggrpo_trainer.ranks.rank_actor import load_checkpoint
+from support.builders import policies as policy_support
+from support.builders.policies import a_policy, one_rank, rank_processes, uneven_groups, write_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def told(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    with rank_processes(2) as ranks:
+        yield ranks.run(policy_support.fp16_story, str(model), str(folder))
+
+
+def test_an_overflow_is_skipped_and_counted_and_halves_the_scale(told: list[Any]) -> None:
+    for of_rank in told:
+        first, skipped, third, _ = of_rank["metrics"]
+        before, after, *_ = of_rank["parameters"]
+        assert (first.num_skipped_updates, first.loss_scale) == (0, INITIAL_SCALE)
+        assert (skipped.num_skipped_updates, skipped.loss_scale) == (1, INITIAL_SCALE / 2)
+        assert not skipped.non_finite
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert (third.num_skipped_updates, third.loss_scale) == (0, INITIAL_SCALE / 2)
+        assert third.grad_norm > 0
+
+
+def test_a_resumed_run_has_the_scale_and_is_bitwise_the_same(told: list[Any]) -> None:
+    for of_rank in told:
+        *_, third, again = of_rank["metrics"]
+        *_, went_on, resumed_on = of_rank["parameters"]
+        assert again.loss_scale == third.loss_scale
+        assert (again.loss, again.grad_norm) == (third.loss, third.grad_norm)
+        assert all(torch.equal(went_on[name], resumed_on[name]) for name in went_on)
+
+
+def test_engines_get_what_the_forward_computes_in(told: list[Any]) -> None:
+    assert {tensor.dtype for tensor in told[0]["parameters"][0].values()} == {torch.float16}
+
+
+def test_fp16_agrees_with_fp32_to_its_precision(model: Path, told: list[Any]) -> None:
+    with one_rank():
+        exact = a_policy(model).step(uneven_groups(), step=1)
+    first = told[0]["metrics"][0]
+    assert first.loss == pytest.approx(exact.loss, abs=0.005)
+    assert first.grad_norm == pytest.approx(exact.grad_norm, rel=0.01)
+
+
+def test_a_checkpoint_of_another_precision_begins_with_a_new_scale(
+    model: Path, tmp_path: Path
+) -> None:
+    with one_rank():
+        save(a_policy(model).state_dict(), checkpoint_id=str(tmp_path / "fp32"))
+        policy = a_policy(model, precision=Precision.FP16)
+        load_checkpoint(policy, str(tmp_path / "fp32"))
+        assert policy.step(uneven_groups(), step=1).loss_scale == INITIAL_SCALE
+
+        save(policy.state_dict(), checkpoint_id=str(tmp_path / "fp16"))
+        load_checkpoint(a_policy(model), str(tmp_path / "fp16"))
+
+
+def test_what_is_not_finite_at_the_least_scale_is_no_overflow() -> None:
+    scale = LossScale(Precision.FP16, torch.device("cpu"))
+    assert scale.is_overflow(1.0, float("inf"))
+    scale.load_state_dict(scale.state_dict() | {"scale": 1.0})
+    assert not scale.is_overflow(1.0, float("inf"))
+    assert not LossScale(Precision.BF16, torch.device("cpu")).is_overflow(1.0, float("nan"))

@@ -1,0 +1,77 @@
+"""Holds the table of memory terms against what the ranks measured, before an engine starts.
+
+The same arithmetic as the operator's rules, which know only labels and what the user wrote. Must
+not measure.
+"""
+
+from collections.abc import Sequence
+
+from raggrpo_api import gpu_memory
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.memory import GIB, MIB, num_ranks
+from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.host.measured_device import MeasuredDevice
+
+
+def check_memory(
+    config: TrainerConfig, precision: Precision, devices: Sequence[MeasuredDevice]
+) -> str:
+    """Return what was measured, for the log. Raises TrainerError CONFIG_ERROR with the terms.
+
+    Nothing is judged while the model's facts are unknown.
+    """
+    smallest = min(devices, key=lambda each: each.total_bytes)
+    measured = (
+        f"{smallest.name} with {_gib(smallest.total_bytes)}, {_gib(smallest.free_bytes)} free"
+    )
+    if not config.facts.parameters:
+        return f"{measured}; not judged, as the model's size is unknown"
+    training = config.training.model_copy(update={"precision": precision})
+    config = config.model_copy(update={"training": training})
+    if config.resources.device is Device.CPU:
+        _check_host(config, smallest)
+    else:
+        _check_device(config, smallest)
+    return measured
+
+
+def _check_host(config: TrainerConfig, pod: MeasuredDevice) -> None:
+    ranks_per_pod = num_ranks(config.resources) // config.resources.nodes
+    state = ranks_per_pod * gpu_memory.training_state(config, config.facts)
+    if state > pod.total_bytes:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"training needs {_gib(state)} per pod ({config.facts.parameters:,} parameters: "
+            f"weights, gradients and AdamW's moments in fp32), which has "
+            f"{_gib(pod.total_bytes)} → more resources.memory, or more nodes",
+        )
+
+
+def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
+    # What was measured counts, whatever was given.
+    resources = config.resources.model_copy(update={"gpu_memory_gib": 0})
+    facts = config.facts.model_copy(update={"gpu_memory_mib": device.total_bytes // MIB})
+    config = config.model_copy(update={"resources": resources})
+    if (short := gpu_memory.short_of_state(config, facts)) > 0:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: training "
+            f"needs {_gib(gpu_memory.training_state(config, facts))} per GPU, "
+            f"{_gib(max(0, gpu_memory.training_room(config, facts)))} are left beside the engine, "
+            "sent weights and fragmentation → more GPUs, or a lower rollout.gpuMemoryUtilization",
+        )
+    if (short := gpu_memory.short_of_engine(config, facts)) > 0:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: the engine's "
+            f"share of {_gib(gpu_memory.engine_share(config, facts))} has to hold weights of "
+            f"{_gib(gpu_memory.engine_weights(config, facts))}, CUDA graphs and the KV cache of "
+            "one sequence → a larger rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
+        )
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / GIB:.1f} GiB"
