@@ -17,6 +17,7 @@ from raggrpo_trainer.driver.loop import Parts, TrainState, train
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.json_service import ONE_TRY
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
@@ -99,6 +100,7 @@ async def one_step(folder: Path, url: str, published: Published) -> None:
             hooks=Hooks(),
             stop=asyncio.Event(),
             identity={},
+            outages=Outages(),
         )
         with pytest.raises(EnoughSeen):
             await train(parts, TrainState())

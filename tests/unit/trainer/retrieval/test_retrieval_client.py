@@ -33,7 +33,6 @@ from support.servers.faulty_server import (
 )
 
 AT_ONCE = RetryPolicy(retries=2, first_delay_seconds=0.0)
-NO_RETRY = RetryPolicy(retries=0)
 FIELDS = {"user_profile": "young", "rewritten_query": "loan rate", "history_summary": "asked"}
 
 
@@ -365,29 +364,6 @@ async def test_no_more_calls_are_in_flight_than_the_endpoint_allows() -> None:
 
     assert server.most_in_flight == 3
     assert len(server.requests) == 9
-
-
-async def test_after_many_failures_in_a_row_the_service_is_left_alone() -> None:
-    async with asking(always("boom", 500), client={"retry": NO_RETRY}) as (server, client):
-        failures = [
-            failure
-            for number in range(12)
-            if isinstance(failure := await outcome(client, str(number)), RetrievalFailed)
-        ]
-
-    assert [failure.cause for failure in failures] == [
-        *[FailureCause.HTTP_STATUS] * 10,
-        *[FailureCause.CIRCUIT_OPEN] * 2,
-    ]
-    assert failures[-1].detail == "not asked; before: HttpStatus: 500 '\"boom\"'"
-    assert len(server.requests) == 10
-
-
-async def test_requests_that_are_refused_do_not_open_the_circuit() -> None:
-    async with asking(always("wrong", 400)) as (server, client):
-        for number in range(12):
-            await outcome(client, str(number))
-    assert len(server.requests) == 12
 
 
 async def outcome(client: RetrievalClient, context: str) -> object:
