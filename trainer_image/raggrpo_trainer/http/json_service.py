@@ -10,6 +10,7 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -27,8 +28,10 @@ from .service_gate import ServiceGate
 EXCERPT_CHARACTERS = 200
 LATENCIES_KEPT = 4096
 SECRET_LENGTH = 8
-MOST_OUTAGES = 10
-"""Outages that one call may meet before it is taken for their cause."""
+OUTAGES_BEFORE_ALONE = 2
+"""Outages in a row that a call meets before it is asked without others of its kind beside it."""
+MOST_FELLED = 5
+"""Outages while a call was asked alone before it is taken for their cause."""
 TOO_MANY_REQUESTS = 429
 
 # A separate generator: retries must not advance the random numbers used in training.
@@ -121,6 +124,7 @@ class JsonService:
         self._headers = {name: value.strip() for name, value in headers.items()}
         self._timeout_seconds = timeout_seconds
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._one_by_one = asyncio.Lock()
         self._retry = retry
         self._gate: ServiceGate | None = None
         if waits is not None:
@@ -141,33 +145,37 @@ class JsonService:
     ) -> T:
         """Return the parsed answer; retry transient failures. Raises CallFailed.
 
-        What fails while the service is down is asked again as soon as it is up. Only a request
-        during which it goes down again and again counts as failed.
+        What fails while the service is down is asked again as soon as it is up. Calls that meet
+        one outage after the other go one by one, which shows whether one of them is the cause.
         """
         retry = retry or self._retry
-        failed = outages = 0
+        failed = outages = felled = 0
         while True:
-            try:
-                return parse(await self._post(body))
-            except CallFailed as failure:
-                is_last = not failure.transient
-                if failure.transient and self._gate is not None and outages < MOST_OUTAGES:
-                    is_first = failed + outages == 0
-                    if await self._gate.was_down(str(failure), is_first=is_first):
-                        outages += 1
-                        continue
-                if is_last or failed == retry.retries:
-                    self.statistics.failures[failure.cause] += 1
-                    raise
-            await asyncio.sleep(retry.delay_seconds(failed))
-            failed += 1
+            is_alone = outages >= OUTAGES_BEFORE_ALONE
+            async with self._one_by_one if is_alone else nullcontext():
+                try:
+                    return parse(await self._post(body))
+                except CallFailed as failure:
+                    was_down = felled < MOST_FELLED and await self._was_down(failure, failed)
+                    if not was_down and (not failure.transient or failed == retry.retries):
+                        self.statistics.failures[failure.cause] += 1
+                        raise
+            if was_down:
+                outages += 1
+                felled += is_alone
+            else:
+                await asyncio.sleep(retry.delay_seconds(failed))
+                failed += 1
 
     async def post_once(self, body: Mapping[str, Any], timeout_seconds: float) -> JsonObject:
         """Post without retries, even to a service that is known to be down. Raises CallFailed."""
         async with self._slots:
             started = time.monotonic()
             response = await self._send(body, timeout_seconds)
-            self.statistics.record(time.monotonic() - started)
+            seconds = time.monotonic() - started
+        self.statistics.record(seconds)
+        if self._gate is not None:
+            self._gate.took(seconds)
         answer = self._json_object(response)
         self._answered = self._answered or body
         return answer
@@ -177,18 +185,24 @@ class JsonService:
         if self._gate is None:
             return await self.post_once(body, self._timeout_seconds)
         await self._gate.passed()
-        began, self._asked = time.monotonic(), body
+        self._asked = body
         watched = self._gate.watched()
         try:
             answer = await self.post_once(body, self._timeout_seconds)
         except CallFailed as failure:
             if not failure.transient:  # it is up, and rejected this one request
-                self._gate.answered(time.monotonic() - began)
+                self._gate.answered()
             raise
         finally:
             watched.cancel()
-        self._gate.answered(time.monotonic() - began)
+        self._gate.answered()
         return answer
+
+    async def _was_down(self, failure: CallFailed, failed: int) -> bool:
+        """Return whether the service was down when a call failed that had failed so often."""
+        if self._gate is None or not failure.transient:
+            return False
+        return await self._gate.was_down(str(failure), is_first=failed == 0)
 
     async def _answers(self) -> bool:
         """Return whether the service answers a request, beside the calls in flight."""

@@ -12,7 +12,6 @@ import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from .background_tasks import BackgroundTasks
 from .outages import Outages
@@ -51,7 +50,7 @@ class ServiceGate:
         self._is_up.set()
         self._checking: asyncio.Task[bool] | None = None
         self._last_answer = -math.inf
-        self._slowest: deque[float] = deque(maxlen=RECENT_CALLS)
+        self._seconds: deque[float] = deque(maxlen=RECENT_CALLS)
         self._recent: deque[tuple[float, bool]] = deque(maxlen=RECENT_CALLS)
 
     async def passed(self) -> None:
@@ -59,17 +58,21 @@ class ServiceGate:
         while not self._is_up.is_set():
             await self._is_up.wait()
 
-    def answered(self, seconds: float) -> None:
-        """Note an answer, whatever it said, and how long it took."""
+    def took(self, seconds: float) -> None:
+        """Note how long an answer took: what is usual for one service is a hang of another."""
+        self._seconds.append(seconds)
+
+    def answered(self) -> None:
+        """Note that a call was answered, whatever the answer said."""
         self._last_answer = _now()
-        self._slowest.append(seconds)
         self._recent.append((self._last_answer, True))
         self._is_up.set()
 
     async def was_down(self, cause: str, *, is_first: bool = True) -> bool:
         """Return whether a call failed because the service was down, once it is up again.
 
-        `is_first`: the call's first failure; only that one says something about the service.
+        `is_first`: the call has not failed by itself yet; only that says something about the
+        service.
         """
         if is_first:
             self._recent.append((_now(), False))
@@ -77,7 +80,7 @@ class ServiceGate:
 
     def watched(self) -> asyncio.TimerHandle:
         """Return a timer for a call that begins now; if it is not cancelled, the call is quiet."""
-        limit = max(QUIET_SECONDS, QUIET_FACTOR * max(self._slowest, default=0.0))
+        limit = max(QUIET_SECONDS, QUIET_FACTOR * max(self._seconds, default=0.0))
         began = _now()
 
         def quiet() -> None:
@@ -100,7 +103,7 @@ class ServiceGate:
         self._is_up.clear()
         self._outages.began(self._name, cause)
         try:
-            await self._probe_until_up()
+            await self._until_up()
         finally:
             self._is_up.set()
             self._recent.clear()
@@ -108,13 +111,21 @@ class ServiceGate:
         log.info("%s answers again after %.0f s", self._name, _now() - began)
         return True
 
-    async def _probe_until_up(self) -> None:
+    async def _until_up(self) -> None:
+        """Wait for an answer to a probe, or to a call that was in flight."""
+        probing = self._tasks.start(self._probe_until_answered())
+        answered = self._tasks.start(self._is_up.wait())
+        try:
+            await asyncio.wait({probing, answered}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            probing.cancel()
+            answered.cancel()
+
+    async def _probe_until_answered(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause * _jitter.uniform(0.8, 1.2)):
-                    await self._is_up.wait()  # a call that was in flight is answered
-            if self._is_up.is_set() or await self._probe():
+            await asyncio.sleep(pause * _jitter.uniform(0.8, 1.2))
+            if await self._probe():
                 return
             pause = min(2 * pause, LARGEST_PAUSE_SECONDS)
 

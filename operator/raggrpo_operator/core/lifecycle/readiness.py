@@ -136,18 +136,23 @@ def _await_services(this: Round, evidence: str) -> Decision:
     outages.waiting(this, f"{evidence}; since {since}")
     this.condition(ConditionType.PREFLIGHT_PASSED, None, outages.WAITING, evidence)
     this.remember(replace(this.state.launch, waiting_since=this.now))
-    return this.end(OUTAGE_PAUSE_SECONDS)
+    return this.end(_pause_seconds(this))
 
 
 def _pause(this: Round) -> Decision | None:
     """Wait before the checks are made again for a service that was down; None when it is time."""
     since, seen = this.state.launch.waiting_since or this.now, this.observed.preflight
-    left = OUTAGE_PAUSE_SECONDS - (this.now - since).total_seconds()
-    if not 0 < left <= OUTAGE_PAUSE_SECONDS:  # over, or the clock was set back
+    pause = _pause_seconds(this)
+    left = pause - (this.now - since).total_seconds()
+    if not 0 < left <= pause:  # over, or the clock was set back
         return None
     if seen is not None:  # its result has been judged
         this.actions.append(DeletePreflight())
     return this.end(left + 0.1)
+
+
+def _pause_seconds(this: Round) -> float:
+    return min(OUTAGE_PAUSE_SECONDS, this.spec.recovery.deadlines.outage_seconds)
 
 
 def retrievers(this: Round) -> Decision | None:
