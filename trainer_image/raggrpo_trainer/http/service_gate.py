@@ -28,7 +28,7 @@ RECENT_SECONDS = 60.0
 RECENT_CALLS = 64
 FEWEST_CALLS = 10
 """Calls that say something about a service; of fewer, each may be special."""
-MOST_FAILED = 0.5
+MOST_FAILED = 0.75
 
 # A separate generator: probes must not advance the random numbers used in training.
 _jitter = random.Random()

@@ -18,6 +18,7 @@ from raggrpo_api.spec.retrieval import (
 )
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.retrieval.client import BATCH_QUERIES, RetrievalClient
 from raggrpo_trainer.retrieval.protocols import Passage
 from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed
@@ -418,6 +419,23 @@ async def test_warm_up_gives_up_at_its_limit() -> None:
     async with a_client(a_rag_chat(url)) as client:
         with pytest.raises(TrainerError, match="ConnectionRefused"):
             await client.warm_up("actor-8b", limit_seconds=0.1)
+
+
+async def test_warm_up_goes_on_beyond_its_limit_where_calls_wait_for_a_service_that_is_down() -> (
+    None
+):
+    async def loading_first(received: Received) -> Response:
+        return rag_chat(received) if received.number else JSONResponse("loading", 503)
+
+    told: list[list[str]] = []
+    outages = Outages(lambda found: told.append([each.name for each in found]))
+    async with asking(loading_first, client={"outages": outages}) as (server, client):
+        with outages.waited_for():
+            await client.warm_up("actor-8b", limit_seconds=0.5)
+
+    assert len(server.requests) == 3
+    assert [names for names in told if names] == [["endpoint actor-8b"]]
+    assert told[-1] == []
 
 
 async def test_each_call_is_logged_with_sample_and_status_but_no_secret(
