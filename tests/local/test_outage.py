@@ -111,3 +111,26 @@ def test_a_service_that_is_down_and_then_flaps_costs_waiting_time_alone(
     assert attempt["waitingSeconds"] >= 8
     assert outcome.weights == undisturbed.weights
     assert outcome.left_over == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_ten_minutes_without_the_service_cost_ten_minutes_alone(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    """The limits of stages and steps are far shorter than the outage, as they are by default."""
+    with a_run_with_a_service(tmp_path / "run") as (run, service):
+        process = run.start("", "recovery.deadlines.firstStepSeconds=120")
+        at_step(run, 2)
+        before = {each.pid for each in run.processes()}
+        during = outage(run, service, seconds=600)
+        kept = {each.pid for each in run.processes()}
+        outcome = run.finish(process)
+
+    assert during["progress"]["stage"] == "WaitingForEndpoint"
+    assert kept == before
+    assert outcome.causes == []
+    [attempt] = outcome.summary["attempts"]
+    assert 600 <= attempt["waitingSeconds"] <= 620
+    assert outcome.weights == undisturbed.weights
+    assert outcome.left_over == []
