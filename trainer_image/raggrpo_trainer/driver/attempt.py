@@ -48,7 +48,8 @@ from raggrpo_trainer.rollout.validation import Validator
 
 from .driver_log import kept_output
 from .hooks import Hooks
-from .loop import Parts, Stopped, TrainState, stopped_before, train
+from .loop import Parts, TrainState, train
+from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 

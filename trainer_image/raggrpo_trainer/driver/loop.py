@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Stage
@@ -39,6 +39,7 @@ from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import Validator
 
 from .hooks import Hooks
+from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,10 +48,6 @@ PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5}
 """Largest |trainer - engine log-probability|; stale weights or a wrong head are off by nats."""
 PARITY_PROMPTS = 2
 LOOK_AT_STOP_SECONDS = 0.5
-
-
-class Stopped(Exception):
-    """SIGTERM or SIGINT arrived; everything up to the last finished step has been saved."""
 
 
 @dataclass(slots=True)
@@ -206,17 +203,6 @@ async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) ->
     if is_stopped:
         raise await _saved(parts, state)
     return task.result()
-
-
-async def stopped_before(stop: asyncio.Event, task: "asyncio.Future[Any]") -> bool:
-    """Wait for a task or a stop signal; return whether the signal came and ended the task."""
-    stopping = asyncio.ensure_future(stop.wait())
-    both: set[asyncio.Future[Any]] = {task, stopping}
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if stop.is_set():
-        task.cancel()
-    return stop.is_set()
 
 
 async def _saved(parts: Parts, state: TrainState) -> Stopped:

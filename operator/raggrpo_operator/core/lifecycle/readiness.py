@@ -117,6 +117,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
         ray_version = pinned.ray_version or facts.ray_version
         pinned = replace(pinned, image=this.image, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
+    this.remember(outages.forgotten(this.state.watch))
     this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed")
     return this.end(requeue_after=0.0)
 
