@@ -78,4 +78,4 @@ class PreflightResult(ApiModel):
     truncated: bool = False
     """Evidence was shortened to fit 4 KiB."""
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
-    """The failure's exit code (2 to 5), 0 when every check passed."""
+    """The failure's exit code: 2 to 5, or 15 if only services are down; 0: every check passed."""

@@ -29,6 +29,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord
 from raggrpo_trainer.ranks.ranks import Ranks
@@ -38,6 +39,7 @@ from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import Validator
 
 from .hooks import Hooks
+from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -46,10 +48,6 @@ PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5, "FP16": 0.1}
 """Largest |trainer - engine log-probability|; stale weights or a wrong head are off by nats."""
 PARITY_PROMPTS = 2
 LOOK_AT_STOP_SECONDS = 0.5
-
-
-class Stopped(Exception):
-    """SIGTERM or SIGINT arrived; everything up to the last finished step has been saved."""
 
 
 @dataclass(slots=True)
@@ -79,11 +77,12 @@ class Parts:
     stop: asyncio.Event
     identity: Mapping[str, object]
     """See `identity_of`; a checkpoint is continued only if it matches."""
+    outages: Outages
 
 
 async def train(parts: Parts, state: TrainState) -> None:
     """Train from `state` to the target step, then validate and export."""
-    config, reporter = parts.config, parts.reporter
+    config, reporter, clock = parts.config, parts.reporter, parts.outages.working_time
     await _publish_weights(parts, state.step)
     await _check_parity(parts, state)
     if config.validation.before_training and state.step == 0:
@@ -91,10 +90,10 @@ async def train(parts: Parts, state: TrainState) -> None:
     reporter.stage(Stage.FIRST_STEP)
     ahead: asyncio.Task[_Next] | None = None
     while state.step < config.training.total_steps:
-        step, began = state.step + 1, time.monotonic()
+        step, began = state.step + 1, clock()
         await parts.hooks.before_step(step)
         ready = await _interruptible(parts, state, ahead or _next(parts, state, False))
-        retrieved = time.monotonic()
+        retrieved = clock()
         rollouts = ready.rollouts
         if rollouts is None:
             rollouts = await _interruptible(parts, state, parts.collector.collect(ready.batch))
@@ -104,11 +103,11 @@ async def train(parts: Parts, state: TrainState) -> None:
         if step < config.training.total_steps:
             generate = config.training.off_policy_steps > 0
             ahead = asyncio.create_task(_next(parts, after, generate))
-        training = time.monotonic()
+        training = clock()
         metrics = await _trained(parts, groups, step)
-        syncing = time.monotonic()
+        syncing = clock()
         await _publish_weights(parts, step)
-        ended = time.monotonic()
+        ended = clock()
         seconds = {"retrieve": retrieved - began, **rollouts.seconds}
         seconds |= {"train": syncing - training, "sync": ended - syncing}
         reporter.replaced(parts.pool.replacements)
@@ -162,8 +161,9 @@ async def _check_parity(parts: Parts, state: TrainState) -> None:
     """Check that engines and trainer hold the same policy after the first weight sync."""
     sampling = Sampling(n=1, temperature=parts.config.rollout.temperature, top_p=1.0)
     prompts, _ = await parts.prompts.next_batch(state.cursor, PARITY_PROMPTS)
-    batch = await parts.collector.prepare(state.step, prompts, sampling)
-    rollouts = await parts.collector.collect(batch)
+    preparing = parts.collector.prepare(state.step, prompts, sampling)
+    batch = await _interruptible(parts, state, preparing)
+    rollouts = await _interruptible(parts, state, parts.collector.collect(batch))
     usable = [s.completion() for s in rollouts.samples if any(s.sampled)]
     if not usable:
         raise TrainerError(
@@ -193,15 +193,16 @@ async def _check_parity(parts: Parts, state: TrainState) -> None:
 
 
 async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) -> T:
-    """Await discardable work; on a stop signal drop it and save the last finished step."""
+    """Await discardable work, services that are down included.
+
+    On a stop signal drop it and save the last finished step.
+    """
     task = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(parts.stop.wait())
-    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not parts.stop.is_set():
-        return task.result()
-    task.cancel()
-    raise await _saved(parts, state)
+    with parts.outages.waited_for():
+        is_stopped = await stopped_before(parts.stop, task)
+    if is_stopped:
+        raise await _saved(parts, state)
+    return task.result()
 
 
 async def _saved(parts: Parts, state: TrainState) -> Stopped:

@@ -52,10 +52,15 @@ def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
 
 
 def exit_code(findings: Sequence[Finding]) -> ExitCode:
-    """Return the first failure's specific code, PREFLIGHT_FAILED if none has one, else DONE."""
+    """Return the first failure's specific code, PREFLIGHT_FAILED if none has one, else DONE.
+
+    RETRIEVAL_UNAVAILABLE only if nothing but services that are down stands in the way.
+    """
     codes = [f.exit_code for f in findings if f.state is CheckState.FAILED]
-    special = [code for code in codes if code is not ExitCode.PREFLIGHT_FAILED]
-    return next(iter([*special, *codes]), ExitCode.DONE)
+    general = (ExitCode.PREFLIGHT_FAILED, ExitCode.RETRIEVAL_UNAVAILABLE)
+    special = [code for code in codes if code not in general]
+    failed = [code for code in codes if code is ExitCode.PREFLIGHT_FAILED]
+    return next(iter([*special, *failed, *codes]), ExitCode.DONE)
 
 
 def to_bytes(result: PreflightResult) -> bytes:

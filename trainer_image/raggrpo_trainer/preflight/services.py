@@ -15,7 +15,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.job_config import endpoint_headers
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT, RetrievalClient
-from raggrpo_trainer.sample_failures import RetrievalFailed
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RetrievalFailed
 
 from .finding import Finding, judged, not_evaluated
 
@@ -39,9 +39,20 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     fields = dict.fromkeys(spec.actor_output.fields, WARM_UP_TEXT)
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
         answers = await asyncio.gather(*(_call(client, e, fields) for e in endpoints))
-    problems = [text for is_usable, text in answers if not is_usable]
+    problems = [text for failure, text in answers if failure is not None]
     evidence = "; ".join(text for _, text in answers)
-    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence)
+    failures = [failure for failure, _ in answers if failure is not None]
+    is_outage = all(may_come_back(failure) for failure in failures)
+    code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
+    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code)
+
+
+def may_come_back(failure: CallFailed) -> bool:
+    """Return whether the service is down rather than wrong; a name nobody knows is a typing error.
+
+    Only a preflight asks: for a service that has answered before, an unknown name is an outage too.
+    """
+    return failure.transient and failure.cause is not FailureCause.DNS_FAILURE
 
 
 async def check_rewards(spec: RewardSpec) -> Finding:
@@ -57,19 +68,19 @@ async def check_rewards(spec: RewardSpec) -> Finding:
 
 async def _call(
     client: RetrievalClient, endpoint: RetrievalEndpoint, fields: Mapping[str, str]
-) -> tuple[bool, str]:
-    """Return whether the answer is usable, and what happened."""
+) -> tuple[CallFailed | None, str]:
+    """Return why there is no usable answer, None if there is one, and what happened."""
     sent = fields if endpoint.role is EndpointRole.ACTOR else None
     began = time.monotonic()
     try:
         passages = await client.retrieve(endpoint.name, WARM_UP_TEXT, sent, sample="preflight")
     except RetrievalFailed as failure:
-        return False, (
+        return failure, (
             f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}; "
             "check that the service runs, its URL and its headers"
         )
     seconds = time.monotonic() - began
-    return True, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
+    return None, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
 
 
 async def _import(target: str, folder: str) -> str:

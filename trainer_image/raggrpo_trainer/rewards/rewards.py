@@ -15,7 +15,9 @@ from typing import Literal, Self, assert_never
 from raggrpo_api.addresses import shown_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
-from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.http.background_tasks import BackgroundTasks
+from raggrpo_trainer.http.json_service import RetryPolicy, Waits
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.retrieval.protocols import Passage
 from raggrpo_trainer.sample_failures import CallFailed, RewardFailed
@@ -122,9 +124,16 @@ class Rewards:
     """A job's reward terms; an async context manager that ends everything they started."""
 
     def __init__(
-        self, spec: RewardSpec, retrieval: RetrievalSpec, retry: RetryPolicy = RetryPolicy()
+        self,
+        spec: RewardSpec,
+        retrieval: RetrievalSpec,
+        retry: RetryPolicy = RetryPolicy(),
+        outages: Outages | None = None,
     ) -> None:
-        """Import Python rewards. Raises TrainerError (RewardCodeError) naming the function."""
+        """Import Python rewards. Raises TrainerError (RewardCodeError) naming the function.
+
+        With `outages`, calls wait for a judge that is down instead of failing.
+        """
         if spec.code_from.path and spec.code_from.path not in sys.path:
             sys.path.insert(0, spec.code_from.path)
         self.empty_references = 0
@@ -132,6 +141,7 @@ class Rewards:
         self._mode = retrieval.mode
         self._score_threshold = _actor_threshold(retrieval)
         self._http = HttpPool()
+        self._outages, self._tasks = outages, BackgroundTasks()
         self._hooks: list[RewardHook] = []
         self._terms = [self._term(function, retry) for function in spec.functions]
 
@@ -141,6 +151,7 @@ class Rewards:
     async def __aexit__(self, *_: object) -> None:
         for hook in self._hooks:
             await hook.close()
+        await self._tasks.close()
         await self._http.close()
 
     async def score(self, sample: RewardSample) -> Score:
@@ -167,7 +178,8 @@ class Rewards:
                 hook = python_reward(name, function.timeout_seconds)
             case RewardKind.HTTP:
                 name = f"Http {shown_url(function.url)}"
-                hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry)
+                waits = Waits.of(f"reward {name}", self._outages, self._tasks)
+                hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry, waits)
             case kind:
                 return _Term(kind, function.weight, partial(self._built_in, kind))
         self._hooks.append(hook)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,9 +52,12 @@ class Collector:
         pool: EnginePool,
         retrieval: RetrievalClient,
         rewards: Rewards,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` measures the stages of a step (seconds); it may stand still during an outage."""
         self._config, self._tokenizer, self._pool = config, tokenizer, pool
         self._composer, self._retrieval, self._rewards = composer, retrieval, rewards
+        self._clock = clock
         self._eos = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
 
     async def prepare(
@@ -86,7 +89,7 @@ class Collector:
 
     async def collect(self, batch: Batch) -> Rollouts:
         """Generate and score a prepared batch."""
-        began = time.monotonic()
+        began = self._clock()
         alive = [s for s in batch.samples if not s.failure]
         if self._config.retrieval.mode is RetrievalMode.SEARCH:
             generated = [asyncio.ensure_future(self._search(batch, s)) for s in alive]
@@ -102,12 +105,12 @@ class Collector:
         ]
         try:
             await asyncio.gather(*generated)
-            after_generation = time.monotonic()
+            after_generation = self._clock()
             await asyncio.gather(*scored)
         finally:
             for task in (*generated, *scored):
                 task.cancel()
-        rewarding = time.monotonic() - after_generation
+        rewarding = self._clock() - after_generation
         seconds = {"generate": after_generation - began, "reward": rewarding}
         return Rollouts(batch.samples, seconds, batch.ledger)
 

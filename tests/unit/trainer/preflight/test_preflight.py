@@ -22,7 +22,7 @@ from raggrpo_api.sealed_config import seal
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
-from raggrpo_trainer.preflight.run import result_of, run_checks, to_bytes
+from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_bytes
 from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
 from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
@@ -395,7 +395,23 @@ async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert check.state is FAILED
     assert f"endpoint kb ({url}): ConnectionRefused" in check.evidence
+    assert result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE  # it may be waited for
+
+
+async def test_a_name_that_nobody_knows_is_a_mistake_and_no_outage(tmp_path: Path) -> None:
+    url = "http://kb.nowhere.invalid/retrieve"
+    config = a_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
+    result = await checked(config)
+    assert "DnsFailure" in check_of(result, CheckId.RETRIEVAL_REACHABLE).evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+@pytest.mark.parametrize("code", [ExitCode.PREFLIGHT_FAILED, ExitCode.DATA_ERROR])
+def test_an_outage_beside_another_failure_is_not_waited_for(code: ExitCode) -> None:
+    down = judged(CheckId.RETRIEVAL_REACHABLE, ["kb refuses"], "", ExitCode.RETRIEVAL_UNAVAILABLE)
+    other = judged(CheckId.PATHS, ["wrong"], "", code)
+    assert exit_code([down, other]) == exit_code([other, down]) == code
+    assert exit_code([down]) == ExitCode.RETRIEVAL_UNAVAILABLE
 
 
 async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -> None:
