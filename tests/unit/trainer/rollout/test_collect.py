@@ -11,6 +11,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer
+from raggrpo_trainer.data.sampler import sample_seed
 from raggrpo_trainer.engines.engine import GenerationRequest
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
@@ -323,3 +324,29 @@ async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_alone(tmp_path
     assert "about loans" in text_of(pool.requests[0].prompt_ids)
     assert len(collector.groups(rollouts)) == 2
     collector.check_failures(rollouts)
+
+
+async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_their_own(
+    tmp_path: Path,
+) -> None:
+    twice, once = a_prompt(4, "twice"), a_prompt(5, "once")
+    pool = ScriptedPool(in_turn("right", "wrong", "right", "wrong", "wrong", "wrong"))
+
+    config = a_config(tmp_path, {})
+    collector, rollouts = await collected(config, pool, [twice, once, twice], n=2)
+
+    groups = collector.groups(rollouts)
+    assert [len(group.completions) for group in groups] == [2, 2, 2]
+    assert groups[2].advantages == (0.0, 0.0)  # a baseline of its own
+    assert len({request.seed for request in pool.requests}) == 6
+    assert [s.name for s in rollouts.samples] == ["4/0", "4/1", "5/0", "5/1", "4/2", "4/3"]
+
+
+async def test_the_first_group_of_a_prompt_has_the_seeds_that_it_always_had(
+    tmp_path: Path,
+) -> None:
+    pool = ScriptedPool(in_turn("right", "wrong"))
+    config = a_config(tmp_path, {})
+    await collected(config, pool, [a_prompt(4, "once")], n=2)
+    seed = config.training.seed
+    assert [r.seed for r in pool.requests] == [sample_seed(seed, 1, 4, key) for key in (0, 64)]
