@@ -32,7 +32,9 @@ VERL: Final[Mapping[str, Foreign]] = {
     "data.max_prompt_length": Foreign("data.maxPromptLength"),
     "data.max_response_length": Foreign("data.maxResponseLength"),
     "data.dataloader_num_workers": Foreign("data.numWorkers"),
-    "data.train_max_samples": Foreign("data.maxSamples", "verl takes a random choice, we the first"),
+    "data.train_max_samples": Foreign(
+        "data.maxSamples", "verl takes a random choice, we the first"
+    ),
     "data.val_max_samples": Foreign("validation.maxSamples"),
     "data.prompt_key": Foreign("data.columns.prompt"),
     "data.truncation": Foreign("data.allowTruncation", "error: false; we cut the question's end"),
@@ -133,6 +135,7 @@ VERL: Final[Mapping[str, Foreign]] = {
 """Fields of verl's configuration by their full name."""
 
 OTHERS: Final[Mapping[str, Foreign]] = {
+    "hybrid_grpo": Foreign("algorithm.groupSize", "from its group_size"),
     "num_generations": Foreign("rollout.n"),
     "max_completion_length": Foreign("data.maxResponseLength"),
     "beta": Foreign("algorithm.klCoefficient"),
@@ -195,7 +198,7 @@ VALUES: Final[Mapping[str, str]] = {
 """What other trainers' words for a choice are here."""
 
 _BY_LAST: Final[Mapping[str, Foreign]] = {
-    **{name.rpartition(".")[2]: foreign for name, foreign in reversed(VERL.items())},
+    **{name.rpartition(".")[2]: foreign for name, foreign in reversed(list(VERL.items()))},
     **OTHERS,
 }
 
