@@ -14,7 +14,8 @@ from raggrpo_operator.core.importing.overrides import (
     read_overrides,
     read_script,
 )
-from raggrpo_operator.core.importing.verl import CLAIM, Imported, import_verl
+from raggrpo_operator.core.importing.translation import CLAIM, Imported
+from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve

@@ -13,7 +13,8 @@ from raggrpo_operator.core.importing.overrides import (
     read_script,
     resolved,
 )
-from raggrpo_operator.core.importing.verl import Imported, import_verl
+from raggrpo_operator.core.importing.translation import Imported
+from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL
 from raggrpo_operator.core.spec.parse import dotted, parse_job
