@@ -39,7 +39,7 @@ class DataSpec(ApiModel):
     max_response_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Tokens of one completion, inserted search results included."""
     num_workers: Annotated[int, Field(ge=1, le=64)] = 16
-    """Threads that read and tokenise prompts, capped at min(cpu, 16)."""
+    """Threads that fill templates and tokenise prompts; no more than the driver has CPUs."""
     prefetch_factor: Annotated[int, Field(ge=1, le=16)] = 2
     """Batches prepared ahead of the step that needs them."""
     stage_to_local_disk: bool = False

@@ -85,4 +85,7 @@ def _write(imported: Imported, output: Path | None) -> None:
     parsed = parse_job(imported.job)
     found = parsed if isinstance(parsed, tuple) else violations(parsed, resolve(parsed))
     if found:
-        show("\n".join(["the job still needs:", *(f"  {v.line()}" for v in found)]), err=True)
+        show(
+            "\n".join(["what the rules say of the job:", *(f"  {v.line()}" for v in found)]),
+            err=True,
+        )

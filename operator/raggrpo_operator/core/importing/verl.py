@@ -209,12 +209,13 @@ def _run(this: Translation) -> None:
         this.same("trainer.total_epochs")
     save = int(this.get("trainer.save_freq"))
     if save < 1:
+        save = min(EVERY_STEPS, max(1, int(steps) // 2)) if steps else EVERY_STEPS
         this.wrong(
             "trainer.save_freq",
-            f"{save} saves no checkpoint, so that any failure costs the whole run: now every "
-            f"{EVERY_STEPS} steps",
+            f"{this.get('trainer.save_freq')} saves no checkpoint, so that any failure costs the "
+            f"whole run: now every {save} steps",
         )
-    this.put("trainer.save_freq", save if save > 0 else EVERY_STEPS)
+    this.put("trainer.save_freq", save)
     test = int(this.get("trainer.test_freq"))
     held_out = bool(this.spec["data"].get("validationFiles"))
     off = not 0 < test < NEVER or not held_out
