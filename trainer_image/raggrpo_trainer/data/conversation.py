@@ -166,8 +166,9 @@ def _content(item: Mapping[str, Any], number: int) -> str:
 
 
 def _text_part(part: object, number: int) -> str:
-    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part["text"], str):
-        return part["text"]
+    text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+    if isinstance(text, str):
+        return text
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     raise DoesNotFit(
         f"has a part of type {kind} in message {number}", "only text can be trained on: drop it"

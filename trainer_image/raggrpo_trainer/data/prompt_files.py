@@ -223,7 +223,10 @@ def _answers(row: _Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     if value is None:
         return ()
     if is_conversation(value):
-        return (last_content(value),)
+        try:
+            return (last_content(value),)
+        except DoesNotFit as error:
+            raise refused(f"{row.place}: column {data.columns.answer!r}", error) from error
     answers = value if isinstance(value, list) else [value]
     if not answers or not all(isinstance(answer, str) for answer in answers):
         raise _wrong_type(row, data, "answer", value, "a string or a list of strings")

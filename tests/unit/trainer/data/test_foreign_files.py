@@ -119,6 +119,10 @@ USER = {"role": "user", "content": "x"}
         ({"prompt": [{"role": "user", "content": None}]}, "has NoneType None as content of mess"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
             "has a part of type image in message 1; only text can be trained on: drop it"),
+        ({"prompt": [{"role": "user", "content": [{"type": "text"}]}]},
+            "has a part of type text in message 1"),
+        ({"answer": [{"role": "assistant", "content": 7}]},
+            "column 'answer' has int 7 as content of message 1; give it a text"),
         ({"prompt": 7}, "column 'prompt' is int 7 instead of a string or a list of messages"),
         ({"answer": {"target": ["a"], "style": "rule"}},
             "instead of a string or a list of strings; set data.columns.answer to answer.target, "
