@@ -18,7 +18,7 @@ LOSSES: Final = {
     "seq-mean-token-mean": "SequenceMean",
     "seq-mean-token-sum-norm": "FixedLength",
 }
-PRECISIONS: Final = {"bfloat16": "BF16", "float32": "FP32", "auto": "BF16", "float16": "BF16"}
+PRECISIONS: Final = {"bfloat16": "BF16", "float32": "FP32", "auto": "BF16", "float16": "FP16"}
 PLAIN: Final = (
     "data.train_batch_size",
     "data.max_prompt_length",

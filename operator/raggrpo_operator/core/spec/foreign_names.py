@@ -179,10 +179,11 @@ OTHERS: Final[Mapping[str, Foreign]] = {
 """Fields of TRL and Lightning by their last name."""
 
 VALUES: Final[Mapping[str, str]] = {
-    "16-mixed": "BF16, or FP32; one field serves trainer and engine",
-    "16": "BF16, or FP32; one field serves trainer and engine",
+    "16-mixed": "FP16, or BF16 where the device has it; one field serves trainer and engine",
+    "16": "FP16, or BF16 where the device has it; one field serves trainer and engine",
     "bf16-mixed": "BF16",
     "bfloat16": "BF16",
+    "float16": "FP16",
     "32": "FP32",
     "32-true": "FP32",
     "float32": "FP32",
