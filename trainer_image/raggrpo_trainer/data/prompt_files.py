@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,22 @@ from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
 from raggrpo_trainer.errors import TrainerError
 
+from .columns import MISSING, column_of, leaves, value_at
+from .conversation import (
+    DoesNotFit,
+    Message,
+    is_conversation,
+    last_content,
+    read_conversation,
+    read_tools,
+    refused,
+)
+
+SHOWN_ROWS = 3
+"""Rows that do not fit are told one by one up to here, and then counted."""
+MAX_BAD_ROWS = 100
+"""Reading ends at so many: the column is wrong, not the rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -24,12 +41,17 @@ class Prompt:
     index: int
     """Row number across all files, from 0; part of the key of the sample's random seed."""
     text: str
+    """The question: the user's last message."""
     query: str
     """The search query; same as `text` unless a query column is set."""
     answer: tuple[str, ...]
     """Accepted answers; empty if the data has none and no reward needs one."""
     context: str
     """Dialogue context; empty if the data has none and no endpoint needs one."""
+    earlier: tuple[Message, ...] = ()
+    """Messages before the question: system prompt and earlier turns."""
+    tools: tuple[Any, ...] = ()
+    """Functions that the chat template tells the policy of."""
 
 
 def read_prompts(
@@ -38,12 +60,12 @@ def read_prompts(
     """Return the first `data.maxSamples` rows (0: all) of `.parquet` and `.jsonl` files, in order.
 
     Answer and context columns are required only if a reward or an endpoint needs them.
-    Raises TrainerError DATA_ERROR with file, row, column and remedy.
+    Raises TrainerError DATA_ERROR with file, row, column and remedy of the rows that do not fit.
     """
     needed = needed_fields(data, retrieval, reward)
     rows = (row for file in files for row in _rows(Path(file), data))
     limited = islice(rows, data.max_samples or None)
-    prompts = [_prompt(index, row, data, needed) for index, row in enumerate(limited)]
+    prompts = _fitting(limited, data, needed)
     if files and not prompts:
         raise _error(", ".join(files), "there is no row", "add one line for each prompt")
     return prompts
@@ -103,7 +125,7 @@ def _rows(path: Path, data: DataSpec) -> Iterator[_Row]:
 
 
 def _parquet_rows(path: Path, data: DataSpec) -> Iterator[_Row]:
-    wanted = set(data.columns.model_dump().values())
+    wanted = {name for path in data.columns.model_dump().values() for name in column_of(path)}
     number = 0
     try:
         with pq.ParquetFile(path) as file:
@@ -133,24 +155,79 @@ def _jsonl_rows(path: Path) -> Iterator[_Row]:
             yield _Row(place, values, values)
 
 
-def _prompt(index: int, row: _Row, data: DataSpec, needed: set[str]) -> Prompt:
-    text = _text(row, data, "prompt", needed)
+def _fitting(rows: Iterable[_Row], data: DataSpec, needed: set[str]) -> list[Prompt]:
+    """Return the rows' prompts. Raises TrainerError naming those that do not fit."""
+    prompts: list[Prompt] = []
+    problems: list[str] = []
+    default_tools = _default_tools(data)
+    for index, row in enumerate(rows):
+        try:
+            prompts.append(_prompt(index, row, data, needed, default_tools))
+        except TrainerError as error:
+            problems.append(str(error))
+            if len(problems) == MAX_BAD_ROWS:
+                break
+    if problems:
+        left = len(problems) - SHOWN_ROWS
+        more = [f"and {left} more rows" if len(problems) < MAX_BAD_ROWS else "and many more rows"]
+        shown = [*problems[:SHOWN_ROWS], *(more if left > 0 else [])]
+        raise TrainerError(ExitCode.DATA_ERROR, "; ".join(shown))
+    return prompts
+
+
+def _prompt(
+    index: int, row: _Row, data: DataSpec, needed: set[str], default_tools: tuple[Any, ...]
+) -> Prompt:
+    column = data.columns.prompt
+    another = "convert it, or set data.columns.prompt to another column"
+    try:
+        conversation = read_conversation(_value(row, data, "prompt", needed))
+    except DoesNotFit as error:
+        raise refused(f"{row.place}: column {column!r}", error, another) from error
+    text, earlier = conversation.question, conversation.earlier
     if not text.strip():
-        raise _error(row.place, f"column {data.columns.prompt!r} is blank", "drop the row")
+        raise _error(row.place, f"column {column!r} is blank", "drop the row")
+    if data.system_prompt:
+        system = {"role": "system", "content": data.system_prompt}
+        earlier = (system, *(each for each in earlier if each["role"] != "system"))
     return Prompt(
         index=index,
         text=text,
         query=_text(row, data, "query", needed) if data.columns.query else text,
         answer=_answers(row, data, needed),
         context=_text(row, data, "context", needed),
+        earlier=earlier,
+        tools=_tools(row, data) or default_tools,
     )
+
+
+def _default_tools(data: DataSpec) -> tuple[Any, ...]:
+    try:
+        return read_tools(data.tools)
+    except DoesNotFit as error:
+        raise refused("data.tools", error) from error
+
+
+def _tools(row: _Row, data: DataSpec) -> tuple[Any, ...]:
+    value = _value(row, data, "tools", set()) if data.columns.tools else None
+    if value is None:
+        return ()
+    try:
+        return read_tools(value)
+    except DoesNotFit as error:
+        raise refused(f"{row.place}: column {data.columns.tools!r}", error) from error
 
 
 def _answers(row: _Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     value = _value(row, data, "answer", needed)
-    answers = value if isinstance(value, list) else [value]
     if value is None:
         return ()
+    if is_conversation(value):
+        try:
+            return (last_content(value),)
+        except DoesNotFit as error:
+            raise refused(f"{row.place}: column {data.columns.answer!r}", error) from error
+    answers = value if isinstance(value, list) else [value]
     if not answers or not all(isinstance(answer, str) for answer in answers):
         raise _wrong_type(row, data, "answer", value, "a string or a list of strings")
     return tuple(answers)
@@ -168,21 +245,27 @@ def _text(row: _Row, data: DataSpec, field: str, needed: set[str]) -> str:
 def _value(row: _Row, data: DataSpec, field: str, needed: set[str]) -> object:
     """Return a column's value, or None if it is missing or null and not needed."""
     column = getattr(data.columns, field)
-    value = row.values.get(column)
-    if value is not None or field not in needed:
+    value = value_at(row.values, column)
+    if value is MISSING and field not in needed:
+        return None
+    if value is not MISSING and (value is not None or field not in needed):
         return value
-    if column in row.columns:
+    if value is None:
         raise _error(row.place, f"column {column!r} is null", "fill it in, or drop the row")
-    known = ", ".join(sorted(row.columns))
+    known = {leaf for name in row.columns for leaf in leaves(row.values.get(name), name)}
     raise _error(
-        row.place, f"there is no column {column!r}", f"set data.columns.{field} to one of: {known}"
+        row.place,
+        f"there is no column {column!r}",
+        f"set data.columns.{field} to one of: {', '.join(sorted(known))}",
     )
 
 
 def _wrong_type(row: _Row, data: DataSpec, field: str, value: object, wanted: str) -> TrainerError:
     column, shown = getattr(data.columns, field), repr(value)[:60]
     what = f"column {column!r} is {type(value).__name__} {shown} instead of {wanted}"
-    return _error(row.place, what, f"convert it, or set data.columns.{field} to another column")
+    others = ", ".join(leaves(value, column)) if isinstance(value, Mapping) and value else ""
+    remedy = f"set data.columns.{field} to {others or 'another column'}"
+    return _error(row.place, what, remedy if others else f"convert it, or {remedy}")
 
 
 def _error(place: str, what: str, remedy: str) -> TrainerError:

@@ -278,9 +278,9 @@ def step_record(
     scored = rollouts.scored
     rewards = [s.reward for s in scored if s.reward is not None]
     names = sorted({name for s in scored for name in s.parts})
-    by_prompt: dict[int, set[float]] = {}
+    by_group: dict[int, set[float]] = {}
     for sample in scored:
-        by_prompt.setdefault(id(sample.prompt), set()).add(sample.reward or 0.0)
+        by_group.setdefault(sample.group, set()).add(sample.reward or 0.0)
     lengths = [sum(s.sampled) for s in scored]
     return StepRecord(
         step=step,
@@ -290,7 +290,7 @@ def step_record(
         exact_match=_mean([s.exact_match for s in scored]),
         num_samples=len(rollouts.samples),
         num_failed=len(rollouts.samples) - len(scored),
-        zero_variance=_mean([float(len(found) == 1) for found in by_prompt.values()]) or 0.0,
+        zero_variance=_mean([float(len(found) == 1) for found in by_group.values()]) or 0.0,
         response_tokens=_mean(lengths) or 0.0,
         trained=metrics,
         seconds=seconds,

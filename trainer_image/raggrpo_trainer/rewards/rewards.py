@@ -82,8 +82,14 @@ class Score:
     """Always reported, whether or not it is part of the reward."""
 
 
-def final_answer(completion: str) -> str:
-    """Return the text of the last <answer>…</answer>, or the whole completion if there is none."""
+def final_answer(completion: str, marker: str = "") -> str:
+    """Return what follows the last marker on its line; nothing if the marker is not there.
+
+    Without a marker: the text of the last <answer>…</answer>, or the whole completion.
+    """
+    if marker:
+        _, _, after = completion.rpartition(marker) if marker in completion else ("", "", "")
+        return after.strip().partition("\n")[0].strip()
     answers: list[str] = _ANSWER.findall(completion)
     return answers[-1] if answers else completion
 
@@ -139,6 +145,7 @@ class Rewards:
         self.empty_references = 0
         """Number of samples RagScore scored 0 because the reference endpoint found nothing."""
         self._mode = retrieval.mode
+        self._marker = spec.answer_marker
         self._score_threshold = _actor_threshold(retrieval)
         self._http = HttpPool()
         self._outages, self._tasks = outages, BackgroundTasks()
@@ -168,7 +175,7 @@ class Rewards:
         return Score(
             total=sum(t.weight * value for t, value in zip(self._terms, values, strict=True)),
             parts={t.name: value for t, value in zip(self._terms, values, strict=True)},
-            exact_match=exact_match(final_answer(sample.completion), sample.answers),
+            exact_match=exact_match(final_answer(sample.completion, self._marker), sample.answers),
         )
 
     def _term(self, function: RewardFunction, retry: RetryPolicy) -> "_Term":
@@ -186,7 +193,7 @@ class Rewards:
         return _Term(name, function.weight, partial(_ask_hook, hook, name))
 
     async def _built_in(self, kind: BuiltIn, sample: RewardSample) -> float:
-        answer = final_answer(sample.completion)
+        answer = final_answer(sample.completion, self._marker)
         match kind:
             case RewardKind.EXACT_MATCH:
                 return exact_match(answer, sample.answers)

@@ -109,8 +109,8 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
             "fill it in, or drop the row"),
         bad("a.jsonl", b'{"prompt": " ", "answer": "y"}\n', ", line 1: column 'prompt' is blank; "
             "drop the row"),
-        bad("a.jsonl", b'{"prompt": ["x"], "answer": "y"}\n', ", line 1: column 'prompt' is list "
-            "['x'] instead of a string; convert it, or set data.columns.prompt to another column"),
+        bad("a.jsonl", b'{"prompt": ["x"], "answer": "y"}\n', ", line 1: column 'prompt' is a list "
+            "whose item 1 is str 'x' instead of a string or a message; write a text, or {role, "),
         bad("a.jsonl", b'{"prompt": "x", "answer": 72}\n', ", line 1: column 'answer' is int 72 "
             "instead of a string or a list of strings; convert it"),
         bad("a.jsonl", b'{"prompt": "x", "answer": []}\n', ", line 1: column 'answer' is list [] "),

@@ -25,6 +25,7 @@ from raggrpo_trainer.preflight.finding import judged, not_evaluated
 from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_bytes
 from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
+from support.builders.verl_files import gsm8k_row, search_row, write_jsonl, write_parquet
 from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
 
 FAILED, PASSED = CheckState.FAILED, CheckState.PASSED
@@ -197,6 +198,44 @@ async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -
         assert word in check.evidence
     assert check_of(result, CheckId.DATA_READABLE).state is CheckState.NOT_EVALUATED
     assert result.exit_code == ExitCode.DATA_ERROR
+
+
+async def test_nested_columns_are_found_and_listed_by_their_paths(tmp_path: Path) -> None:
+    rows = [gsm8k_row("1 + 1?", "2")]
+    for file in (
+        write_parquet(tmp_path / "verl.parquet", rows),
+        write_jsonl(tmp_path / "verl.jsonl", rows),
+    ):
+        changes = {"data.trainFiles": [file], "data.columns.answer": "reward_model.ground_truth"}
+        fit = await checked(a_fit_config(tmp_path, changes))
+        assert check_of(fit, CheckId.DATA_COLUMNS).state is CheckState.PASSED
+        assert check_of(fit, CheckId.DATA_READABLE).state is CheckState.PASSED
+
+        wrong = await checked(a_fit_config(tmp_path, {"data.trainFiles": [file]}))
+        found = check_of(wrong, CheckId.DATA_COLUMNS)
+        assert found.state is FAILED
+        assert "has no column 'answer'" in found.evidence
+        assert "reward_model.ground_truth" in found.evidence
+
+
+async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before_a_gpu_is_taken(
+    tmp_path: Path,
+) -> None:
+    plain = gsm8k_row("1 + 1?", "2") | {"reward_model": {"ground_truth": {"target": ["2"]}}}
+    file = write_jsonl(tmp_path / "verl.jsonl", [plain, search_row("Who?", ["Ada"])])
+    answer = {"data.columns.answer": "reward_model.ground_truth.target"}
+    changes = {"data.trainFiles": [file], **answer}
+
+    refused = await checked(a_fit_config(tmp_path, changes))
+    found = check_of(refused, CheckId.SAMPLE_LENGTHS)
+    assert found.state is FAILED
+    assert "prompt 1 has a system prompt" in found.evidence
+    assert "data.chatTemplate" in found.evidence
+    assert refused.exit_code == ExitCode.DATA_ERROR
+
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    fit = await checked(a_fit_config(tmp_path, {**changes, "data.chatTemplate": template}))
+    assert check_of(fit, CheckId.SAMPLE_LENGTHS).state is CheckState.PASSED
 
 
 async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:

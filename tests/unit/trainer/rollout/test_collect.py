@@ -12,6 +12,7 @@ from raggrpo_api.progress import EndpointOutage
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer
+from raggrpo_trainer.data.sampler import sample_seed
 from raggrpo_trainer.engines.engine import GenerationRequest
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
@@ -393,3 +394,29 @@ async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_
     names = [name for told in disturbed for name in told]
     assert names[0] == "endpoint kb"
     assert names[-1].startswith("reward Http http://127.0.0.1")
+
+
+async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_their_own(
+    tmp_path: Path,
+) -> None:
+    twice, once = a_prompt(4, "twice"), a_prompt(5, "once")
+    pool = ScriptedPool(in_turn("right", "wrong", "right", "wrong", "wrong", "wrong"))
+
+    config = a_config(tmp_path, {})
+    collector, rollouts = await collected(config, pool, [twice, once, twice], n=2)
+
+    groups = collector.groups(rollouts)
+    assert [len(group.completions) for group in groups] == [2, 2, 2]
+    assert groups[2].advantages == (0.0, 0.0)  # a baseline of its own
+    assert len({request.seed for request in pool.requests}) == 6
+    assert [s.name for s in rollouts.samples] == ["4/0", "4/1", "5/0", "5/1", "4/2", "4/3"]
+
+
+async def test_the_first_group_of_a_prompt_has_the_seeds_that_it_always_had(
+    tmp_path: Path,
+) -> None:
+    pool = ScriptedPool(in_turn("right", "wrong"))
+    config = a_config(tmp_path, {})
+    await collected(config, pool, [a_prompt(4, "once")], n=2)
+    seed = config.training.seed
+    assert [r.seed for r in pool.requests] == [sample_seed(seed, 1, 4, key) for key in (0, 64)]
