@@ -10,11 +10,8 @@ _LAST_WORDS: Final = "(pass|auth)"
 
 So is a last `token`, also within a word; elsewhere it is not: eos_token_id.
 """
-_PAIRS: Final = (
-    "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie)"
-    "|(hf|hub|git|github|gitlab|slack|bot|npm|pypi|id|vault|wandb)[_.-]?token)"
-)
-"""Secret at the beginning of a word: HFTOKEN, but not num_valid_tokens."""
+_PAIRS: Final = "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie))"
+"""Secret at the beginning of a word: AUTH_HEADER."""
 _ANYWHERE: Final = (
     "((api|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
