@@ -74,6 +74,7 @@ class ConditionType(StrEnum):
     RESUME_VERIFIED = "ResumeVerified"
     SLOWING_DOWN = "SlowingDown"
     HOST_MEMORY_GROWING = "HostMemoryGrowing"
+    POLICY_MISMATCH = "PolicyMismatch"
     STALLED = "Stalled"
     SUSPENDED = "Suspended"
     COMPLETE = "Complete"
@@ -95,6 +96,7 @@ class Cause(StrEnum):
     TRAINER_RANK_LOST = "TrainerRankLost"
     COLLECTIVE_TIMEOUT = "CollectiveTimeout"
     NON_FINITE = "NonFinite"
+    POLICY_MISMATCH = "PolicyMismatch"
     RETRIEVAL_UNAVAILABLE = "RetrievalUnavailable"
     CHECKPOINT_WRITE_FAILED = "CheckpointWriteFailed"
     VOLUME_FULL = "VolumeFull"
@@ -442,7 +444,7 @@ class JobStatus:
     phase: Phase = Phase.PENDING
     preset: str = ""
     """The job's, as kubectl's column shows it: the spec may leave it to the default."""
-    conditions: Annotated[list[Condition], Field(max_length=16)] = field(default_factory=list)
+    conditions: Annotated[list[Condition], Field(max_length=20)] = field(default_factory=list)
     progress: ProgressStatus = ProgressStatus()
     checkpoint: Annotated[CheckpointRef | None, _otherwise(None)] = None
     best_step: int | None = None

@@ -14,7 +14,7 @@ from raggrpo_operator.core.state.training_time import effective_ratio, seconds_d
 from .actions import DeleteCluster, DumpStacks, StopAttempt
 from .observed import AttemptObserved
 from .round import Decision, Round
-from .trends import degradation, note_trends
+from .trends import degradation, note_mismatch, note_trends
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
@@ -120,6 +120,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
         return _intend(this, Cause.STALLED, late)
     this.condition(ConditionType.STALLED, False, "Moving")
     note_trends(this, progress)
+    note_mismatch(this, progress)
     if recovery.restart_when_degraded and (why := degradation(this.status)):
         return _intend(this, Cause.DEGRADED, why)
     stage = "Starting" if progress.stage in STARTING else "Training"

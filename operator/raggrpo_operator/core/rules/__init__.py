@@ -101,6 +101,7 @@ RULES: tuple[Rule, ...] = (
     numerics.clip_range_is_sane,
     numerics.warmup_ends_within_run,
     numerics.attention_is_available,
+    numerics.row_layout_is_exact,  # on facts: completions in one row must not see each other
     numerics.backoff_grows,
 )
 

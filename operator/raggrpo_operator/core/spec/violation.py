@@ -124,6 +124,7 @@ class Reason(StrEnum):
     TOP_P_BELOW_ONE = "TopPBelowOne"
     WARMUP_EXCEEDS_RUN = "WarmupExceedsRun"
     ATTENTION_UNAVAILABLE = "AttentionUnavailable"
+    ROW_LAYOUT_NOT_EXACT = "RowLayoutNotExact"
     BACKOFF_RANGE = "BackoffRange"
 
 
