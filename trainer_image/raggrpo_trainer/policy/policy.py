@@ -34,7 +34,7 @@ from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced
 from raggrpo_trainer.host.host_memory import host_memory_bytes
-from raggrpo_trainer.weights.export import full_parameters, write_folder
+from raggrpo_trainer.weights.export import checkpoint_tensors, write_folder
 
 from .loss import grpo_loss
 from .model import TokenLogprobs, build_model
@@ -156,7 +156,7 @@ class Policy:
         tensor is gathered on demand.
         """
         dtype = torch.bfloat16 if self._training.precision is Precision.BF16 else torch.float32
-        for name, tensor in full_parameters(self._model.causal_lm, dtype):
+        for name, tensor in checkpoint_tensors(self._model.causal_lm, dtype):
             yield name, tensor.cpu()
 
     def release_cached_memory(self) -> None:

@@ -71,6 +71,8 @@ _SIZES: dict[str, int] = {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
+    "n_mamba_heads": 8,
+    "mamba_headdim": 16,
     "mamba_n_heads": 8,
     "mamba_num_heads": 8,
     "mamba_d_head": 16,
@@ -105,6 +107,8 @@ _PERIODS = (
     "moe_layer_freq", "global_attn_every_n_layers", "interleave_moe_layer_step",
     "decoder_sparse_step",
 )  # fmt: skip
+_DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+"""Fields that count the layers before those of another kind."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id")
 
 
@@ -163,6 +167,8 @@ def _cut(config: PreTrainedConfig) -> None:
     for name, size in _SIZES.items():
         if (_number(config, name) or 0) > size:
             setattr(config, name, size)
+    if _number(config, "expand") and _number(config, "num_heads"):  # Mamba 2 has no other heads
+        config.num_heads = config.expand * config.hidden_size // config.head_dim
     for name in _KEY_VALUE_HEADS:
         given = _number(config, name)
         if given and given > 2:
@@ -184,6 +190,12 @@ def _layers_needed(config: PreTrainedConfig) -> int:
     needed = _LEAST_LAYERS
     for name in _PERIODS:
         needed = max(needed, _number(config, name) or 0)
+    for name in _DENSE_FIRST:
+        needed = max(needed, (_number(config, name) or 0) + 1)
+    for name, value in vars(config).items():  # the layers of a kind by their numbers
+        by_number = name.endswith(("_indices", "_idxs", "_layers", "_layer_ids"))
+        if by_number and isinstance(value, list) and value and type(value[0]) is int:
+            needed = max(needed, min(value) + 1)
     for name in _LAYER_COUNTS:
         for _, values in _per_layer(config, _number(config, name) or -1):
             kinds = [str(value) for value in values]
