@@ -73,8 +73,7 @@ class TokenLogprobs(nn.Module):
         body: nn.Module = self.causal_lm.base_model
         if body is not self.causal_lm:
             return body
-        decoder: nn.Module = self.causal_lm.get_decoder()  # type: ignore[operator]
-        return decoder
+        return self.causal_lm.get_submodule("model")  # Llama 4 names another one as its base
 
 
 def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False) -> TokenLogprobs:

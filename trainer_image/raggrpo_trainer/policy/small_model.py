@@ -46,7 +46,7 @@ _SIZES: dict[str, int] = {
     "encoder_attention_heads": 4,
     "head_dim": 16,
     "global_head_dim": 16,
-    "attention_head_dim": 16,
+    "attention_head_dim": 32,
     "d_kv": 16,
     "kv_channels": 16,
     "rotary_dim": 8,
@@ -85,7 +85,7 @@ _SIZES: dict[str, int] = {
     "ssm_state_size": 16,
     "state_size": 16,
     "n_groups": 1,
-    "attention_hidden_size": 64,
+    "attention_hidden_size": 128,
     "lru_width": 64,
     "block_dim": 64,
     "block_ff_dim": 96,
@@ -169,6 +169,8 @@ def _cut(config: PreTrainedConfig) -> None:
             setattr(config, name, size)
     if _number(config, "expand") and _number(config, "num_heads"):  # Mamba 2 has no other heads
         config.num_heads = config.expand * config.hidden_size // config.head_dim
+    if _number(config, "mamba_d_ssm"):
+        config.mamba_d_head = config.mamba_d_ssm // config.mamba_n_heads
     for name in _KEY_VALUE_HEADS:
         given = _number(config, name)
         if given and given > 2:

@@ -112,6 +112,9 @@ def from_experiment(family: ModelFamily, found: Mapping[str, Any]) -> Layout:
         return Layout(RowLayout.SHARED_PREFIX, "")
     if not padded["is_exact"]:
         return Layout(None, f"not exact in padded rows either: {_measured(padded)}")
+    if shared["problem"]:
+        why = f"its attention cannot be computed in shared-prefix rows: {_measured(shared)}"
+        return Layout(RowLayout.PADDED, why)
     if family.state_layers:
         kinds = ", ".join(family.state_layers)
         return Layout(RowLayout.PADDED, f"{kinds} layers carry state: {_measured(shared)}")
