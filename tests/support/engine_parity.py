@@ -87,7 +87,7 @@ def main(model_type: str, folder: Path) -> None:
     save_file(dict(checkpoint_tensors(model, torch.float32)), weights)
     engine.collective_rpc("load_weights_file", args=(str(weights),))
     engine.reset_prefix_cache()
-    print(before, gap(engine, model), flush=True)  # noqa: T201
+    print(before, gap(engine, model), flush=True)
     os._exit(0)  # vLLM's threads have nothing to finish
 
 
