@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 LEAST_PROMPTS = 2
 COMPLETIONS = 2
 """Of each prompt, so that rows hold several of them, as they do in training."""
-PLAIN_PROMPTS = 8
-"""At most so many are computed by the plain model too, which holds whole logits."""
+PLAIN_TOKENS = 64
+"""Of each completion that the plain model computes too: it holds whole logits."""
 END_NATS = 1.0
 """A step's mean mismatch beyond which the importance weights correct nothing any more."""
 
@@ -72,9 +72,9 @@ async def check_itself(
     groups = [Group(p, tuple(done), (1.0,) * len(done)) for p, done in by_prompt.items()]
     precision = ranks.infos[0].precision
     trainer = await ranks.logprobs(groups)
-    few = groups[:PLAIN_PROMPTS]
-    plain = await ranks.plain_logprobs(few)
-    judge(gap(trainer[: len(plain)], plain), precision, "the plain Hugging Face model")
+    plain = await ranks.plain_logprobs([_beginning(group) for group in groups])
+    begun = [ours[: len(theirs)] for ours, theirs in zip(trainer, plain, strict=True)]
+    judge(gap(begun, plain), precision, "the plain Hugging Face model")
     judge(
         gap(trainer, [_sampled(done) for g in groups for done in g.completions]),
         precision,
@@ -115,7 +115,19 @@ def gap(ours: Iterable[Sequence[float]], theirs: Iterable[Sequence[float]]) -> G
         for one, other in zip(ours, theirs, strict=True)
         for a, b in zip(one, other, strict=True)
     ]
-    return Gap(max(found), sum(found) / len(found))
+    return Gap(max(found, default=0.0), sum(found) / max(1, len(found)))
+
+
+def _beginning(group: Group) -> Group:
+    short = tuple(
+        Completion(
+            done.token_ids[:PLAIN_TOKENS],
+            done.sampled[:PLAIN_TOKENS],
+            done.rollout_logprobs[:PLAIN_TOKENS],
+        )
+        for done in group.completions
+    )
+    return Group(group.prompt_ids, short, group.advantages)
 
 
 def _sampled(done: Completion) -> list[float]:

@@ -3,6 +3,8 @@
 Collective: all ranks must build and call it together. Must not know loss or optimiser.
 """
 
+import inspect
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -35,7 +37,8 @@ class TokenLogprobs(nn.Module):
     def forward(self, batch: MicroBatch, *, plain: bool = False) -> Tensor:
         """Return log-probabilities [K] under the sampling temperature.
 
-        `plain`: by the model's own forward pass and head, without gradient; whole logits exist.
+        `plain`: of one row, by the model's own forward pass and head, without gradient; whole
+        logits of the targets exist.
         """
         if plain:
             return self._plain(batch)
@@ -60,13 +63,17 @@ class TokenLogprobs(nn.Module):
         if ours == SHARED_PREFIX_ATTENTION:
             self.causal_lm.set_attn_implementation("sdpa")
         try:
-            logits = self.causal_lm(input_ids=batch.input_ids, use_cache=False).logits
+            first = int(batch.source.min()) if len(batch.source) else 0
+            can_skip = "logits_to_keep" in inspect.signature(self.causal_lm.forward).parameters
+            skipped = {"logits_to_keep": batch.input_ids.shape[1] - first} if can_skip else {}
+            found = self.causal_lm(input_ids=batch.input_ids, use_cache=False, **skipped)
         finally:
             if ours == SHARED_PREFIX_ATTENTION:
                 self.causal_lm.set_attn_implementation(ours)
-        chosen = logits.flatten(0, 1).index_select(0, batch.source).float() / self._temperature
-        found: Tensor = chosen.log_softmax(-1).gather(-1, batch.targets[:, None])[:, 0]
-        return found
+        logits = found.logits[0, -(batch.input_ids.shape[1] - first) :]
+        chosen = logits.index_select(0, batch.source - first).float() / self._temperature
+        logprobs: Tensor = chosen.log_softmax(-1).gather(-1, batch.targets[:, None])[:, 0]
+        return logprobs
 
     def _body(self) -> nn.Module:
         """Return the model without its head."""
