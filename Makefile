@@ -89,7 +89,7 @@ fuzz-specs: setup ## 3,000 hostile specs from parsing to manifests, and how long
 	RAGGRPO_FUZZ_SPECS=3000 $(BIN)/python -m pytest tests/scenario/test_hostile_specs.py -q -s --timeout 0
 
 test-fast: setup ## the tests without Ray, vLLM and training
-	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -q
+	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -m "not long" -q
 
 verify: setup ## format, lint, types, layers, generated files
 	$(BIN)/ruff format --check .
@@ -118,6 +118,7 @@ drill: setup ## kill every process at every kind of moment, writes docs/drills.m
 
 models: setup ## measure every causal family of transformers in small, writes docs/models.md (minutes)
 	PYTHONPATH=tests $(BIN)/python -m support.model_families --table docs/models.md
+	$(BIN)/python -m pytest tests/unit/trainer/policy/test_layout_check.py tests/local/test_families_in_engine.py -m long -q
 
 bench: setup ## training throughput against TRL, monitoring overhead
 	$(BIN)/python tests/bench/train_throughput.py
