@@ -39,14 +39,12 @@ from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import Validator
 
 from .hooks import Hooks
+from .self_check import check_itself, check_step
 from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5, "FP16": 0.1}
-"""Largest |trainer - engine log-probability|; stale weights or a wrong head are off by nats."""
-PARITY_PROMPTS = 2
 LOOK_AT_STOP_SECONDS = 0.5
 
 
@@ -84,7 +82,10 @@ async def train(parts: Parts, state: TrainState) -> None:
     """Train from `state` to the target step, then validate and export."""
     config, reporter, clock = parts.config, parts.reporter, parts.outages.working_time
     await _publish_weights(parts, state.step)
-    await _check_parity(parts, state)
+    checking = check_itself(
+        config, parts.prompts, parts.collector, parts.ranks, step=state.step, cursor=state.cursor
+    )
+    await _interruptible(parts, state, checking)
     if config.validation.before_training and state.step == 0:
         await _validate(parts, state, "before")
     reporter.stage(Stage.FIRST_STEP)
@@ -147,6 +148,7 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
             f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}: look at "
             "the step's samples, or lower training.learningRate",
         )
+    check_step(metrics, step)
     on_device = max(each.device_memory_bytes or 0 for each in of_ranks)
     on_host = max(each.rank_memory_bytes for each in of_ranks)
     return replace(metrics, rank_memory_bytes=on_host, device_memory_bytes=on_device or None)
@@ -155,41 +157,6 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
 async def _publish_weights(parts: Parts, version: int) -> None:
     """Send the ranks' weights to all engines."""
     await parts.pool.load_weights(await parts.ranks.send_weights(version))
-
-
-async def _check_parity(parts: Parts, state: TrainState) -> None:
-    """Check that engines and trainer hold the same policy after the first weight sync."""
-    sampling = Sampling(n=1, temperature=parts.config.rollout.temperature, top_p=1.0)
-    prompts, _ = await parts.prompts.next_batch(state.cursor, PARITY_PROMPTS)
-    preparing = parts.collector.prepare(state.step, prompts, sampling)
-    batch = await _interruptible(parts, state, preparing)
-    rollouts = await _interruptible(parts, state, parts.collector.collect(batch))
-    usable = [s.completion() for s in rollouts.samples if any(s.sampled)]
-    if not usable:
-        raise TrainerError(
-            ExitCode.RETRIEVAL_UNAVAILABLE,
-            f"no sample could be made for the self-check: {rollouts.ledger.message()}",
-        )
-    prompt_ids = [s.prompt_ids for s in rollouts.samples if any(s.sampled)]
-    groups = [Group(p, (c,), (1.0,)) for p, c in zip(prompt_ids, usable, strict=True)]
-    trainer_logprobs = await parts.ranks.logprobs(groups)
-    rollout_logprobs = [
-        [x for x, sampled in zip(c.rollout_logprobs, c.sampled, strict=True) if sampled]
-        for c in usable
-    ]
-    gap = max(
-        abs(a - b)
-        for ours, theirs in zip(trainer_logprobs, rollout_logprobs, strict=True)
-        for a, b in zip(ours, theirs, strict=True)
-    )
-    log.info("log-probabilities of trainer and engine differ by at most %.3g", gap)
-    limit = PARITY_TOLERANCE[parts.ranks.infos[0].precision]
-    if not gap <= limit:
-        raise TrainerError(
-            ExitCode.ROLLOUT_ENGINE_LOST,
-            "trainer and engine disagree after the weight sync: largest gap of log-probabilities "
-            f"{gap:.4g}, limit {limit:g}",
-        )
 
 
 async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) -> T:

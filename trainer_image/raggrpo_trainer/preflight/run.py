@@ -12,6 +12,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
 from .data import check_data, check_lengths
+from .family import check_family
 from .finding import Finding, not_evaluated
 from .model import check_model
 from .services import check_retrieval, check_rewards
@@ -70,8 +71,10 @@ def to_bytes(result: PreflightResult) -> bytes:
 
 def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
     model, data = check_model(Path(config.model.path)), check_data(config)
+    family = check_family(config)
     facts = model.facts.model_copy(
         update={
+            "row_layout": family.row_layout,
             "rows": len(data.prompts),
             "corpus_bytes": corpus_bytes(config),
             "ray_version": importlib.metadata.version("ray"),
@@ -81,6 +84,7 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
     return facts, [
         check_paths(config),
         model.finding,
+        family.finding,
         *data.findings,
         check_lengths(config, data.prompts, model.tokenizer),
         check_writable(config),

@@ -15,7 +15,7 @@ from . import outages
 from .actions import DeleteCluster, DumpStacks, StopAttempt
 from .observed import AttemptObserved
 from .round import Decision, Round
-from .trends import degradation, note_trends
+from .trends import degradation, note_mismatch, note_trends
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
@@ -124,6 +124,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
         return _intend(this, Cause.STALLED, late)
     this.condition(ConditionType.STALLED, False, "Moving")
     note_trends(this, progress)
+    note_mismatch(this, progress)
     if recovery.restart_when_degraded and (why := degradation(this.status)):
         return _intend(this, Cause.DEGRADED, why)
     stage = "Starting" if progress.stage in STARTING else "Training"

@@ -48,6 +48,9 @@ class FakeRanks:
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         return [list(done.rollout_logprobs) for group in groups for done in group.completions]
 
+    async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return await self.logprobs(groups)
+
     async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
         return [a_step(step).trained]
 

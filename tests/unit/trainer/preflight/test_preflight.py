@@ -19,6 +19,7 @@ from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId, CheckState, Facts, PreflightResult
 from raggrpo_api.sealed_config import seal
+from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
@@ -69,6 +70,7 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
         head_size=2,
         vocabulary=32,
         context_length=2048,
+        row_layout=RowLayout.SHARED_PREFIX,
         rows=20,
         ray_version=result.facts.ray_version,
         schema_digest=schema_digest(),
