@@ -85,7 +85,8 @@ def test_memory_is_judged_and_sized_by_the_facts_read(statuses: dict[str, dict[s
     assert facts["rows"] == ROWS
     terms = {(each["resource"], each["name"]): each for each in status["sizing"]["terms"]}
     assert f"{ROWS} rows" in terms["memory", "dataset"]["reason"]
-    assert terms["gpu", "trainingState"]["bytes"] == 16 * facts["parameters"]
+    held = (terms["gpu", name]["bytes"] for name in ("weights", "gradients", "optimizer"))
+    assert sum(held) == 16 * facts["parameters"]
 
 
 def test_a_contradictory_spec_is_told_all_its_problems(statuses: dict[str, dict[str, Any]]) -> None:
