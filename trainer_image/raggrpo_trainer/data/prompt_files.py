@@ -1,16 +1,19 @@
 """Read prompts from a job's data files; errors name the file, row and column at fault."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.placeholders import column_placeholders, names_context
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
@@ -30,6 +33,8 @@ class Prompt:
     """Accepted answers; empty if the data has none and no reward needs one."""
     context: str
     """Dialogue context; empty if the data has none and no endpoint needs one."""
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Values of the columns that request templates name."""
 
 
 def read_prompts(
@@ -40,10 +45,10 @@ def read_prompts(
     Answer and context columns are required only if a reward or an endpoint needs them.
     Raises TrainerError DATA_ERROR with file, row, column and remedy.
     """
-    needed = needed_fields(data, retrieval, reward)
-    rows = (row for file in files for row in _rows(Path(file), data))
+    needed, named = needed_fields(data, retrieval, reward), column_placeholders(retrieval, reward)
+    rows = (row for file in files for row in _rows(Path(file), data, named))
     limited = islice(rows, data.max_samples or None)
-    prompts = [_prompt(index, row, data, needed) for index, row in enumerate(limited)]
+    prompts = [_prompt(index, row, data, needed, named) for index, row in enumerate(limited)]
     if files and not prompts:
         raise _error(", ".join(files), "there is no row", "add one line for each prompt")
     return prompts
@@ -56,7 +61,7 @@ def needed_fields(
     needed = {"prompt"}
     if data.columns.query:
         needed.add("query")
-    if retrieval.mode is RetrievalMode.REWARD:
+    if retrieval.mode is RetrievalMode.REWARD or names_context(retrieval, reward):
         needed.add("context")
     if reward and any(term.name in ANSWER_REWARDS for term in reward.functions):
         needed.add("answer")
@@ -91,19 +96,18 @@ class _Row:
     """All columns in the file, read or not."""
 
 
-def _rows(path: Path, data: DataSpec) -> Iterator[_Row]:
+def _rows(path: Path, data: DataSpec, named: Iterable[str]) -> Iterator[_Row]:
     if not path.exists():
         raise _error(str(path), "there is no such file", "mount it, or mend data.trainFiles")
     match path.suffix:
         case ".parquet":
-            return _parquet_rows(path, data)
+            return _parquet_rows(path, {*data.columns.model_dump().values(), *named})
         case ".jsonl":
             return _jsonl_rows(path)
     raise _error(str(path), "unknown kind of file", "name it .parquet or .jsonl")
 
 
-def _parquet_rows(path: Path, data: DataSpec) -> Iterator[_Row]:
-    wanted = set(data.columns.model_dump().values())
+def _parquet_rows(path: Path, wanted: set[str]) -> Iterator[_Row]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:
@@ -133,7 +137,9 @@ def _jsonl_rows(path: Path) -> Iterator[_Row]:
             yield _Row(place, values, values)
 
 
-def _prompt(index: int, row: _Row, data: DataSpec, needed: set[str]) -> Prompt:
+def _prompt(
+    index: int, row: _Row, data: DataSpec, needed: set[str], named: Mapping[str, str]
+) -> Prompt:
     text = _text(row, data, "prompt", needed)
     if not text.strip():
         raise _error(row.place, f"column {data.columns.prompt!r} is blank", "drop the row")
@@ -143,7 +149,24 @@ def _prompt(index: int, row: _Row, data: DataSpec, needed: set[str]) -> Prompt:
         query=_text(row, data, "query", needed) if data.columns.query else text,
         answer=_answers(row, data, needed),
         context=_text(row, data, "context", needed),
+        columns={name: _named(row, name, place) for name, place in named.items()},
     )
+
+
+def _named(row: _Row, column: str, place: str) -> Any:
+    """Return a column's value that the template at `place` names."""
+    value = row.values.get(column)
+    if value is None:
+        state = "is null" if column in row.columns else "does not exist"
+        known = ", ".join(sorted(row.columns))
+        what = f"column {column!r} {state}, and {place} names {{{column}}}"
+        raise _error(row.place, what, f"fill it in, or name another of: {known}")
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        what = f"column {column!r} is {type(value).__name__}, and {place} names {{{column}}}"
+        raise _error(row.place, what, "convert it to text, numbers or lists") from error
+    return value
 
 
 def _answers(row: _Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -37,7 +38,7 @@ from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.stacks import register
-from raggrpo_trainer.job_config import endpoint_headers, read_config
+from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
 from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.ranks import Ranks, end_older_ranks
@@ -165,10 +166,12 @@ class _Attempt:
         await watch()
         reporter.stage(Stage.WARMING_RETRIEVAL)
         async with (
-            Rewards(config.reward, config.retrieval) as rewards,
+            Rewards(
+                config.reward, config.retrieval, headers=judge_headers(config.reward, self._env)
+            ) as rewards,
             retrieval_client(config, self._env) as retrieval,
         ):
-            await warm_up(config, retrieval)
+            await warm_up(config, retrieval, train_prompts[0].columns)
             composer = Composer(config, tokenizer)
             collector = Collector(config, tokenizer, composer, pool, retrieval, rewards)
             parts = Parts(
@@ -276,10 +279,12 @@ def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> Retrieval
     return RetrievalClient(config.retrieval, headers, log_calls=config.monitoring.debug.rag_calls)
 
 
-async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
+async def warm_up(
+    config: TrainerConfig, retrieval: RetrievalClient, columns: Mapping[str, Any]
+) -> None:
     """Call every endpoint before step 1, because the first call to a service is slow."""
     endpoints, limit = config.retrieval.endpoints, config.retrieval.warm_up_timeout_seconds
-    found = await asyncio.gather(*(retrieval.warm_up(e.name, limit) for e in endpoints))
+    found = await asyncio.gather(*(retrieval.warm_up(e.name, limit, columns) for e in endpoints))
     for endpoint, seconds in zip(endpoints, found, strict=True):
         log.info(
             "endpoint %s answers: first call %.2f s, next %.3f s",

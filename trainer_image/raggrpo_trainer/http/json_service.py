@@ -1,4 +1,4 @@
-"""Post JSON to one HTTP service with retries, limits and a circuit breaker; knows no protocol.
+"""Exchange JSON with one HTTP service: retries, limits, circuit breaker; knows no protocol.
 
 Every failure is a CallFailed with its cause. Header values must never appear in a message.
 """
@@ -19,6 +19,7 @@ from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 from raggrpo_api.addresses import shown_url
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
+from .answers import TooLarge, decoded
 from .pool import Answer, HttpPool, proxy_of
 
 EXCERPT_CHARACTERS = 200
@@ -44,8 +45,16 @@ class RetryPolicy:
 
 ONE_TRY = RetryPolicy(retries=0)
 
-JsonObject = dict[str, Any]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call: a JSON body (None: none), and a URL in place of the service's own if not empty."""
+
+    body: Any
+    method: str = "POST"
+    url: str = ""
 
 
 @dataclass
@@ -114,7 +123,7 @@ class CallStatistics:
 
 
 class JsonService:
-    """One HTTP service that answers a posted JSON object with a JSON object."""
+    """One HTTP service that answers requests with JSON, or with a stream of JSON events."""
 
     def __init__(
         self,
@@ -145,8 +154,8 @@ class JsonService:
 
     async def post(
         self,
-        body: Mapping[str, Any],
-        parse: Callable[[JsonObject], T],
+        request: Request,
+        parse: Callable[[Any], T],
         retry: RetryPolicy | None = None,
     ) -> T:
         """Return the parsed answer; retry transient failures. Raises CallFailed."""
@@ -154,7 +163,7 @@ class JsonService:
             self.statistics.failures[FailureCause.CIRCUIT_OPEN] += 1
             raise CallFailed(FailureCause.CIRCUIT_OPEN, f"not asked; before: {self._last_failure}")
         try:
-            answer = parse(await self._post_again(body, retry or self._retry))
+            answer = parse(await self._post_again(request, retry or self._retry))
         except CallFailed as failure:
             self.statistics.failures[failure.cause] += 1
             self._last_failure = str(failure)
@@ -166,11 +175,11 @@ class JsonService:
         self._breaker.succeeded()
         return answer
 
-    async def post_once(self, body: Mapping[str, Any], timeout_seconds: float) -> JsonObject:
+    async def post_once(self, request: Request, timeout_seconds: float) -> Any:
         """Post without retries, bypassing the circuit breaker. Raises CallFailed."""
         async with self._slots:
             started = time.monotonic()
-            response = await self._send(body, timeout_seconds)
+            response = await self._send(request, timeout_seconds)
             self.statistics.record(time.monotonic() - started)
         if not 200 <= response.status < 300:
             raise CallFailed(
@@ -179,33 +188,36 @@ class JsonService:
                 transient=response.status >= 500 or response.status == TOO_MANY_REQUESTS,
             )
         try:
-            answer = json.loads(response.body)
-        except ValueError as error:
+            return decoded(response.body, response.content_type)
+        except json.JSONDecodeError as error:
             raise CallFailed(FailureCause.BAD_JSON, self._excerpt(response)) from error
-        if not isinstance(answer, dict):
-            raise CallFailed(FailureCause.BAD_JSON, f"no JSON object: {self._excerpt(response)}")
-        return answer
+        except ValueError as error:
+            raise CallFailed(FailureCause.BAD_JSON, self._without_secrets(str(error))) from error
 
-    async def _post_again(self, body: Mapping[str, Any], retry: RetryPolicy) -> JsonObject:
+    async def _post_again(self, request: Request, retry: RetryPolicy) -> Any:
         for number in range(retry.retries):
             try:
-                return await self.post_once(body, self._timeout_seconds)
+                return await self.post_once(request, self._timeout_seconds)
             except CallFailed as failure:
                 if not failure.transient:
                     raise
             await asyncio.sleep(retry.delay_seconds(number))
-        return await self.post_once(body, self._timeout_seconds)
+        return await self.post_once(request, self._timeout_seconds)
 
-    async def _send(self, body: Mapping[str, Any], timeout_seconds: float) -> Answer:
-        content = json.dumps(body)  # escapes lone surrogates, which are not valid UTF-8
-        headers = {"content-type": "application/json"} | self._headers
+    async def _send(self, request: Request, timeout_seconds: float) -> Answer:
+        url, headers, content = request.url or self._url, self._headers, None
+        if request.body is not None:
+            content = json.dumps(request.body)  # escapes lone surrogates, which are no valid UTF-8
+            headers = {"content-type": "application/json"} | headers
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._http.post(self._url, content, headers, self._proxy)
+                return await self._http.send(request.method, url, content, headers, self._proxy)
         except TimeoutError as error:
             raise CallFailed(
                 FailureCause.TIMEOUT, f"no answer in {timeout_seconds:g} s", transient=True
             ) from error
+        except TooLarge as error:
+            raise CallFailed(FailureCause.BAD_JSON, str(error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             cause, why = what_failed(error)
             transient = cause not in (FailureCause.TLS_FAILURE, FailureCause.BAD_JSON)

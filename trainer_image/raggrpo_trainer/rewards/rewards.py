@@ -10,17 +10,18 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Self, assert_never
+from typing import Any, Literal, Self, assert_never
 
 from raggrpo_api.addresses import shown_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
-from raggrpo_trainer.retrieval.protocols import Passage
+from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.sample_failures import CallFailed, RewardFailed
 
 from .hooks import HttpJudge, RewardHook, Sample, python_reward
+from .judge import JudgeReward
 from .text_match import contains, exact_match, f1
 
 BuiltIn = Literal[
@@ -50,6 +51,8 @@ class RewardSample:
     """Passages shown to the policy, modes Prompt and Search."""
     fields: Mapping[str, str] | None = None
     """The actor's fields, mode Reward; None if they did not parse."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of the data that a template of the job names."""
     retrieved: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
     """Passages by endpoint role, mode Reward; empty if no call was made."""
 
@@ -63,6 +66,7 @@ class RewardSample:
             "context": self.context,
             "passages": list(self.passages),
             "fields": None if self.fields is None else dict(self.fields),
+            "columns": dict(self.columns),
             "retrieved": {
                 str(role): [{"id": p.id, "text": p.text, "score": p.score} for p in passages]
                 for role, passages in self.retrieved.items()
@@ -122,9 +126,16 @@ class Rewards:
     """A job's reward terms; an async context manager that ends everything they started."""
 
     def __init__(
-        self, spec: RewardSpec, retrieval: RetrievalSpec, retry: RetryPolicy = RetryPolicy()
+        self,
+        spec: RewardSpec,
+        retrieval: RetrievalSpec,
+        retry: RetryPolicy = RetryPolicy(),
+        headers: Mapping[int, Mapping[str, str]] = {},
     ) -> None:
-        """Import Python rewards. Raises TrainerError (RewardCodeError) naming the function."""
+        """Import Python rewards; `headers` of judges by the place of their term, secrets resolved.
+
+        Raises TrainerError (RewardCodeError) naming the function.
+        """
         if spec.code_from.path and spec.code_from.path not in sys.path:
             sys.path.insert(0, spec.code_from.path)
         self.empty_references = 0
@@ -133,7 +144,10 @@ class Rewards:
         self._score_threshold = _actor_threshold(retrieval)
         self._http = HttpPool()
         self._hooks: list[RewardHook] = []
-        self._terms = [self._term(function, retry) for function in spec.functions]
+        self._terms = [
+            self._term(function, retry, headers.get(place, {}))
+            for place, function in enumerate(spec.functions)
+        ]
 
     async def __aenter__(self) -> Self:
         return self
@@ -160,11 +174,20 @@ class Rewards:
             exact_match=exact_match(final_answer(sample.completion), sample.answers),
         )
 
-    def _term(self, function: RewardFunction, retry: RetryPolicy) -> "_Term":
+    def _term(
+        self, function: RewardFunction, retry: RetryPolicy, headers: Mapping[str, str]
+    ) -> "_Term":
+        hook: RewardHook
         match function.name:
             case RewardKind.PYTHON:
                 name = function.python
                 hook = python_reward(name, function.timeout_seconds)
+            case RewardKind.JUDGE:
+                assert function.judge is not None  # a rule requires it
+                name = f"Judge {function.judge.model}"
+                hook = JudgeReward(
+                    self._http, function.url, function.judge, headers, function.timeout_seconds
+                )
             case RewardKind.HTTP:
                 name = f"Http {shown_url(function.url)}"
                 hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry)

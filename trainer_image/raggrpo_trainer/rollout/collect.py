@@ -150,7 +150,10 @@ class Collector:
             if endpoint.role is EndpointRole.RETRIEVER:
                 try:
                     found = await self._retrieval.retrieve(
-                        endpoint.name, prompt.query, sample=str(prompt.index)
+                        endpoint.name,
+                        prompt.query,
+                        sample=str(prompt.index),
+                        columns=_columns(prompt),
                     )
                 except SampleFailed as error:
                     return error
@@ -210,7 +213,10 @@ class Collector:
                 return
             try:
                 found = await self._retrieval.retrieve(
-                    endpoint.name, asked.group(1).strip(), sample=sample.name
+                    endpoint.name,
+                    asked.group(1).strip(),
+                    sample=sample.name,
+                    columns=_columns(sample.prompt),
                 )
             except SampleFailed as error:
                 _failed(sample, error, batch.ledger)
@@ -253,6 +259,7 @@ class Collector:
             context=sample.prompt.context,
             passages=sample.passages,
             fields=fields,
+            columns=sample.prompt.columns,
         )
         try:
             if fields is not None:
@@ -278,6 +285,7 @@ class Collector:
                     subject.context,
                     subject.fields if e.role is EndpointRole.ACTOR else None,
                     sample=subject.name,
+                    columns=subject.columns,
                 )
                 for e in endpoints
             )
@@ -293,3 +301,8 @@ def _failed(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sampl
     ledger.failed(sample.name, error)
     sample.failure = str(error)
     return sample
+
+
+def _columns(prompt: Prompt) -> dict[str, Any]:
+    """Return what a retriever's templates may name besides the query."""
+    return {**prompt.columns, "context": prompt.context}
