@@ -170,7 +170,7 @@ class RetrievalEndpoint(ApiModel):
     method: HttpMethod = HttpMethod.POST
     """Http: how the server is asked; GET sends no body."""
     body: JsonTemplate = None
-    """Http: any JSON with {question} {context} {top_k} {score_threshold} {message_id} or columns."""
+    """Http: any JSON; {question} {context} {top_k} {score_threshold} {message_id} or columns."""
     response: ResponseMapping = ResponseMapping()
     """RagChat, Http: where the answer holds its results; empty: the usual names."""
     headers: Annotated[list[Header], Field(max_length=16)] = []

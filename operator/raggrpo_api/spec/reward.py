@@ -1,7 +1,7 @@
 """`spec.reward`: what a completion is worth."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
@@ -11,6 +11,8 @@ from raggrpo_api.json_values import JsonPath, JsonTemplate
 from raggrpo_api.kubernetes_names import OptionalObjectName
 
 from .retrieval import BodyField, Header, Template
+
+JUDGE_MODEL: Final = "^[ -~]+$"
 
 
 class RewardKind(StrEnum):
@@ -42,7 +44,7 @@ class CodeSource(ApiModel):
 class JudgeSpec(ApiModel):
     """A language model that grades completions, behind an OpenAI-compatible chat endpoint."""
 
-    model: Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]+$", max_length=253)]
+    model: Annotated[str, StringConstraints(pattern=JUDGE_MODEL, max_length=253)]
     """Name of the model, as its server knows it."""
     prompt: Annotated[Template, StringConstraints(min_length=1)]
     """Message to the judge; {completion} {prompt} {answer} {context} {passages} or columns."""
@@ -60,9 +62,9 @@ class JudgeSpec(ApiModel):
     """Of the judge's sampling; 0 repeats itself, so that answers may be cached."""
     max_tokens: Annotated[int, Field(ge=1, le=32768)] = 256
     """Limit of the judge's reply."""
-    extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=32)] = {}
+    extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=8)] = {}
     """Further fields of the request, any JSON, such as response_format."""
-    headers: Annotated[list[Header], Field(max_length=16)] = []
+    headers: Annotated[list[Header], Field(max_length=2)] = []
     """HTTP headers, such as Authorization by secretKeyRef."""
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
     """Calls in flight at once."""
