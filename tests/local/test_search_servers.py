@@ -36,17 +36,27 @@ async def found(endpoint: RetrievalEndpoint, *queries: str) -> list[tuple[Passag
         return [await client.retrieve("kb", query, sample="1") for query in queries]
 
 
+def fill_weaviate(url: str) -> None:
+    made: dict[str, Any] = {
+        "class": "Passage",
+        "vectorizer": "none",
+        "properties": [{"name": "text", "dataType": ["text"]}],
+    }
+    httpx.post(f"{url}/v1/schema", json=made).raise_for_status()
+    for text in TEXTS:
+        added = {"class": "Passage", "properties": {"text": text}}
+        httpx.post(f"{url}/v1/objects", json=added).raise_for_status()
+
+
+def fill_txtai(url: str) -> None:
+    rows = [{"id": f"p{number}", "text": text} for number, text in enumerate(TEXTS)]
+    httpx.post(f"{url}/add", json=rows, timeout=60).raise_for_status()
+    httpx.get(f"{url}/index", timeout=60).raise_for_status()
+
+
 async def test_weaviate_answers_by_the_recipe(tmp_path: Path) -> None:
-    with weaviate(tmp_path) as url, httpx.Client(base_url=url) as http:
-        made: dict[str, Any] = {
-            "class": "Passage",
-            "vectorizer": "none",
-            "properties": [{"name": "text", "dataType": ["text"]}],
-        }
-        http.post("/v1/schema", json=made).raise_for_status()
-        for text in TEXTS:
-            added = {"class": "Passage", "properties": {"text": text}}
-            http.post("/v1/objects", json=added).raise_for_status()
+    with weaviate(tmp_path) as url:
+        fill_weaviate(url)
         tea, loans, quoted, nothing = await found(
             a_recipe("weaviate", url), "tea leaves", "loans", '"quoted" {braces}', "zzz"
         )
@@ -59,10 +69,8 @@ async def test_weaviate_answers_by_the_recipe(tmp_path: Path) -> None:
 
 
 async def test_txtai_answers_by_the_recipe(tmp_path: Path) -> None:
-    with txtai(tmp_path) as url, httpx.Client(base_url=url, timeout=60) as http:
-        rows = [{"id": f"p{number}", "text": text} for number, text in enumerate(TEXTS)]
-        http.post("/add", json=rows).raise_for_status()
-        http.get("/index").raise_for_status()
+    with txtai(tmp_path) as url:
+        fill_txtai(url)
         tea, quoted, nothing = await found(
             a_recipe("txtai", url), "tea & leaves", '"quoted" {braces}', "zzz"
         )

@@ -18,7 +18,7 @@ from support.ports import free_port
 from tools.kind.go_programs import cache_root, only_one, tool_folder
 
 TXTAI = "9.14.0"
-TXTAI_PACKAGES = (f"txtai=={TXTAI}", "faiss-cpu==1.15.1")
+TXTAI_PACKAGES = (f"txtai=={TXTAI}", "faiss-cpu==1.15.1", "fastapi-mcp==0.4.0")
 """Without their dependencies: torch, transformers and FastAPI are in our own environment."""
 START_SECONDS = 120.0
 
