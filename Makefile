@@ -13,7 +13,7 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster fuzz fuzz-answers fuzz-specs test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster models fuzz fuzz-answers fuzz-specs test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,7 +89,7 @@ fuzz-specs: setup ## 3,000 hostile specs from parsing to manifests, and how long
 	RAGGRPO_FUZZ_SPECS=3000 $(BIN)/python -m pytest tests/scenario/test_hostile_specs.py -q -s --timeout 0
 
 test-fast: setup ## the tests without Ray, vLLM and training
-	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -q
+	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -m "not long" -q
 
 verify: setup ## format, lint, types, layers, generated files
 	$(BIN)/ruff format --check .
@@ -115,6 +115,10 @@ golden: setup ## rewrite the golden files; read the diff
 drill: setup ## kill every process at every kind of moment, writes docs/drills.md; hang, S3 (long)
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
 	$(BIN)/python -m pytest tests/local -m long
+
+models: setup ## measure every causal family of transformers in small, writes docs/models.md (minutes)
+	PYTHONPATH=tests $(BIN)/python -m support.model_families --table docs/models.md
+	$(BIN)/python -m pytest tests/unit/trainer/policy/test_layout_check.py tests/local/test_families_in_engine.py -m long -q
 
 bench: setup ## training throughput against TRL, monitoring overhead
 	$(BIN)/python tests/bench/train_throughput.py

@@ -14,6 +14,9 @@ from pydantic import AfterValidator, StringConstraints, WithJsonSchema
 MAX_DEPTH: Final = 12
 MAX_VALUES: Final = 512
 MAX_TEXT: Final = 16_384
+MAX_NAME: Final = 256
+FREE_JSON: Final = ("body", "extraBody")
+"""The fields of a job that hold any JSON."""
 _NAME: Final = "[A-Za-z0-9_@:-]+"
 JSON_PATH: Final = (
     rf"^((\$|(\$[.])?{_NAME}|\$?\[([*]|[0-9]{{1,4}})\])([.]{_NAME}|\[([*]|[0-9]{{1,4}})\])*)?$"
@@ -38,8 +41,8 @@ def _within_limits(value: Any) -> Any:
             raise ValueError(f"at most {MAX_DEPTH} levels and {MAX_VALUES} values")
         match each:
             case dict():
-                if not all(isinstance(key, str) and len(key) <= MAX_TEXT for key in each):
-                    raise ValueError("a name is no text, or too long")
+                if not all(isinstance(key, str) and len(key) <= MAX_NAME for key in each):
+                    raise ValueError(f"a name is no text, or longer than {MAX_NAME} characters")
                 waiting += [(item, depth + 1) for item in each.values()]
             case list():
                 waiting += [(item, depth + 1) for item in each]
@@ -47,8 +50,8 @@ def _within_limits(value: Any) -> Any:
                 if len(each) > MAX_TEXT:
                     raise ValueError(f"a text has more than {MAX_TEXT} characters")
             case None | bool() | int() | float():
-                if isinstance(each, float) and not -1e308 <= each <= 1e308:
-                    raise ValueError("a number is not finite")
+                if each is not None and not -1e308 <= each <= 1e308:
+                    raise ValueError("a number is too large")
             case _:
                 raise ValueError(f"{type(each).__name__} is no JSON value")
     return value
@@ -57,7 +60,14 @@ def _within_limits(value: Any) -> Any:
 JsonTemplate = Annotated[
     Any,
     AfterValidator(_within_limits),
-    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
+    WithJsonSchema(
+        {
+            "x-kubernetes-preserve-unknown-fields": True,
+            "maxProperties": MAX_VALUES,
+            "maxItems": MAX_VALUES,
+            "maxLength": MAX_TEXT,
+        }
+    ),
 ]
 """Any JSON value; `{name}` in its texts is a placeholder, `{{name}}` the same text as it stands."""
 

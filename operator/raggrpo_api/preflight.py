@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from .base import ApiModel
+from .spec.training import RowLayout
 from .text import Message, Words
 
 
@@ -14,6 +15,7 @@ class CheckId(StrEnum):
 
     PATHS = "Paths"
     MODEL_READABLE = "ModelReadable"
+    MODEL_FAMILY = "ModelFamily"
     DATA_READABLE = "DataReadable"
     DATA_COLUMNS = "DataColumns"
     SAMPLE_LENGTHS = "SampleLengths"
@@ -57,6 +59,8 @@ class Facts(ApiModel):
     head_size: Annotated[int, Field(ge=0, le=10_000)] = 0
     vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     context_length: Annotated[int, Field(ge=0, le=100_000_000)] = 0
+    row_layout: RowLayout | None = None
+    """The rows in which the model trains exactly; none if unknown."""
     rows: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
     """Rows of the training files after maxSamples."""
     corpus_bytes: Annotated[int, Field(ge=0, le=1_000_000_000_000_000)] = 0
@@ -78,4 +82,4 @@ class PreflightResult(ApiModel):
     truncated: bool = False
     """Evidence was shortened to fit 4 KiB."""
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
-    """The failure's exit code (2 to 5), 0 when every check passed."""
+    """The failure's exit code: 2 to 5, or 15 if only services are down; 0: every check passed."""

@@ -24,6 +24,8 @@ class Stage(StrEnum):
     CHECKPOINTING = "Checkpointing"
     VALIDATING = "Validating"
     EXPORTING = "Exporting"
+    WAITING_FOR_ENDPOINT = "WaitingForEndpoint"
+    """A retrieval or reward service is down; the stage it interrupted goes on afterwards."""
     FINISHED = "Finished"
 
 
@@ -55,6 +57,17 @@ class Metric(ApiModel):
 
     name: Annotated[Words, Field(max_length=64)]
     value: Annotated[Words, Field(max_length=64)]
+
+
+class EndpointOutage(ApiModel):
+    """A service that an attempt waits for."""
+
+    name: Annotated[Words, Field(max_length=128)]
+    """`endpoint NAME`, or `reward Http URL`."""
+    since: Annotated[Words, Field(max_length=64)] = ""
+    """When it was first found down (RFC 3339)."""
+    cause: Words = ""
+    """What happened to the call that found it down."""
 
 
 class Failure(ApiModel):
@@ -111,6 +124,10 @@ class Progress(ApiModel):
     """What Auto chose in this attempt: precision, attention."""
     save_seconds: Duration = 0.0
     """Duration of the last save; determines the grace period of the next cluster's pods."""
+    waiting_for: Annotated[list[EndpointOutage], Field(max_length=16)] = []
+    """Services that keep the attempt from going on."""
+    waited_seconds: Duration = 0.0
+    """How long this attempt has waited for services in all."""
     failure: Failure | None = None
     """Set before the driver exits with a non-zero code."""
     time: Words = ""

@@ -74,7 +74,9 @@ class ConditionType(StrEnum):
     RESUME_VERIFIED = "ResumeVerified"
     SLOWING_DOWN = "SlowingDown"
     HOST_MEMORY_GROWING = "HostMemoryGrowing"
+    POLICY_MISMATCH = "PolicyMismatch"
     STALLED = "Stalled"
+    WAITING_FOR_ENDPOINT = "WaitingForEndpoint"
     SUSPENDED = "Suspended"
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -95,7 +97,9 @@ class Cause(StrEnum):
     TRAINER_RANK_LOST = "TrainerRankLost"
     COLLECTIVE_TIMEOUT = "CollectiveTimeout"
     NON_FINITE = "NonFinite"
+    POLICY_MISMATCH = "PolicyMismatch"
     RETRIEVAL_UNAVAILABLE = "RetrievalUnavailable"
+    ENDPOINT_DOWN = "EndpointDown"
     CHECKPOINT_WRITE_FAILED = "CheckpointWriteFailed"
     VOLUME_FULL = "VolumeFull"
     CHECKPOINT_INCOMPATIBLE = "CheckpointIncompatible"
@@ -175,6 +179,8 @@ class AttemptRecord:
     """Steps done that the next attempt had to repeat."""
     started: Time = None
     seconds: int = 0
+    waiting_seconds: int = 0
+    """Time it waited for services that were down."""
     mitigation: str = ""
     config_hash: str = ""
     skipped_checkpoints: Annotated[list[Words], Field(max_length=16)] = field(default_factory=list)
@@ -247,6 +253,8 @@ class SpentTime:
     """Of all ended attempts together."""
     down_seconds: int = 0
     """Between an attempt's end and the next one's begin, unless the job was held back."""
+    waiting_seconds: int = 0
+    """Of all ended attempts, for services that were down."""
     kept_seconds: float = 0.0
     """Of the ended attempts' steps that were not lost."""
 
@@ -260,7 +268,7 @@ class LaunchState:
     tries: int = 0
     """How often its cluster or its submission was asked for: every time is written down first."""
     waiting_since: Time = None
-    """When the preflight or the managed retrievers were last started."""
+    """When preflight or managed retrievers were last started, or preflight found a service down."""
 
 
 @api_dataclass
@@ -277,6 +285,12 @@ class WatchState:
     step_seen: int = 0
     still_since: Time = None
     """Since when neither stage nor step has moved, as far as /progress was read."""
+    outage_since: Time = None
+    """Since when a service that is down has kept the job from going on."""
+    outage_step: int = 0
+    """Finished steps when the wait began; one more ends its clock."""
+    outage_seconds: float = 0.0
+    """Waited for services before `outageSince` without finishing that step."""
     reads_since_step: int = 0
     """Successful reads of /progress since the step last moved, counted to 2."""
 
@@ -442,7 +456,7 @@ class JobStatus:
     phase: Phase = Phase.PENDING
     preset: str = ""
     """The job's, as kubectl's column shows it: the spec may leave it to the default."""
-    conditions: Annotated[list[Condition], Field(max_length=16)] = field(default_factory=list)
+    conditions: Annotated[list[Condition], Field(max_length=32)] = field(default_factory=list)
     progress: ProgressStatus = ProgressStatus()
     checkpoint: Annotated[CheckpointRef | None, _otherwise(None)] = None
     best_step: int | None = None
@@ -452,7 +466,9 @@ class JobStatus:
     attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = field(default_factory=list)
     sizing: Sizing = Sizing()
     effective_training_time_ratio: str = ""
-    """Share of the time, but for suspension and queue, that went into kept steps: `0.93`."""
+    """Share of the time, but for suspension, queue, outages, that went into kept steps: `0.93`."""
+    waiting_time_ratio: str = ""
+    """Share of the time, but for suspension and queue, spent waiting for services: `0.02`."""
     preflight: PreflightStatus = PreflightStatus()
     pinned: Annotated[
         Pinned, WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})

@@ -16,6 +16,7 @@ from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.monitoring import MonitoringSpec
+from raggrpo_api.spec.redaction import HIDDEN, redacted
 from raggrpo_api.spec.resources import ResourcesSpec
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
@@ -25,6 +26,7 @@ from raggrpo_api.spec.validation import ValidationSpec
 
 from .addresses import without_queries
 from .base import ApiModel
+from .json_values import FREE_JSON
 from .preflight import Facts
 from .trainer_schemas import known_schemas, within
 
@@ -81,8 +83,12 @@ class TrainerConfig(ApiModel):
     """Checkpoint folders that must not be resumed from."""
 
     def record(self) -> str:
-        """Return the configuration for people to read: URLs in it are without their queries."""
-        return json.dumps(_without_queries(json.loads(self.to_json())), indent=1)
+        """Return the configuration for people to read, without what may be a secret.
+
+        URLs are without their queries. Headers are hidden, and in bodies what looks secret: the
+        job may have been admitted before a rule knew how.
+        """
+        return json.dumps(_recorded(json.loads(self.to_json())), indent=1)
 
     def to_json(self) -> str:
         """Return the canonical JSON handed to the attempt, in the schema named by the digest."""
@@ -103,12 +109,16 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _without_queries(value: Any) -> Any:
+def _recorded(value: Any, field: str = "") -> Any:
+    if field in FREE_JSON:
+        return redacted(value)
     match value:
+        case dict() if field == "headers":
+            return value | {"value": HIDDEN if value.get("value") else ""}
         case dict():
-            return {key: _without_queries(each) for key, each in value.items()}
+            return {key: _recorded(each, key) for key, each in value.items()}
         case list():
-            return [_without_queries(each) for each in value]
+            return [_recorded(each, field) for each in value]
         case str():
             return without_queries(value)
     return value

@@ -41,7 +41,12 @@ def test_a_job_is_interrupted_completes_goes_on_and_keeps_its_folder_to_itself(
 
 
 @pytest.mark.timeout(120)
-def test_a_retrieval_service_that_is_down_fails_the_preflight_with_its_name(tmp_path: Path) -> None:
+def test_a_preflight_waits_for_a_service_that_is_down_and_names_it_at_its_deadline(
+    tmp_path: Path,
+) -> None:
     run = Run(tmp_path / "run")
-    assert "kb" in run.refused(tmp_path / "job", endpoint="kb=http://127.0.0.1:9/retrieve")
+    shorter = "recovery.deadlines.outageSeconds=2"
+    said = run.refused(tmp_path / "job", shorter, endpoint="kb=http://127.0.0.1:9/retrieve")
+    assert "failed (EndpointDown): waited" in said
+    assert "endpoint kb (http://127.0.0.1:9/retrieve): ConnectionRefused" in said
     assert run.left_over() == []

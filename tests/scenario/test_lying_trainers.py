@@ -22,6 +22,7 @@ MARGIN_SECONDS = 15
 """Rounds between the user's edit and the end of the cluster, a few seconds each."""
 ENDLESS = {"training.totalSteps": 100_000, "recovery.deadlines": {"checkpointSeconds": 60}}
 Lie = Callable[[int], dict[str, Any]]
+WAITS = {"stage": "WaitingForEndpoint", "step": 5}
 LIES: dict[str, Lie] = {
     "says nothing": lambda n: {"stage": "Dancing"},
     "is always another attempt": lambda n: {"attempt": 99},
@@ -31,6 +32,12 @@ LIES: dict[str, Lie] = {
     "takes absurdly long": lambda n: {"secondsPerStep": 3e8, "saveSeconds": 3e8},
     "is far from its target": lambda n: {"totalSteps": 10**9, "secondsPerStep": 3e8},
     "changes its stage each time": lambda n: {"stage": ["Validating", "Exporting"][n % 2]},
+    "waits for ever": lambda n: {**WAITS, "waitedSeconds": 3e8},
+    "waits for what there is not": lambda n: {
+        **WAITS,
+        "waitingFor": [{"name": "\x1b[2Jkb", "since": "yesterday\n", "cause": 250 * "\u202e"}] * 16,
+    },
+    "waits now and then": lambda n: WAITS if n % 2 else {"stage": "Training", "step": 5},
     "measures what is no number": lambda n: {
         "metrics": [
             {"name": name, "value": ["nan", "abc", "1e999", "-1", "1e300"][n % 5]}
@@ -121,6 +128,20 @@ async def test_a_job_past_its_deadline_ends_after_its_grace(name: str) -> None:
     await story.until_quiet(timedelta(hours=1))
 
     assert story.condition(ConditionType.FAILED)[1] == Cause.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    "name", ["waits for ever", "waits for what there is not", "waits now and then"]
+)
+async def test_a_trainer_that_says_that_it_waits_ends_by_the_deadline_of_outages(name: str) -> None:
+    deadlines = {"outageSeconds": 60, "checkpointSeconds": 60}
+    story = await a_lying_story(name, {"recovery.deadlines": deadlines, "recovery.maxRestarts": 0})
+
+    await story.until_quiet(timedelta(hours=1))
+
+    assert story.condition(ConditionType.FAILED)[1] == Cause.ENDPOINT_DOWN
+    assert story.condition(ConditionType.FAILED)[2].isprintable()
+    assert story.runtime._cluster is None
 
 
 @pytest.mark.parametrize("name", LIES)

@@ -1,5 +1,6 @@
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import Baseline, Cause, ConditionType
-from support.fakes.fake_runtime import a_story, head_is_lost, until_step
+from support.fakes.fake_runtime import a_story, exits, head_is_lost, until_step
 
 
 async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> None:
@@ -66,3 +67,28 @@ async def test_nobody_is_restarted_for_a_trend_unless_the_job_says_so() -> None:
     await story.until_quiet()
 
     assert len(story.attempts) == 1
+
+
+async def test_a_trainer_unlike_its_engine_is_a_condition_that_names_the_gap() -> None:
+    story = a_story()
+    await until_step(story, 15)
+    assert story.condition(ConditionType.POLICY_MISMATCH)[0] != "True"
+    story.runtime.mismatch_mean = 0.3
+    await until_step(story, 20)
+    off = story.condition(ConditionType.POLICY_MISMATCH)
+    story.runtime.mismatch_mean = 0.001
+    await until_step(story, 25)
+
+    assert off[:2] == ("True", "LogprobsDiffer")
+    assert "differ by 0.3 nats per token at step 1" in off[2]
+    assert story.condition(ConditionType.POLICY_MISMATCH) == ("False", "LogprobsAgree", "")
+    await story.until_quiet()
+    assert len(story.attempts) == 1
+
+
+async def test_an_attempt_that_is_nats_off_is_not_tried_again() -> None:
+    fault = exits(ExitCode.POLICY_MISMATCH, "they differ by 1.5 nats per token at step 12")
+    story = a_story({(1, 12): fault})
+    await story.until_quiet()
+    assert [record.cause for record in story.attempts] == [Cause.POLICY_MISMATCH]
+    assert "1.5 nats" in story.condition(ConditionType.FAILED)[2]

@@ -42,6 +42,7 @@ BY_RBAC: list[Attempt] = [
     ask("take away a policy's binding", "DELETE", f"{ADMISSION}ybindings/{POLICY}"),
     ask("change another's Lease", "PATCH", LEASES + "/{ns}/leases/theirs", {"spec": {}}),
     ask("make a Lease elsewhere", "POST", f"{LEASES}/kube-system/leases", LABELS),
-    ask("read nodes", "GET", "/api/v1/nodes"),
+    ask("watch nodes", "GET", "/api/v1/nodes?watch=1"),
+    ask("change nodes", "PATCH", "/api/v1/nodes/any", {"metadata": {"labels": {"a": "b"}}}),
     ask("relabel a namespace", "PATCH", CORE, LABELS),
 ]

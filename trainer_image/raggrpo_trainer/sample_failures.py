@@ -20,8 +20,6 @@ class FailureCause(StrEnum):
     BAD_JSON = "BadJson"
     MISSING_FIELD = "MissingField"
     """A field of the answer is missing or has the wrong type."""
-    CIRCUIT_OPEN = "CircuitOpen"
-    """Not called, because the service has just failed many times in a row."""
     RAISED = "Raised"
     """A Python reward raised an exception."""
     NOT_A_NUMBER = "NotANumber"
@@ -42,8 +40,10 @@ class CallFailed(Exception):
 class SampleFailed(CallFailed):
     """One sample lost its passages or its reward; the rest of the step continues."""
 
-    def __init__(self, source: str, cause: FailureCause, detail: str) -> None:
-        super().__init__(cause, detail)
+    def __init__(
+        self, source: str, cause: FailureCause, detail: str, *, transient: bool = False
+    ) -> None:
+        super().__init__(cause, detail, transient=transient)
         self.source = source
         """What failed, for messages: "endpoint actor-8b", "reward Python"."""
 
@@ -54,16 +54,20 @@ class SampleFailed(CallFailed):
 class RetrievalFailed(SampleFailed):
     """A retrieval endpoint returned no passages for a sample."""
 
-    def __init__(self, endpoint: str, cause: FailureCause, detail: str) -> None:
-        super().__init__(f"endpoint {endpoint}", cause, detail)
+    def __init__(
+        self, endpoint: str, cause: FailureCause, detail: str, *, transient: bool = False
+    ) -> None:
+        super().__init__(f"endpoint {endpoint}", cause, detail, transient=transient)
         self.endpoint = endpoint
 
 
 class RewardFailed(SampleFailed):
     """A reward function returned no number for a sample."""
 
-    def __init__(self, name: str, cause: FailureCause, detail: str) -> None:
-        super().__init__(f"reward {name}", cause, detail)
+    def __init__(
+        self, name: str, cause: FailureCause, detail: str, *, transient: bool = False
+    ) -> None:
+        super().__init__(f"reward {name}", cause, detail, transient=transient)
         self.name = name
 
 
@@ -114,14 +118,6 @@ class FailureLedger:
 
 def _sentence(source: str, tally: _Tally) -> str:
     counts = tally.causes.most_common()
-    # CircuitOpen does not explain the original problem: prefer any other example.
-    telling = next((c for c, _ in counts if c is not FailureCause.CIRCUIT_OPEN), counts[0][0])
     listed = ", ".join(f"{cause} {count}" for cause, count in counts)
-    failed = tally.causes.total()
-    return (
-        f"{source}: {failed} of {tally.calls} calls failed ({listed}), {_example(tally, telling)}"
-    )
-
-
-def _example(tally: _Tally, cause: FailureCause) -> str:
-    return f"e.g. {tally.examples[cause]}"
+    failed, example = tally.causes.total(), tally.examples[counts[0][0]]
+    return f"{source}: {failed} of {tally.calls} calls failed ({listed}), e.g. {example}"

@@ -7,19 +7,22 @@ from pydantic import Field, StringConstraints
 from raggrpo_api.base import PLAIN_TEXT, AbsolutePath, ApiModel
 
 Column = Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=128)]
+ChatText = Annotated[str, StringConstraints(max_length=32768)]
 
 
 class Columns(ApiModel):
-    """Which columns of the data files hold what."""
+    """Which columns of the data files hold what; `reward_model.ground_truth` names a nested one."""
 
     prompt: Column = "prompt"
-    """Text of the question or instruction."""
+    """The question: a text, or a list of {role, content} that ends with the user's message."""
     answer: Column = "answer"
-    """Reference answer (a string, or a list of accepted strings)."""
+    """Reference answer: a text, a list of accepted texts, or a list of messages."""
     context: Column = "context"
-    """Dialogue context; required by RagChat endpoints and the field that A14 once missed."""
+    """Dialogue context; required by RagChat endpoints."""
     query: Column = ""
-    """Retrieval query; empty: the prompt is the query."""
+    """Retrieval query; empty: the user's last message is the query."""
+    tools: Column = ""
+    """A row's functions for the chat template, a list or JSON text; empty: data.tools."""
 
 
 class DataSpec(ApiModel):
@@ -36,7 +39,7 @@ class DataSpec(ApiModel):
     max_response_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Tokens of one completion, inserted search results included."""
     num_workers: Annotated[int, Field(ge=1, le=64)] = 16
-    """Threads that read and tokenise prompts, capped at min(cpu, 16)."""
+    """Threads that fill templates and tokenise prompts; no more than the driver has CPUs."""
     prefetch_factor: Annotated[int, Field(ge=1, le=16)] = 2
     """Batches prepared ahead of the step that needs them."""
     stage_to_local_disk: bool = False
@@ -47,6 +50,12 @@ class DataSpec(ApiModel):
     """Drop passages, then cut the question, when a prompt is too long, instead of refusing."""
     columns: Columns = Columns()
     """Names of the columns."""
+    system_prompt: ChatText = ""
+    """First message of every conversation, in place of a row's own; empty: the row's own."""
+    chat_template: ChatText = ""
+    """Jinja template instead of the tokenizer's own; empty: the tokenizer's, if it has one."""
+    tools: ChatText = ""
+    """JSON list of functions that the chat template tells the policy of; empty: none."""
 
     @property
     def max_sequence_length(self) -> int:

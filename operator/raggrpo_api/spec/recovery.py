@@ -37,6 +37,8 @@ class Deadlines(ApiModel):
     """One validation."""
     step_timeout_factor: Annotated[float, Field(ge=2.0, le=1000.0)] = 10.0
     """A step is stalled after max(60 s, factor × usual step)."""
+    outage_seconds: Seconds = 3600
+    """Waiting, without finishing a step, for a retrieval or reward service that is down."""
     progress_unreachable_seconds: Seconds = 1800
     """Running without a readable /progress."""
 

@@ -206,7 +206,7 @@ class RetrievalSpec(ApiModel):
     max_failure_ratio: Ratio = 0.2
     """Share of failed samples in a step above which the attempt ends with the reason."""
     warm_up_timeout_seconds: Seconds = 60
-    """How long warming waits for an endpoint before step 1."""
+    """How long the first call of each endpoint may take; a cold service is slow at first."""
 
     @property
     def external(self) -> list[RetrievalEndpoint]:

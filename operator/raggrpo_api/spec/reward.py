@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.addresses import HttpUrl
-from raggrpo_api.base import ApiModel, OptionalPath
+from raggrpo_api.base import PLAIN_TEXT, ApiModel, OptionalPath
 from raggrpo_api.json_values import JsonPath, JsonTemplate
 from raggrpo_api.kubernetes_names import OptionalObjectName
 
@@ -101,6 +101,8 @@ class RewardSpec(ApiModel):
         RewardFunction(name=RewardKind.EXACT_MATCH)
     ]
     """The terms."""
+    answer_marker: Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=64)] = ""
+    """Text whose line ends with the answer, such as ####; empty: <answer>…</answer>, or all."""
     code_from: CodeSource = CodeSource()
     """Where Python rewards are imported from."""
 

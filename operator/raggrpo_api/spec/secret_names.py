@@ -3,22 +3,22 @@
 import re
 from typing import Final
 
-_WORDS: Final = "(key|token|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
+_WORDS: Final = "(key|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
 """Secret as a word of their own: DB_PW, x-key-id."""
 _LAST_WORDS: Final = "(pass|auth)"
-"""Secret as the last word, perhaps with a number: DB_PASS_1, but not AUTH_MODE."""
-_PAIRS: Final = (
-    "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie)"
-    "|(hf|hub|git|github|gitlab|slack|bot|npm|pypi|id|vault|wandb)[_.-]?token)"
-)
-"""Secret at the beginning of a word: HFTOKEN, but not num_valid_tokens."""
+"""Secret as the last word, perhaps with a number: DB_PASS_1, but not AUTH_MODE.
+
+So is a last `token`, also within a word; elsewhere it is not: eos_token_id.
+"""
+_PAIRS: Final = "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie))"
+"""Secret at the beginning of a word: AUTH_HEADER."""
 _ANYWHERE: Final = (
-    "((api|access|private|signing|account|shared|master|storage|encryption|license|ssh)key"
+    "((api|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
     "|(pg|sql|db|redis|smtp|mongo|root|user|admin|ssh|ftp|mail|proxy|ldap)pass"
     "|secret|passw|passphrase|passcode|credential|signature|authorization|cookie|webhook)"
 )
-_HUMPS: Final = "(Key|Token|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
+_HUMPS: Final = "(Key|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
 """Secret as a word of a name in camel case: dbPass, but not maxTokens."""
 
 
@@ -27,6 +27,7 @@ def _pattern(begin: str, other: str, end: str) -> str:
     word = f"{begin}({other}*[_.-])?"
     return (
         f"(?i:{word}{_WORDS}([_.-]{other}*)?{end}|{word}{_LAST_WORDS}[_.-]?[0-9]*{end}"
+        f"|{begin}{other}*token([_.-]?([0-9]+|value|prod|dev))?{end}"
         f"|{word}{_PAIRS}{other}*{end}|{begin}{other}*{_ANYWHERE}{other}*{end})"
         f"|{begin}{other}*[a-z0-9]{_HUMPS}([A-Z0-9_.-]{other}*)?{end}"
     )

@@ -8,7 +8,7 @@ from .secret_names import has_secret_query
 
 _CREDENTIALS_IN_URL: Final = (
     r"://[^/?#\s:@]*:[^/?#\s@]+@|(?i:https?://[^/?#\s@]+@)|://[A-Za-z0-9_.-]{16,99}@"
-    r"|(?i:(sql|maria|mongo|postgres|redis|rediss|amqps?|db)([+][a-z]+)?://[^/\s:@]*:[^\s@]+@)"
+    r"|(?i:(sql|mongo|postgres|rediss?|amqps?|db)([+][a-z]+)?://[^/\s:@]*:[^\s@]{1,128}@)"
 )
 _ASSIGNED: Final = (
     r"(?i:(^|[;,&?\s])(password|passwd|pwd|accountkey|sharedaccess(key|signature))\s*=\s*[^;,\s])"

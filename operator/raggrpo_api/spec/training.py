@@ -59,7 +59,7 @@ class TrainingSpec(ApiModel):
     compile: bool = False
     """torch.compile the layers, with dynamic shapes."""
     row_layout: RowLayout = RowLayout.SHARED_PREFIX
-    """Rows of the training forward."""
+    """Rows of the training forward; left out, preflight takes Padded where the model needs it."""
     tokens_per_micro_batch: Annotated[int, Field(ge=1, le=100_000_000)] = 16384
     """Token budget of one forward and backward pass on one rank."""
     off_policy_steps: Annotated[int, Field(ge=0, le=1)] = 0

@@ -40,6 +40,8 @@ def check(
         show(json.dumps(answer | {"problems": [v.line() for v in found]}, indent=1))
     else:
         show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(found)]))
+    if result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE:  # `run` would wait for the service
+        raise typer.Exit(ExitCode.PREFLIGHT_FAILED)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
     if any(violation.severity is Severity.ERROR for violation in found):

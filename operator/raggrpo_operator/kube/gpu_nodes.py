@@ -35,8 +35,9 @@ PRODUCTS: tuple[tuple[str, int, int], ...] = (
     ("T4", 16, 7),
     ("P100", 16, 6),
 )
-"""(word in the product, GB, major compute capability) from NVIDIA's data sheets; the smallest that
-is sold under the name. A size within the product's own name wins."""
+"""(word in the product, GB, major compute capability), the smallest usually sold under the name.
+
+Only for nodes that do not tell more: the label of the memory, or a size within the name, wins."""
 GB_IN_MIB = 10**9 / 2**20
 MAX_MIB, MAX_MAJOR = 1_048_576, 99
 

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from raggrpo_api.base import format_time
-from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase, Tier
+from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, Phase, Tier
 from raggrpo_api.text import printable
+from raggrpo_operator.core.state.conditions import get_condition
 
 PLAIN_SECONDS = 5.0
 """Minimum time between two progress lines when there is no terminal."""
@@ -143,6 +144,11 @@ def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):
         yield from _attempt_lines(known.get(record.number), record)
+    outage, before = (get_condition(s, ConditionType.WAITING_FOR_ENDPOINT) for s in (new, old))
+    if outage.status == "True" and before.status != "True":
+        yield f"Waiting for {outage.message}"
+    if before.status == "True" and (outage.status, outage.reason) == ("False", "Answers"):
+        yield "Goes on: the services answer again"
     retry = new.restart_state.retry.next_retry_time
     if retry and retry != old.restart_state.retry.next_retry_time:
         yield f"Next attempt at {format_time(retry)}"

@@ -22,6 +22,7 @@ def a_model_folder(folder: Path, **config: Any) -> Path:
     """Write a model in two shards whose tokenizer makes one token of every byte."""
     folder.mkdir(parents=True)
     shape = {
+        "architectures": ["Qwen2ForCausalLM"],
         "hidden_size": 8,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,

@@ -13,7 +13,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
-from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_api.progress import CheckpointRef, Failure, Metric, Progress, SkippedCheckpoint, Stage
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
@@ -114,6 +114,8 @@ class FakeRuntime:
     """What /progress tells instead of the truth."""
     seconds_per_step: float = STEP_SECONDS
     """As the trainer tells it."""
+    mismatch_mean: float | None = None
+    """Of the last step, as the trainer tells it."""
     save_seconds: float = 0.0
     """Duration of the last save, as the trainer tells it."""
     backup_failure: str = ""
@@ -307,6 +309,9 @@ class FakeRuntime:
             skipped_checkpoints=self.skipped,
             save_seconds=self.save_seconds,
             backup_failure=self.backup_failure,
+            metrics=[]
+            if self.mismatch_mean is None
+            else [Metric(name="mismatch_mean", value=str(self.mismatch_mean))],
             failure=failure,
         )
 

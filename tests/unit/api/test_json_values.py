@@ -52,7 +52,16 @@ def test_only_names_in_braces_are_placeholders() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [json.loads("[" * 13 + "]" * 13), [0] * 512, "x" * 16_385, float("inf"), object()]
+    "value",
+    [
+        json.loads("[" * 13 + "]" * 13),
+        [0] * 512,
+        "x" * 16_385,
+        {"x" * 257: 1},
+        float("inf"),
+        10**400,
+        object(),
+    ],
 )
 def test_free_json_is_bounded(value: Any) -> None:
     with pytest.raises(ValidationError):

@@ -40,3 +40,25 @@ def test_the_trainer_sees_the_same_values_as_the_operator() -> None:
     job = a_job(JOB)
     config = trainer_config(job, resolve(job), number=1)
     assert resume_values(config) == resume_values(a_spec())
+
+
+def test_a_checkpoint_from_before_a_field_fits_until_the_field_is_used() -> None:
+    before = resume_values(a_spec())
+    assert before["data.columns"] == {
+        "prompt": "prompt",
+        "answer": "answer",
+        "context": "context",
+        "query": "",
+    }
+
+    changes = {
+        "data.systemPrompt": "Be brief.",
+        "data.chatTemplate": "{{ messages }}",
+        "data.tools": "[]",
+        "data.columns.tools": "tools",
+        "reward.answerMarker": "####",
+    }
+    for path, value in changes.items():
+        changed = resume_values(resolve(a_job(JOB | {path: value})).spec)
+        [place] = [place for place in changed if changed[place] != before.get(place)]
+        assert path.startswith(place)

@@ -30,8 +30,10 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FLAT = [
     *("nextRetryTime", "intent", "warmFailuresInARow", "preflightLosses", "endsInARow"),
     *("savedStep", "mitigations", "skippedSteps", "rejectedCheckpoints", "failuresByNode"),
-    *("activeSeconds", "downSeconds", "keptSeconds", "clusterSince", "tries", "waitingSince"),
+    *("activeSeconds", "downSeconds", "waitingSeconds", "keptSeconds"),
+    *("clusterSince", "tries", "waitingSince"),
     *("looked", "watchedSince", "unreadSince", "stage", "stepSeen", "stillSince"),
+    *("outageSince", "outageStep", "outageSeconds"),
     *("readsSinceStep", "slowestSaveSeconds", "baseline"),
 ]
 STATUS = JobStatus(

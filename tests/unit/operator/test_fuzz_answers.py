@@ -19,6 +19,7 @@ from raggrpo_api.crd import job_schema
 from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 from raggrpo_api.progress import (
     CheckpointRef,
+    EndpointOutage,
     Failure,
     Metric,
     Progress,
@@ -54,6 +55,8 @@ PROGRESS = Progress(
     skipped_checkpoints=[SkippedCheckpoint(path="/mnt/runs/6", reason="incomplete")],
     in_place=["RolloutEngineLost: engine 0 was replaced"],
     pinned={"precision": "FP32", "attention": "Sdpa"},
+    waiting_for=[EndpointOutage(name="endpoint kb", since="2026-11-21T12:01Z", cause="Timeout")],
+    waited_seconds=12.5,
     failure=Failure(exit_code=12, message="a rank was lost"),
     time="2026-11-21T12:01:30Z",
 )

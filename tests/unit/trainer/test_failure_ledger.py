@@ -27,25 +27,26 @@ def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
     }
 
 
-def test_message_prefers_an_example_of_a_call_that_was_made() -> None:
+def test_message_has_an_example_of_the_commonest_cause() -> None:
     ledger = FailureLedger()
     for sample in range(5):
-        ledger.failed(sample, RetrievalFailed("kb", FailureCause.CIRCUIT_OPEN, "not asked"))
+        ledger.failed(sample, RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer in 30 s"))
     ledger.failed(5, RetrievalFailed("kb", FailureCause.HTTP_STATUS, "500 'boom'"))
 
     assert ledger.message() == (
-        "endpoint kb: 6 of 6 calls failed (CircuitOpen 5, HttpStatus 1), e.g. sample 5: 500 'boom'"
+        "endpoint kb: 6 of 6 calls failed (Timeout 5, HttpStatus 1), "
+        "e.g. sample 0: no answer in 30 s"
     )
 
 
 def test_each_failing_source_gets_its_sentence_and_healthy_ones_none() -> None:
     ledger = FailureLedger()
     ledger.succeeded("1/0", "endpoint healthy")
-    ledger.failed("1/0", RetrievalFailed("kb", FailureCause.CIRCUIT_OPEN, "not asked"))
+    ledger.failed("1/0", RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer"))
     ledger.failed("1/1", RewardFailed("Python", FailureCause.RAISED, "KeyError: 'x'"))
 
     assert ledger.message() == (
-        "endpoint kb: 1 of 1 calls failed (CircuitOpen 1), e.g. sample 1/0: not asked; "
+        "endpoint kb: 1 of 1 calls failed (Timeout 1), e.g. sample 1/0: no answer; "
         "reward Python: 1 of 1 calls failed (Raised 1), e.g. sample 1/1: KeyError: 'x'"
     )
 

@@ -3,14 +3,11 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.placeholders import column_placeholders, names_context
@@ -18,6 +15,23 @@ from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
 from raggrpo_trainer.errors import TrainerError
+
+from .columns import MISSING, leaves, value_at
+from .conversation import (
+    DoesNotFit,
+    Message,
+    is_conversation,
+    last_content,
+    read_conversation,
+    read_tools,
+    refused,
+)
+from .rows import Row, data_error, read_rows
+
+SHOWN_ROWS = 3
+"""Rows that do not fit are told one by one up to here, and then counted."""
+MAX_BAD_ROWS = 100
+"""Reading ends at so many: the column is wrong, not the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +41,17 @@ class Prompt:
     index: int
     """Row number across all files, from 0; part of the key of the sample's random seed."""
     text: str
+    """The question: the user's last message."""
     query: str
     """The search query; same as `text` unless a query column is set."""
     answer: tuple[str, ...]
     """Accepted answers; empty if the data has none and no reward needs one."""
     context: str
     """Dialogue context; empty if the data has none and no endpoint needs one."""
+    earlier: tuple[Message, ...] = ()
+    """Messages before the question: system prompt and earlier turns."""
+    tools: tuple[Any, ...] = ()
+    """Functions that the chat template tells the policy of."""
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Values of the columns that request templates name."""
 
@@ -43,14 +62,15 @@ def read_prompts(
     """Return the first `data.maxSamples` rows (0: all) of `.parquet` and `.jsonl` files, in order.
 
     Answer and context columns are required only if a reward or an endpoint needs them.
-    Raises TrainerError DATA_ERROR with file, row, column and remedy.
+    Raises TrainerError DATA_ERROR with file, row, column and remedy of the rows that do not fit.
     """
     needed, named = needed_fields(data, retrieval, reward), column_placeholders(retrieval, reward)
-    rows = (row for file in files for row in _rows(Path(file), data, named))
+    paths = {*data.columns.model_dump().values(), *named}
+    rows = (row for file in files for row in read_rows(Path(file), paths))
     limited = islice(rows, data.max_samples or None)
-    prompts = [_prompt(index, row, data, needed, named) for index, row in enumerate(limited)]
+    prompts = _fitting(limited, data, needed, named)
     if files and not prompts:
-        raise _error(", ".join(files), "there is no row", "add one line for each prompt")
+        raise data_error(", ".join(files), "there is no row", "add one line for each prompt")
     return prompts
 
 
@@ -79,7 +99,7 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
         try:
             _copy(source, target)
         except OSError as error:
-            raise _error(
+            raise data_error(
                 file,
                 f"cannot be copied to {target} ({error})",
                 "make room there, or set data.stageToLocalDisk: false",
@@ -88,98 +108,104 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
     return staged
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    place: str
-    values: Mapping[str, object]
-    columns: Iterable[str]
-    """All columns in the file, read or not."""
-
-
-def _rows(path: Path, data: DataSpec, named: Iterable[str]) -> Iterator[_Row]:
-    if not path.exists():
-        raise _error(str(path), "there is no such file", "mount it, or mend data.trainFiles")
-    match path.suffix:
-        case ".parquet":
-            return _parquet_rows(path, {*data.columns.model_dump().values(), *named})
-        case ".jsonl":
-            return _jsonl_rows(path)
-    raise _error(str(path), "unknown kind of file", "name it .parquet or .jsonl")
-
-
-def _parquet_rows(path: Path, wanted: set[str]) -> Iterator[_Row]:
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            present = [name for name in names if name in wanted]
-            for batch in file.iter_batches(columns=present):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield _Row(f"{path}, row {number}", values, names)
-    except (OSError, pa.ArrowException) as error:
-        what = f"not readable as parquet ({' '.join(str(error).split())})"
-        raise _error(str(path), what, "write the file again") from error
-
-
-def _jsonl_rows(path: Path) -> Iterator[_Row]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            place = f"{path}, line {number}"
-            try:
-                values = json.loads(line)
-            except ValueError as error:
-                raise _error(place, f"not JSON ({error})", "write one object per line") from error
-            if not isinstance(values, dict):
-                raise _error(place, "not a JSON object", "write one object per line")
-            yield _Row(place, values, values)
+def _fitting(
+    rows: Iterable[Row], data: DataSpec, needed: set[str], named: Mapping[str, str]
+) -> list[Prompt]:
+    """Return the rows' prompts. Raises TrainerError naming those that do not fit."""
+    prompts: list[Prompt] = []
+    problems: list[str] = []
+    default_tools = _default_tools(data)
+    for index, row in enumerate(rows):
+        try:
+            prompt = _prompt(index, row, data, needed, default_tools)
+            columns = {name: _named(row, name, place) for name, place in named.items()}
+            prompts.append(dataclasses.replace(prompt, columns=columns))
+        except TrainerError as error:
+            problems.append(str(error))
+            if len(problems) == MAX_BAD_ROWS:
+                break
+    if problems:
+        left = len(problems) - SHOWN_ROWS
+        more = [f"and {left} more rows" if len(problems) < MAX_BAD_ROWS else "and many more rows"]
+        shown = [*problems[:SHOWN_ROWS], *(more if left > 0 else [])]
+        raise TrainerError(ExitCode.DATA_ERROR, "; ".join(shown))
+    return prompts
 
 
 def _prompt(
-    index: int, row: _Row, data: DataSpec, needed: set[str], named: Mapping[str, str]
+    index: int, row: Row, data: DataSpec, needed: set[str], default_tools: tuple[Any, ...]
 ) -> Prompt:
-    text = _text(row, data, "prompt", needed)
+    column = data.columns.prompt
+    another = "convert it, or set data.columns.prompt to another column"
+    try:
+        conversation = read_conversation(_value(row, data, "prompt", needed))
+    except DoesNotFit as error:
+        raise refused(f"{row.place}: column {column!r}", error, another) from error
+    text, earlier = conversation.question, conversation.earlier
     if not text.strip():
-        raise _error(row.place, f"column {data.columns.prompt!r} is blank", "drop the row")
+        raise data_error(row.place, f"column {column!r} is blank", "drop the row")
+    if data.system_prompt:
+        system = {"role": "system", "content": data.system_prompt}
+        earlier = (system, *(each for each in earlier if each["role"] != "system"))
     return Prompt(
         index=index,
         text=text,
         query=_text(row, data, "query", needed) if data.columns.query else text,
         answer=_answers(row, data, needed),
         context=_text(row, data, "context", needed),
-        columns={name: _named(row, name, place) for name, place in named.items()},
+        earlier=earlier,
+        tools=_tools(row, data) or default_tools,
     )
 
 
-def _named(row: _Row, column: str, place: str) -> Any:
-    """Return a column's value that the template at `place` names."""
-    value = row.values.get(column)
+def _default_tools(data: DataSpec) -> tuple[Any, ...]:
+    try:
+        return read_tools(data.tools)
+    except DoesNotFit as error:
+        raise refused("data.tools", error) from error
+
+
+def _tools(row: Row, data: DataSpec) -> tuple[Any, ...]:
+    value = _value(row, data, "tools", set()) if data.columns.tools else None
     if value is None:
-        state = "is null" if column in row.columns else "does not exist"
-        known = ", ".join(sorted(row.columns))
-        what = f"column {column!r} {state}, and {place} names {{{column}}}"
-        raise _error(row.place, what, f"fill it in, or name another of: {known}")
+        return ()
+    try:
+        return read_tools(value)
+    except DoesNotFit as error:
+        raise refused(f"{row.place}: column {data.columns.tools!r}", error) from error
+
+
+def _named(row: Row, path: str, place: str) -> Any:
+    """Return the value of a column that the template at `place` names."""
+    value = value_at(row.values, path)
+    if value is None or value is MISSING:
+        state = "is null" if value is None else "does not exist"
+        what = f"column {path!r} {state}, and {place} names {{{path}}}"
+        raise data_error(row.place, what, f"fill it in, or name another of: {_known(row)}")
     try:
         json.dumps(value)
     except TypeError as error:
-        what = f"column {column!r} is {type(value).__name__}, and {place} names {{{column}}}"
-        raise _error(row.place, what, "convert it to text, numbers or lists") from error
+        what = f"column {path!r} is {type(value).__name__}, and {place} names {{{path}}}"
+        raise data_error(row.place, what, "convert it to text, numbers or lists") from error
     return value
 
 
-def _answers(row: _Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
+def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     value = _value(row, data, "answer", needed)
-    answers = value if isinstance(value, list) else [value]
     if value is None:
         return ()
+    if is_conversation(value):
+        try:
+            return (last_content(value),)
+        except DoesNotFit as error:
+            raise refused(f"{row.place}: column {data.columns.answer!r}", error) from error
+    answers = value if isinstance(value, list) else [value]
     if not answers or not all(isinstance(answer, str) for answer in answers):
         raise _wrong_type(row, data, "answer", value, "a string or a list of strings")
     return tuple(answers)
 
 
-def _text(row: _Row, data: DataSpec, field: str, needed: set[str]) -> str:
+def _text(row: Row, data: DataSpec, field: str, needed: set[str]) -> str:
     value = _value(row, data, field, needed)
     if value is None:
         return ""
@@ -188,28 +214,35 @@ def _text(row: _Row, data: DataSpec, field: str, needed: set[str]) -> str:
     return value
 
 
-def _value(row: _Row, data: DataSpec, field: str, needed: set[str]) -> object:
+def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
     """Return a column's value, or None if it is missing or null and not needed."""
     column = getattr(data.columns, field)
-    value = row.values.get(column)
-    if value is not None or field not in needed:
+    value = value_at(row.values, column)
+    if value is MISSING and field not in needed:
+        return None
+    if value is not MISSING and (value is not None or field not in needed):
         return value
-    if column in row.columns:
-        raise _error(row.place, f"column {column!r} is null", "fill it in, or drop the row")
-    known = ", ".join(sorted(row.columns))
-    raise _error(
-        row.place, f"there is no column {column!r}", f"set data.columns.{field} to one of: {known}"
+    if value is None:
+        raise data_error(row.place, f"column {column!r} is null", "fill it in, or drop the row")
+    raise data_error(
+        row.place,
+        f"there is no column {column!r}",
+        f"set data.columns.{field} to one of: {_known(row)}",
     )
 
 
-def _wrong_type(row: _Row, data: DataSpec, field: str, value: object, wanted: str) -> TrainerError:
+def _known(row: Row) -> str:
+    return ", ".join(
+        sorted({leaf for name in row.columns for leaf in leaves(row.values.get(name), name)})
+    )
+
+
+def _wrong_type(row: Row, data: DataSpec, field: str, value: object, wanted: str) -> TrainerError:
     column, shown = getattr(data.columns, field), repr(value)[:60]
     what = f"column {column!r} is {type(value).__name__} {shown} instead of {wanted}"
-    return _error(row.place, what, f"convert it, or set data.columns.{field} to another column")
-
-
-def _error(place: str, what: str, remedy: str) -> TrainerError:
-    return TrainerError(ExitCode.DATA_ERROR, f"{place}: {what}; {remedy}")
+    others = ", ".join(leaves(value, column)) if isinstance(value, Mapping) and value else ""
+    remedy = f"set data.columns.{field} to {others or 'another column'}"
+    return data_error(row.place, what, remedy if others else f"convert it, or {remedy}")
 
 
 def _copy(source: Path, target: Path) -> None:

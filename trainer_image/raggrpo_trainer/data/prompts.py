@@ -21,23 +21,16 @@ from typing import Any, Protocol
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.trainer_config import TrainerConfig
 
+from .conversation import ChatTokenizer, DoesNotFit, refused, render
 from .prompt_files import Prompt
 from .sampler import Cursor, Sampler, permutation
 
 
-class Tokenizer(Protocol):
+class Tokenizer(ChatTokenizer, Protocol):
     """The part of a Hugging Face tokenizer that we use."""
-
-    chat_template: Any
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
         """Return {"input_ids": [...]}."""
-        ...
-
-    def apply_chat_template(
-        self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any:
-        """Return the conversation in the chat format the model was trained on."""
         ...
 
 
@@ -97,12 +90,14 @@ def compose(
     max_prompt_length: int,
     allow_truncation: bool,
     seed: int,
+    chat_template: str = "",
 ) -> ComposedPrompt:
     """Fill the templates and return at most `max_prompt_length` tokens.
 
-    `passages` are ordered best first and used in mode Prompt only. With a chat template the text
-    becomes the user message. `allow_truncation` drops passages from the last one up, then cuts
-    the end of the question. Raises PromptTooLong.
+    `passages` are ordered best first and used in mode Prompt only. With a chat template, the
+    tokenizer's or the given one, the text becomes the last user message. `allow_truncation` drops
+    passages from the last one up, then cuts the end of the question. Raises PromptTooLong, and
+    TrainerError DATA_ERROR for a conversation that the template refuses.
     """
     cut = [cut_to_tokens(text, spec.max_passage_tokens, tokenizer) for text in passages]
 
@@ -110,7 +105,7 @@ def compose(
         shown = cut[:num_passages]
         if spec.shuffle_passages:
             shown = [shown[i] for i in permutation(num_passages, seed)]
-        text = _rendered(_filled(question, shown, spec), tokenizer)
+        text = rendered(prompt, _filled(question, shown, spec), tokenizer, chat_template)
         left_out = num_passages < len(cut) or question != prompt.text
         return ComposedPrompt(_token_ids(text, tokenizer), text, tuple(shown), left_out)
 
@@ -132,6 +127,14 @@ def compose(
         if length > 0:
             return attempt(0, prompt.text[:length])
     raise PromptTooLong(prompt, len(whole.token_ids), max_prompt_length, len(cut))
+
+
+def rendered(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template: str) -> str:
+    """Return a prompt's conversation with `text` as its last message. Raises TrainerError."""
+    try:
+        return render(text, prompt.earlier, prompt.tools, tokenizer, chat_template)
+    except DoesNotFit as error:
+        raise refused(f"prompt {prompt.index}", error) from error
 
 
 def cut_to_tokens(text: str, limit: int, tokenizer: Tokenizer) -> str:
@@ -184,6 +187,7 @@ class Composer:
             max_prompt_length=self._config.data.max_prompt_length,
             allow_truncation=self._config.data.allow_truncation,
             seed=seed,
+            chat_template=self._config.data.chat_template,
         )
 
 
@@ -224,16 +228,6 @@ def _filled(question: str, passages: Sequence[str], spec: RetrievalSpec) -> str:
         for index, text in enumerate(passages, 1)
     ]
     return spec.prompt_template.format(passages="".join(parts), prompt=question)
-
-
-def _rendered(text: str, tokenizer: Tokenizer) -> str:
-    if not tokenizer.chat_template:
-        return text
-    message = {"role": "user", "content": text}
-    rendered: str = tokenizer.apply_chat_template(
-        [message], tokenize=False, add_generation_prompt=True
-    )
-    return rendered
 
 
 def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:

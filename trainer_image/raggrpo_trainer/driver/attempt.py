@@ -38,6 +38,7 @@ from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
 from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
 from raggrpo_trainer.progress.reporter import Reporter
@@ -50,8 +51,9 @@ from raggrpo_trainer.rollout.validation import Validator
 from .driver_log import kept_output
 from .failure import failure_of
 from .hooks import Hooks
-from .loop import Parts, Stopped, TrainState, train
+from .loop import Parts, TrainState, train
 from .memory_check import check_memory
+from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 
@@ -165,15 +167,26 @@ class _Attempt:
         pool.on_replaced = watch
         await watch()
         reporter.stage(Stage.WARMING_RETRIEVAL)
+        outages = Outages(reporter.waiting)
         async with (
             Rewards(
-                config.reward, config.retrieval, headers=judge_headers(config.reward, self._env)
+                config.reward,
+                config.retrieval,
+                headers=judge_headers(config.reward, self._env),
+                outages=outages,
             ) as rewards,
-            retrieval_client(config, self._env) as retrieval,
+            retrieval_client(config, self._env, outages) as retrieval,
         ):
-            await warm_up(config, retrieval, train_prompts[0].columns)
+            with outages.waited_for():
+                warming = asyncio.ensure_future(
+                    warm_up(config, retrieval, train_prompts[0].columns)
+                )
+                if await stopped_before(self._stop, warming):
+                    raise Stopped("stopped by a signal while it waited for its endpoints")
+                warming.result()
             composer = Composer(config, tokenizer)
-            collector = Collector(config, tokenizer, composer, pool, retrieval, rewards)
+            clock = outages.working_time
+            collector = Collector(config, tokenizer, composer, pool, retrieval, rewards, clock)
             parts = Parts(
                 config=config,
                 prompts=PromptSource(config, train_prompts, composer),
@@ -188,6 +201,7 @@ class _Attempt:
                 hooks=self._hooks,
                 stop=self._stop,
                 identity=identity,
+                outages=outages,
             )
             await train(parts, state)
         await ranks.close()
@@ -273,10 +287,12 @@ def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
     return found
 
 
-def retrieval_client(config: TrainerConfig, env: Mapping[str, str]) -> RetrievalClient:
+def retrieval_client(
+    config: TrainerConfig, env: Mapping[str, str], outages: Outages
+) -> RetrievalClient:
     """Return the client for all endpoints, with secret headers taken from the environment."""
-    headers = endpoint_headers(config.retrieval, env)
-    return RetrievalClient(config.retrieval, headers, log_calls=config.monitoring.debug.rag_calls)
+    headers, debug = endpoint_headers(config.retrieval, env), config.monitoring.debug
+    return RetrievalClient(config.retrieval, headers, log_calls=debug.rag_calls, outages=outages)
 
 
 async def warm_up(

@@ -28,7 +28,8 @@ from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.http.call_statistics import CallSummary
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord
 from raggrpo_trainer.ranks.ranks import Ranks
@@ -38,18 +39,13 @@ from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import Validator
 
 from .hooks import Hooks
+from .self_check import check_itself, check_step
+from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-PARITY_TOLERANCE = {"FP32": 1e-3, "BF16": 0.5, "FP16": 0.1}
-"""Largest |trainer - engine log-probability|; stale weights or a wrong head are off by nats."""
-PARITY_PROMPTS = 2
 LOOK_AT_STOP_SECONDS = 0.5
-
-
-class Stopped(Exception):
-    """SIGTERM or SIGINT arrived; everything up to the last finished step has been saved."""
 
 
 @dataclass(slots=True)
@@ -79,22 +75,26 @@ class Parts:
     stop: asyncio.Event
     identity: Mapping[str, object]
     """See `identity_of`; a checkpoint is continued only if it matches."""
+    outages: Outages
 
 
 async def train(parts: Parts, state: TrainState) -> None:
     """Train from `state` to the target step, then validate and export."""
-    config, reporter = parts.config, parts.reporter
+    config, reporter, clock = parts.config, parts.reporter, parts.outages.working_time
     await _publish_weights(parts, state.step)
-    await _check_parity(parts, state)
+    checking = check_itself(
+        config, parts.prompts, parts.collector, parts.ranks, step=state.step, cursor=state.cursor
+    )
+    await _interruptible(parts, state, checking)
     if config.validation.before_training and state.step == 0:
         await _validate(parts, state, "before")
     reporter.stage(Stage.FIRST_STEP)
     ahead: asyncio.Task[_Next] | None = None
     while state.step < config.training.total_steps:
-        step, began = state.step + 1, time.monotonic()
+        step, began = state.step + 1, clock()
         await parts.hooks.before_step(step)
         ready = await _interruptible(parts, state, ahead or _next(parts, state, False))
-        retrieved = time.monotonic()
+        retrieved = clock()
         rollouts = ready.rollouts
         if rollouts is None:
             rollouts = await _interruptible(parts, state, parts.collector.collect(ready.batch))
@@ -104,11 +104,11 @@ async def train(parts: Parts, state: TrainState) -> None:
         if step < config.training.total_steps:
             generate = config.training.off_policy_steps > 0
             ahead = asyncio.create_task(_next(parts, after, generate))
-        training = time.monotonic()
+        training = clock()
         metrics = await _trained(parts, groups, step)
-        syncing = time.monotonic()
+        syncing = clock()
         await _publish_weights(parts, step)
-        ended = time.monotonic()
+        ended = clock()
         seconds = {"retrieve": retrieved - began, **rollouts.seconds}
         seconds |= {"train": syncing - training, "sync": ended - syncing}
         reporter.replaced(parts.pool.replacements)
@@ -148,6 +148,7 @@ async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
             f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}: look at "
             "the step's samples, or lower training.learningRate",
         )
+    check_step(metrics, step)
     on_device = max(each.device_memory_bytes or 0 for each in of_ranks)
     on_host = max(each.rank_memory_bytes for each in of_ranks)
     return replace(metrics, rank_memory_bytes=on_host, device_memory_bytes=on_device or None)
@@ -158,50 +159,17 @@ async def _publish_weights(parts: Parts, version: int) -> None:
     await parts.pool.load_weights(await parts.ranks.send_weights(version))
 
 
-async def _check_parity(parts: Parts, state: TrainState) -> None:
-    """Check that engines and trainer hold the same policy after the first weight sync."""
-    sampling = Sampling(n=1, temperature=parts.config.rollout.temperature, top_p=1.0)
-    prompts, _ = await parts.prompts.next_batch(state.cursor, PARITY_PROMPTS)
-    batch = await parts.collector.prepare(state.step, prompts, sampling)
-    rollouts = await parts.collector.collect(batch)
-    usable = [s.completion() for s in rollouts.samples if any(s.sampled)]
-    if not usable:
-        raise TrainerError(
-            ExitCode.RETRIEVAL_UNAVAILABLE,
-            f"no sample could be made for the self-check: {rollouts.ledger.message()}",
-        )
-    prompt_ids = [s.prompt_ids for s in rollouts.samples if any(s.sampled)]
-    groups = [Group(p, (c,), (1.0,)) for p, c in zip(prompt_ids, usable, strict=True)]
-    trainer_logprobs = await parts.ranks.logprobs(groups)
-    rollout_logprobs = [
-        [x for x, sampled in zip(c.rollout_logprobs, c.sampled, strict=True) if sampled]
-        for c in usable
-    ]
-    gap = max(
-        abs(a - b)
-        for ours, theirs in zip(trainer_logprobs, rollout_logprobs, strict=True)
-        for a, b in zip(ours, theirs, strict=True)
-    )
-    log.info("log-probabilities of trainer and engine differ by at most %.3g", gap)
-    limit = PARITY_TOLERANCE[parts.ranks.infos[0].precision]
-    if not gap <= limit:
-        raise TrainerError(
-            ExitCode.ROLLOUT_ENGINE_LOST,
-            "trainer and engine disagree after the weight sync: largest gap of log-probabilities "
-            f"{gap:.4g}, limit {limit:g}",
-        )
-
-
 async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) -> T:
-    """Await discardable work; on a stop signal drop it and save the last finished step."""
+    """Await discardable work, services that are down included.
+
+    On a stop signal drop it and save the last finished step.
+    """
     task = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(parts.stop.wait())
-    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not parts.stop.is_set():
-        return task.result()
-    task.cancel()
-    raise await _saved(parts, state)
+    with parts.outages.waited_for():
+        is_stopped = await stopped_before(parts.stop, task)
+    if is_stopped:
+        raise await _saved(parts, state)
+    return task.result()
 
 
 async def _saved(parts: Parts, state: TrainState) -> Stopped:
@@ -277,9 +245,9 @@ def step_record(
     scored = rollouts.scored
     rewards = [s.reward for s in scored if s.reward is not None]
     names = sorted({name for s in scored for name in s.parts})
-    by_prompt: dict[int, set[float]] = {}
+    by_group: dict[int, set[float]] = {}
     for sample in scored:
-        by_prompt.setdefault(id(sample.prompt), set()).add(sample.reward or 0.0)
+        by_group.setdefault(sample.group, set()).add(sample.reward or 0.0)
     lengths = [sum(s.sampled) for s in scored]
     return StepRecord(
         step=step,
@@ -289,7 +257,7 @@ def step_record(
         exact_match=_mean([s.exact_match for s in scored]),
         num_samples=len(rollouts.samples),
         num_failed=len(rollouts.samples) - len(scored),
-        zero_variance=_mean([float(len(found) == 1) for found in by_prompt.values()]) or 0.0,
+        zero_variance=_mean([float(len(found) == 1) for found in by_group.values()]) or 0.0,
         response_tokens=_mean(lengths) or 0.0,
         trained=metrics,
         seconds=seconds,

@@ -1,17 +1,16 @@
-"""Exchange JSON with one HTTP service: retries, limits, circuit breaker; knows no protocol.
+"""Exchange JSON with one HTTP service: retries, limits, outages; knows no protocol.
 
 Every failure is a CallFailed with its cause. Header values must never appear in a message.
 """
 
 import asyncio
 import json
-import math
 import random
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
@@ -20,11 +19,18 @@ from raggrpo_api.addresses import shown_url
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .answers import TooLarge, decoded
+from .background_tasks import BackgroundTasks
+from .call_statistics import CallStatistics
+from .outages import Outages
 from .pool import Answer, HttpPool, proxy_of
+from .service_gate import ServiceGate
 
 EXCERPT_CHARACTERS = 200
-LATENCIES_KEPT = 4096
 SECRET_LENGTH = 8
+OUTAGES_BEFORE_ALONE = 2
+"""Outages in a row that a call meets before it is asked without others of its kind beside it."""
+MOST_FELLED = 5
+"""Outages while a call was asked alone before it is taken for their cause."""
 TOO_MANY_REQUESTS = 429
 
 # A separate generator: retries must not advance the random numbers used in training.
@@ -57,69 +63,19 @@ class Request:
     url: str = ""
 
 
-@dataclass
-class CircuitBreaker:
-    """Stops calling a service after `threshold` consecutive failures.
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a service needs so that its calls wait while it is down."""
 
-    After that, one call per `pause_seconds` is let through as a probe until one succeeds.
-    """
+    name: str
+    """As people are told: `endpoint kb`."""
+    outages: Outages
+    tasks: BackgroundTasks
 
-    threshold: int = 10
-    pause_seconds: float = 5.0
-    clock: Callable[[], float] = time.monotonic
-    _failures: int = 0
-    _next_probe: float = 0.0
-
-    def admits(self) -> bool:
-        """Return whether a call may be made now; admitting a probe starts the next pause."""
-        if self._failures < self.threshold:
-            return True
-        now = self.clock()
-        if now < self._next_probe:
-            return False
-        self._next_probe = now + self.pause_seconds
-        return True
-
-    def succeeded(self) -> None:
-        """Close the circuit: the service has answered."""
-        self._failures = 0
-
-    def failed(self) -> None:
-        """Count a failure; at or above the threshold, each one restarts the pause."""
-        self._failures += 1
-        if self._failures >= self.threshold:
-            self._next_probe = self.clock() + self.pause_seconds
-
-
-@dataclass(frozen=True)
-class CallSummary:
-    """Calls to one service: number answered, latency percentiles in seconds, failures by cause."""
-
-    answered: int
-    p50: float
-    p95: float
-    p99: float
-    failures: Mapping[FailureCause, int]
-
-
-@dataclass
-class CallStatistics:
-    """Collects failures and the latencies of the last 4,096 answered requests of one service."""
-
-    answered: int = 0
-    failures: Counter[FailureCause] = field(default_factory=Counter)
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
-
-    def record(self, seconds: float) -> None:
-        """Count an answered request."""
-        self.answered += 1
-        self._seconds.append(seconds)
-
-    def summary(self) -> CallSummary:
-        """Return nearest-rank percentiles; NaN until something has been answered."""
-        ordered = sorted(self._seconds)
-        p50, p95, p99 = (_nearest_rank(ordered, percent) for percent in (50, 95, 99))
-        return CallSummary(self.answered, p50, p95, p99, dict(self.failures))
+    @classmethod
+    def of(cls, name: str, outages: Outages | None, tasks: BackgroundTasks) -> Self | None:
+        """Return this, or None where outages are nobody's concern."""
+        return None if outages is None else cls(name, outages, tasks)
 
 
 class JsonService:
@@ -134,8 +90,9 @@ class JsonService:
         timeout_seconds: float,
         max_concurrency: int,
         retry: RetryPolicy,
-        breaker: CircuitBreaker,
+        waits: Waits | None = None,
     ) -> None:
+        """With `waits`, calls wait for a service that is down; else they fail after retries."""
         self.statistics = CallStatistics()
         self._http = http
         self._url, self._proxy = url, proxy_of(url)
@@ -143,9 +100,13 @@ class JsonService:
         self._headers = {name: value.strip() for name, value in headers.items()}
         self._timeout_seconds = timeout_seconds
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._one_by_one = asyncio.Lock()
         self._retry = retry
-        self._breaker = breaker
-        self._last_failure = ""  # the reason given while the circuit is open
+        self._gate: ServiceGate | None = None
+        if waits is not None:
+            self._gate = ServiceGate(waits.name, self._answers, waits.outages, waits.tasks)
+        self._answered: Request | None = None  # the first request that was answered
+        self._asked = Request({})
 
     @property
     def shown_url(self) -> str:
@@ -158,29 +119,76 @@ class JsonService:
         parse: Callable[[Any], T],
         retry: RetryPolicy | None = None,
     ) -> T:
-        """Return the parsed answer; retry transient failures. Raises CallFailed."""
-        if not self._breaker.admits():
-            self.statistics.failures[FailureCause.CIRCUIT_OPEN] += 1
-            raise CallFailed(FailureCause.CIRCUIT_OPEN, f"not asked; before: {self._last_failure}")
-        try:
-            answer = parse(await self._post_again(request, retry or self._retry))
-        except CallFailed as failure:
-            self.statistics.failures[failure.cause] += 1
-            self._last_failure = str(failure)
-            if failure.transient:
-                self._breaker.failed()
+        """Return the parsed answer; retry transient failures. Raises CallFailed.
+
+        What fails while the service is down is asked again as soon as it is up. Calls that meet
+        one outage after the other go one by one, which shows whether one of them is the cause.
+        """
+        retry = retry or self._retry
+        failed = outages = felled = 0
+        while True:
+            is_alone = outages >= OUTAGES_BEFORE_ALONE
+            async with self._one_by_one if is_alone else nullcontext():
+                try:
+                    return parse(await self._post(request))
+                except CallFailed as failure:
+                    was_down = felled < MOST_FELLED and await self._was_down(failure, failed)
+                    if not was_down and (not failure.transient or failed == retry.retries):
+                        self.statistics.failures[failure.cause] += 1
+                        raise
+            if was_down:
+                outages += 1
+                felled += is_alone
             else:
-                self._breaker.succeeded()  # the service is up; it rejected this one request
-            raise
-        self._breaker.succeeded()
-        return answer
+                await asyncio.sleep(retry.delay_seconds(failed))
+                failed += 1
 
     async def post_once(self, request: Request, timeout_seconds: float) -> Any:
-        """Post without retries, bypassing the circuit breaker. Raises CallFailed."""
+        """Post without retries, even to a service that is known to be down. Raises CallFailed."""
         async with self._slots:
             started = time.monotonic()
             response = await self._send(request, timeout_seconds)
-            self.statistics.record(time.monotonic() - started)
+            seconds = time.monotonic() - started
+        self.statistics.record(seconds)
+        if self._gate is not None:
+            self._gate.took(seconds)
+        answer = self._json_in(response)
+        self._answered = self._answered or request
+        return answer
+
+    async def _post(self, request: Request) -> Any:
+        """Post once, as soon as the service is not known to be down, and tell the gate."""
+        if self._gate is None:
+            return await self.post_once(request, self._timeout_seconds)
+        await self._gate.passed()
+        self._asked = request
+        watched = self._gate.watched()
+        try:
+            answer = await self.post_once(request, self._timeout_seconds)
+        except CallFailed as failure:
+            if not failure.transient:  # it is up, and rejected this one request
+                self._gate.answered()
+            raise
+        finally:
+            watched.cancel()
+        self._gate.answered()
+        return answer
+
+    async def _was_down(self, failure: CallFailed, failed: int) -> bool:
+        """Return whether the service was down when a call failed that had failed so often."""
+        if self._gate is None or not failure.transient:
+            return False
+        return await self._gate.was_down(str(failure), is_first=failed == 0)
+
+    async def _answers(self) -> bool:
+        """Return whether the service answers a request, beside the calls in flight."""
+        try:
+            self._json_in(await self._send(self._answered or self._asked, self._timeout_seconds))
+        except CallFailed as failure:
+            return not failure.transient
+        return True
+
+    def _json_in(self, response: Answer) -> Any:
         if not 200 <= response.status < 300:
             raise CallFailed(
                 FailureCause.HTTP_STATUS,
@@ -193,16 +201,6 @@ class JsonService:
             raise CallFailed(FailureCause.BAD_JSON, self._excerpt(response)) from error
         except ValueError as error:
             raise CallFailed(FailureCause.BAD_JSON, self._without_secrets(str(error))) from error
-
-    async def _post_again(self, request: Request, retry: RetryPolicy) -> Any:
-        for number in range(retry.retries):
-            try:
-                return await self.post_once(request, self._timeout_seconds)
-            except CallFailed as failure:
-                if not failure.transient:
-                    raise
-            await asyncio.sleep(retry.delay_seconds(number))
-        return await self.post_once(request, self._timeout_seconds)
 
     async def _send(self, request: Request, timeout_seconds: float) -> Answer:
         url, headers, content = request.url or self._url, self._headers, None
@@ -265,7 +263,3 @@ def what_failed(error: Exception) -> tuple[FailureCause, str]:
 def _secrets_in(values: Iterable[str]) -> list[str]:
     # In "Bearer abc…" the scheme is not secret, and masking short words would garble messages.
     return [word for value in values for word in value.split() if len(word) >= SECRET_LENGTH]
-
-
-def _nearest_rank(ordered: list[float], percent: int) -> float:
-    return ordered[math.ceil(len(ordered) * percent / 100) - 1] if ordered else math.nan

@@ -27,7 +27,10 @@ class Answer:
     @property
     def text(self) -> str:
         """The body, with what cannot be decoded replaced."""
-        return self.body.decode(self.encoding, errors="replace")
+        try:
+            return self.body.decode(self.encoding, errors="replace")
+        except LookupError:  # the service names an encoding that nobody knows
+            return self.body.decode(errors="replace")
 
 
 class HttpPool:

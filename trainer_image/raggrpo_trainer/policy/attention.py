@@ -19,7 +19,7 @@ from .packing import Span
 
 SHARED_PREFIX_ATTENTION = "raggrpo_shared_prefix"
 """`attn_implementation` of models called with `shared_prefix=spans`."""
-_UNKNOWN_OPTIONS = ("sliding_window", "softcap", "s_aux", "position_bias")
+_UNKNOWN_OPTIONS = ("softcap", "s_aux", "position_bias")
 """Attention options of some models that this implementation does not support."""
 
 
@@ -39,7 +39,7 @@ def shared_prefix_attention(
 
     Raises ValueError for models whose attention is more than softmax(q k) v.
     """
-    for name in _UNKNOWN_OPTIONS:
+    for name in _UNKNOWN_OPTIONS + _too_short(options.get("sliding_window"), shared_prefix):
         if options.get(name) is not None:
             raise ValueError(
                 f"{type(module).__name__} uses {name}, which shared-prefix rows cannot express;"
@@ -119,6 +119,14 @@ class _JoinedAttention(torch.autograd.Function):
                 more_q, own_k[...], own_v[...] = _gradients(ctx.scaling, *block)
                 own_q += more_q
         return *gradients, None, None
+
+
+def _too_short(window: int | None, spans: Sequence[Span]) -> tuple[str, ...]:
+    """Return the option's name if the window hides a token; one as long as every row is none."""
+    longest = max(
+        span.prompt + max((length for _, length in span.blocks), default=0) for span in spans
+    )
+    return ("sliding_window",) if window is not None and window < longest else ()
 
 
 def _attend(scaling: float, *tensors: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,37 +3,47 @@
 Collective: all ranks must build and call it together. Must not know loss or optimiser.
 """
 
+import inspect
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 
 from .attention import SHARED_PREFIX_ATTENTION
-from .logprobs import chunked_logprobs
+from .logprobs import LogitTransform, chunked_logprobs
 from .packing import MicroBatch
 
 
 class TokenLogprobs(nn.Module):
     """A causal language model that returns the log-probabilities of a micro-batch's targets.
 
-    It uses the output embedding directly instead of the model's own head: FSDP has it unsharded
-    during this forward, and the full logits never have to exist.
+    It computes the model's own head in chunks, from output embedding, scale and soft cap: FSDP has
+    the embedding unsharded during this forward, and the full logits never have to exist. A head
+    that is more than these is found by `layout_check`. A router's auxiliary loss is left out.
     """
 
     def __init__(self, causal_lm: PreTrainedModel, temperature: float) -> None:
         super().__init__()
         self.causal_lm = causal_lm
         self._temperature = temperature
+        self._transform = logit_transform(causal_lm.config)
 
-    def forward(self, batch: MicroBatch) -> Tensor:
-        """Return log-probabilities [K] under the sampling temperature."""
+    def forward(self, batch: MicroBatch, *, plain: bool = False) -> Tensor:
+        """Return log-probabilities [K] under the sampling temperature.
+
+        `plain`: of one row, by the model's own forward pass and head, without gradient; whole
+        logits of the targets exist.
+        """
+        if plain:
+            return self._plain(batch)
         rows = {} if batch.spans is None else {"shared_prefix": batch.spans}
-        hidden = self.causal_lm.base_model(
+        hidden = self._body()(
             input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **rows
         ).last_hidden_state
         head = self.causal_lm.get_output_embeddings()
@@ -42,9 +52,35 @@ class TokenLogprobs(nn.Module):
             hidden.flatten(0, 1).index_select(0, batch.source),
             head.weight,
             batch.targets,
-            bias=head.bias,
+            bias=getattr(head, "bias", None),
+            transform=self._transform,
             temperature=self._temperature,
         )
+
+    @torch.no_grad()
+    def _plain(self, batch: MicroBatch) -> Tensor:
+        ours = self.causal_lm.config._attn_implementation
+        if ours == SHARED_PREFIX_ATTENTION:
+            self.causal_lm.set_attn_implementation("sdpa")
+        try:
+            first = int(batch.source.min()) if len(batch.source) else 0
+            can_skip = "logits_to_keep" in inspect.signature(self.causal_lm.forward).parameters
+            skipped = {"logits_to_keep": batch.input_ids.shape[1] - first} if can_skip else {}
+            found = self.causal_lm(input_ids=batch.input_ids, use_cache=False, **skipped)
+        finally:
+            if ours == SHARED_PREFIX_ATTENTION:
+                self.causal_lm.set_attn_implementation(ours)
+        logits = found.logits[0, -(batch.input_ids.shape[1] - first) :]
+        chosen = logits.index_select(0, batch.source - first).float() / self._temperature
+        logprobs: Tensor = chosen.log_softmax(-1).gather(-1, batch.targets[:, None])[:, 0]
+        return logprobs
+
+    def _body(self) -> nn.Module:
+        """Return the model without its head."""
+        body: nn.Module = self.causal_lm.base_model
+        if body is not self.causal_lm:
+            return body
+        return self.causal_lm.get_submodule("model")  # Llama 4 names another one as its base
 
 
 def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False) -> TokenLogprobs:
@@ -84,8 +120,8 @@ def forward_dtype(precision: Precision) -> torch.dtype:
     return types.get(precision, torch.float32)
 
 
-def attention_implementation(attention: Attention, row_layout: RowLayout) -> str:
-    """Return transformers' name for the attention that runs; reports show it too."""
+def attention_implementation(attention: Attention, row_layout: RowLayout) -> str | None:
+    """Return transformers' name for the attention to ask for; None: what suits the model best."""
     match row_layout, attention:
         case RowLayout.SHARED_PREFIX, Attention.AUTO | Attention.SDPA:
             return SHARED_PREFIX_ATTENTION
@@ -98,7 +134,27 @@ def attention_implementation(attention: Attention, row_layout: RowLayout) -> str
             return "flash_attention_2"
         case _, Attention.EAGER:
             return "eager"
-    return "sdpa"
+        case _, Attention.SDPA:
+            return "sdpa"
+    return None  # sdpa where the model has it, else eager
+
+
+def logit_transform(config: PreTrainedConfig) -> LogitTransform:
+    """Return the scale and soft cap of the model's head, under the names transformers gives them.
+
+    `logit_scale` and `lm_head_multiplier` multiply (Cohere, Falcon-H1), `logits_scaling` divides
+    (Granite), `final_logit_softcapping` caps (Gemma, nanochat).
+    """
+    text = config.get_text_config()
+
+    def number(name: str) -> float:
+        value = getattr(text, name, None)
+        return 1.0 if value is None else float(value)
+
+    return LogitTransform(
+        scale=number("logit_scale") * number("lm_head_multiplier") / number("logits_scaling"),
+        soft_cap=getattr(text, "final_logit_softcapping", None),
+    )
 
 
 def decoder_layers(causal_lm: PreTrainedModel) -> list[nn.Module]:

@@ -28,12 +28,13 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced
 from raggrpo_trainer.host.host_memory import host_memory_bytes
-from raggrpo_trainer.weights.export import full_parameters, write_folder
+from raggrpo_trainer.weights.export import checkpoint_tensors, write_folder
 
 from .loss import grpo_loss
 from .loss_scale import LossScale
@@ -143,6 +144,28 @@ class Policy:
         lengths = [done.num_sampled for group in groups for done in group.completions]
         return [part.tolist() for part in torch.split(flat, lengths)]
 
+    def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        """Return what the plain Hugging Face model says, each completion alone, without our code.
+
+        The weights are the sharded ones; rows, attention, head and temperature are not the
+        trainer's. Whole logits of one completion exist, so it is meant for a few.
+        """
+        alone = [
+            Group(group.prompt_ids, (done,), (1.0,))
+            for group in groups
+            for done in group.completions
+        ]
+        lengths = [done.num_sampled for group in alone for done in group.completions]
+        todo = items(alone, [1.0] * len(alone), skip_zero_advantage=False)
+        mine = todo[self._rank :: self._world_size]
+        flat = torch.zeros(sum(lengths), device=self._device)
+        for number in range(-(-len(todo) // self._world_size)):
+            rows = mine[number : number + 1]
+            batch = micro_batch(rows, RowLayout.PADDED).to(self._device)
+            flat[batch.tokens] = self._model(batch, plain=True)
+        dist.all_reduce(flat)
+        return [part.tolist() for part in torch.split(flat, lengths)]
+
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (Hugging Face name, full tensor) one by one, a tied head only once.
 
@@ -151,7 +174,7 @@ class Policy:
         tensor is gathered on demand.
         """
         dtype = forward_dtype(self._training.precision)
-        for name, tensor in full_parameters(self._model.causal_lm, dtype):
+        for name, tensor in checkpoint_tensors(self._model.causal_lm, dtype):
             yield name, tensor.cpu()
 
     def release_cached_memory(self) -> None:

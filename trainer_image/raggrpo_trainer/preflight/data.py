@@ -14,8 +14,9 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.columns import MISSING, leaves, value_at
 from raggrpo_trainer.data.prompt_files import Prompt, needed_fields, read_prompts
-from raggrpo_trainer.data.prompts import Tokenizer, compose
+from raggrpo_trainer.data.prompts import Tokenizer, compose, rendered
 from raggrpo_trainer.errors import TrainerError
 
 from .finding import Finding, judged, not_evaluated
@@ -65,7 +66,9 @@ def check_lengths(
     """Compare the longest prompts, plus room for full-length passages, with maxPromptLength."""
     if not prompts or tokenizer is None:
         return not_evaluated(CheckId.SAMPLE_LENGTHS, "needs the data and the tokenizer")
-    longest = sorted(prompts, key=lambda prompt: len(prompt.text))[-LONGEST_ROWS:]
+    if refused := _refused(config, prompts, tokenizer):
+        return judged(CheckId.SAMPLE_LENGTHS, refused, "", ExitCode.DATA_ERROR)
+    longest = sorted(prompts, key=_characters)[-LONGEST_ROWS:]
     first = [_length(prompt, config, tokenizer) for prompt in prompts[:FIRST_ROWS]]
     long = {prompt.index: _length(prompt, config, tokenizer) for prompt in longest}
     row = max(long, key=lambda index: long[index])
@@ -93,11 +96,12 @@ def _missing_columns(config: TrainerConfig) -> Iterator[tuple[str, str]]:
     wanted = _wanted_columns(config)
     for file in [*config.data.train_files, *config.data.validation_files]:
         known = _columns(Path(file))
-        lacking = {field: column for field, column in wanted.items() if column not in known}
+        lacking = {f: column for f, column in wanted.items() if value_at(known, column) is MISSING}
         if known and lacking:
             names = ", ".join(repr(column) for column in lacking.values())
             fields = ", ".join(f"data.columns.{field}" for field in lacking)
-            yield file, f"{file} has no column {names}: set {fields} to one of {', '.join(known)}"
+            there = ", ".join(leaves(known))
+            yield file, f"{file} has no column {names}: set {fields} to one of {there}"
 
 
 def _wanted_columns(config: TrainerConfig) -> dict[str, str]:
@@ -105,16 +109,55 @@ def _wanted_columns(config: TrainerConfig) -> dict[str, str]:
     return {field: getattr(config.data.columns, field) for field in sorted(needed)}
 
 
-def _columns(path: Path) -> list[str]:
-    """Return a file's columns; none if it is unreadable, which DataReadable reports."""
+def _columns(path: Path) -> dict[str, object]:
+    """Return a file's columns, nested ones as mappings; none if it is unreadable."""
     try:
         if path.suffix == ".parquet":
-            return list(pq.read_schema(path).names)
+            schema = pq.read_schema(path)
+            return {name: _nested(schema.field(name).type) for name in schema.names}
         with path.open("rb") as lines:
             rows = [json.loads(line) for line in islice(lines, FIRST_ROWS) if line.strip()]
-        return sorted({str(name) for row in rows for name in dict(row)})
+        found: dict[str, object] = {}
+        for row in rows:
+            _merge(found, dict(row))
+        return dict(sorted(found.items()))
     except (OSError, ValueError, TypeError, pa.ArrowException):
-        return []
+        return {}
+
+
+def _nested(kind: pa.DataType) -> object:
+    if not pa.types.is_struct(kind):
+        return None
+    return {kind.field(i).name: _nested(kind.field(i).type) for i in range(kind.num_fields)}
+
+
+def _merge(found: dict[str, object], row: Mapping[str, object]) -> None:
+    for name, value in row.items():
+        known = found.setdefault(name, {} if isinstance(value, dict) else None)
+        if isinstance(value, dict) and isinstance(known, dict):
+            _merge(known, value)
+
+
+def _refused(config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[str]:
+    """Return why conversations have no text; a template judges by roles, so one of each is tried.
+
+    Rendering every row would take minutes for a large file.
+    """
+    kinds: dict[tuple[object, ...], Prompt] = {}
+    for prompt in prompts:
+        roles = tuple(message["role"] for message in prompt.earlier)
+        kinds.setdefault((roles, bool(prompt.tools)), prompt)
+    problems = []
+    for prompt in kinds.values():
+        try:
+            rendered(prompt, prompt.text, tokenizer, config.data.chat_template)
+        except TrainerError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _characters(prompt: Prompt) -> int:
+    return len(prompt.text) + sum(len(message["content"]) for message in prompt.earlier)
 
 
 def _read(
@@ -145,6 +188,7 @@ def _length(prompt: Prompt, config: TrainerConfig, tokenizer: Tokenizer) -> int:
         max_prompt_length=ANY_LENGTH,
         allow_truncation=False,
         seed=0,
+        chat_template=config.data.chat_template,
     )
     return len(composed.token_ids)
 

@@ -12,6 +12,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
 from .data import check_data, check_lengths
+from .family import check_family
 from .finding import Finding, not_evaluated
 from .model import check_model
 from .services import check_retrieval, check_rewards
@@ -52,10 +53,15 @@ def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
 
 
 def exit_code(findings: Sequence[Finding]) -> ExitCode:
-    """Return the first failure's specific code, PREFLIGHT_FAILED if none has one, else DONE."""
+    """Return the first failure's specific code, PREFLIGHT_FAILED if none has one, else DONE.
+
+    RETRIEVAL_UNAVAILABLE only if nothing but services that are down stands in the way.
+    """
     codes = [f.exit_code for f in findings if f.state is CheckState.FAILED]
-    special = [code for code in codes if code is not ExitCode.PREFLIGHT_FAILED]
-    return next(iter([*special, *codes]), ExitCode.DONE)
+    general = (ExitCode.PREFLIGHT_FAILED, ExitCode.RETRIEVAL_UNAVAILABLE)
+    special = [code for code in codes if code not in general]
+    failed = [code for code in codes if code is ExitCode.PREFLIGHT_FAILED]
+    return next(iter([*special, *failed, *codes]), ExitCode.DONE)
 
 
 def to_bytes(result: PreflightResult) -> bytes:
@@ -65,8 +71,10 @@ def to_bytes(result: PreflightResult) -> bytes:
 
 def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
     model, data = check_model(Path(config.model.path)), check_data(config)
+    family = check_family(config)
     facts = model.facts.model_copy(
         update={
+            "row_layout": family.row_layout,
             "rows": len(data.prompts),
             "corpus_bytes": corpus_bytes(config),
             "ray_version": importlib.metadata.version("ray"),
@@ -76,6 +84,7 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
     return facts, [
         check_paths(config),
         model.finding,
+        family.finding,
         *data.findings,
         check_lengths(config, data.prompts, model.tokenizer),
         check_writable(config),

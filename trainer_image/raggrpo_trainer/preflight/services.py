@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from raggrpo_api.addresses import shown_url
@@ -20,7 +21,12 @@ from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT, RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
-from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed, RewardFailed
+from raggrpo_trainer.sample_failures import (
+    CallFailed,
+    FailureCause,
+    RetrievalFailed,
+    RewardFailed,
+)
 
 from .finding import Finding, judged, not_evaluated
 
@@ -47,9 +53,20 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
         return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates need the data")
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
         answers = await asyncio.gather(*(_call(client, e, fields, columns) for e in endpoints))
-    problems = [text for is_usable, text in answers if not is_usable]
+    problems = [text for failure, text in answers if failure is not None]
     evidence = "; ".join(text for _, text in answers)
-    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence)
+    failures = [failure for failure, _ in answers if failure is not None]
+    is_outage = all(may_come_back(failure) for failure in failures)
+    code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
+    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code)
+
+
+def may_come_back(failure: CallFailed) -> bool:
+    """Return whether the service is down rather than wrong; a name nobody knows is a typing error.
+
+    Only a preflight asks: for a service that has answered before, an unknown name is an outage too.
+    """
+    return failure.transient and failure.cause is not FailureCause.DNS_FAILURE
 
 
 async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
@@ -61,23 +78,37 @@ async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Findin
     outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
     problems = [outcome for outcome in outcomes if outcome]
     evidence = [f"{target} can be imported" for target in targets]
+    is_outage = not problems  # so far; a judge that is down is waited for, wrong code is not
     if spec.judges:
-        refused, grades = await _ask_judges(config, env)
-        problems, evidence = problems + refused, evidence + grades
-    code = ExitCode.REWARD_CODE_ERROR if any(outcomes) else ExitCode.PREFLIGHT_FAILED
+        judges = await _ask_judges(config, env)
+        problems, evidence = problems + judges.problems, evidence + judges.evidence
+        is_outage = is_outage and judges.may_come_back
+    code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
+    if any(outcomes):
+        code = ExitCode.REWARD_CODE_ERROR
     return judged(CheckId.REWARD_CODE, problems, "; ".join(evidence), code)
 
 
-async def _ask_judges(config: TrainerConfig, env: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Have every judge grade one stand-in completion of the first sample; return what went wrong.
+@dataclass
+class _Judges:
+    """What came of asking the judges."""
+
+    problems: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+    may_come_back: bool = True
+    """Whether all that went wrong is that judges are down."""
+
+
+async def _ask_judges(config: TrainerConfig, env: Mapping[str, str]) -> _Judges:
+    """Have every judge grade one stand-in completion of the first sample.
 
     A reply without a grade does not fail the check: a stand-in is no completion of a policy.
     """
-    problems: list[str] = []
-    evidence: list[str] = []
+    found = _Judges()
     columns = await asyncio.to_thread(_columns_of_a_sample, config)
     if columns is None:
-        return [], ["judges are not asked: their prompts need the data"]
+        found.evidence.append("judges are not asked: their prompts need the data")
+        return found
     sample = RewardSample("preflight", WARM_UP_TEXT, WARM_UP_TEXT, columns=columns)
     for place, judge in config.reward.judges:
         term = config.reward.functions[place]
@@ -88,16 +119,19 @@ async def _ask_judges(config: TrainerConfig, env: Mapping[str, str]) -> tuple[li
             async with Rewards(alone, config.retrieval, headers=headers) as rewards:
                 score = await rewards.score(sample)
         except TrainerError as error:
-            problems.append(f"{at}: {error}")
+            found.problems.append(f"{at}: {error}")
+            found.may_come_back = False
         except RewardFailed as failure:
             told = f"{at}: {failure.cause}: {failure.detail}"
             if failure.cause is FailureCause.NOT_A_NUMBER:
-                evidence.append(told)
+                found.evidence.append(told)
             else:
-                problems.append(f"{told}; check that the judge runs, its url, model and headers")
+                remedy = "check that the judge runs, its url, model and headers"
+                found.problems.append(f"{told}; {remedy}")
+                found.may_come_back = found.may_come_back and may_come_back(failure)
         else:
-            evidence.append(f"{at} grades {next(iter(score.parts.values())):.2f}")
-    return problems, evidence
+            found.evidence.append(f"{at} grades {next(iter(score.parts.values())):.2f}")
+    return found
 
 
 def _columns_of_a_sample(config: TrainerConfig) -> Mapping[str, Any] | None:
@@ -117,8 +151,8 @@ async def _call(
     endpoint: RetrievalEndpoint,
     fields: Mapping[str, str],
     columns: Mapping[str, Any],
-) -> tuple[bool, str]:
-    """Return whether the answer is usable, and what happened."""
+) -> tuple[CallFailed | None, str]:
+    """Return why there is no usable answer, None if there is one, and what happened."""
     sent = fields if endpoint.role is EndpointRole.ACTOR else None
     began = time.monotonic()
     try:
@@ -128,10 +162,10 @@ async def _call(
     except RetrievalFailed as failure:
         what = f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}"
         if failure.cause is FailureCause.MISSING_FIELD:  # it says what to set
-            return False, what
-        return False, f"{what}; check that the service runs, its URL and its headers"
+            return failure, what
+        return failure, f"{what}; check that the service runs, its URL and its headers"
     seconds = time.monotonic() - began
-    return True, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
+    return None, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
 
 
 async def _import(target: str, folder: str) -> str:

@@ -132,6 +132,7 @@ class PrometheusText(Collector):
             "total_steps": progress.total_steps,
             "attempt": progress.attempt,
             "stage_seconds": progress.stage_seconds,
+            "waited_seconds": progress.waited_seconds,
             "save_seconds": progress.save_seconds,
             "checkpoint_step": progress.checkpoint.step if progress.checkpoint else 0,
         }

@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_api.progress import (
+    CheckpointRef,
+    EndpointOutage,
+    Failure,
+    Progress,
+    SkippedCheckpoint,
+    Stage,
+)
 from raggrpo_api.trainer_config import TrainerConfig
 
 from .reporting_thread import Publish, ReportingThread, utc_now
@@ -43,6 +50,7 @@ class Reporter:
     ) -> None:
         self._clock = clock
         self._stage_since = clock()
+        self._stage = Stage.CONNECTING
         self._replacements = 0
         self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
         number, steps = config.attempt.number, config.training.total_steps
@@ -55,12 +63,14 @@ class Reporter:
 
     def stage(self, stage: Stage) -> None:
         """Report the current stage; repeating it has no effect."""
-        left, now = self._progress.stage, self._clock()
-        if stage is left:
-            return
-        seconds, self._stage_since = now - self._stage_since, now
-        self._update(stage=stage)
-        self._event("stage", stage=stage, left=left, seconds=seconds)
+        self._stage = stage
+        self._show_stage()
+
+    def waiting(self, outages: Sequence[EndpointOutage]) -> None:
+        """Report the services that keep the attempt from going on; none: it goes on."""
+        if list(outages) != self._progress.waiting_for:
+            self._update(waiting_for=list(outages))
+            self._show_stage()
 
     def resumed(
         self,
@@ -127,6 +137,16 @@ class Reporter:
         self._event("end", exit_code=code, message=message[:MAX_MESSAGE])
         self._thread.finish()
 
+    def _show_stage(self) -> None:
+        before, now = self._progress, self._clock()
+        stage = Stage.WAITING_FOR_ENDPOINT if before.waiting_for else self._stage
+        if stage is before.stage:
+            return
+        seconds, self._stage_since = now - self._stage_since, now
+        waited = seconds if before.stage is Stage.WAITING_FOR_ENDPOINT else 0.0
+        self._update(stage=stage, waited_seconds=before.waited_seconds + waited)
+        self._event("stage", stage=stage, left=before.stage, seconds=seconds)
+
     def _update(self, **changes: object) -> None:
         # One assignment: the thread sees the old progress or the new one, never half of it.
         self._progress = self._progress.model_copy(update=changes)
@@ -141,9 +161,12 @@ class Reporter:
             name: statistics.median(each.get(name, 0.0) for each in recent)
             for name in (recent[-1] if recent else {})
         }
+        progress, seconds = self._progress, self._clock() - self._stage_since
+        waits = progress.stage is Stage.WAITING_FOR_ENDPOINT
         now: dict[str, object] = {
-            "stage_seconds": self._clock() - self._stage_since,
+            "stage_seconds": seconds,
+            "waited_seconds": progress.waited_seconds + (seconds if waits else 0.0),
             "seconds_by_stage": medians,
             "time": utc_now(),
         }
-        return self._progress.model_copy(update=now)
+        return progress.model_copy(update=now)

@@ -104,6 +104,10 @@ class RankActor:
         """Return the log-probabilities of the sampled tokens, one list per completion."""
         return self._built().logprobs(groups)
 
+    def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        """Return the same as the plain Hugging Face model computes them."""
+        return self._built().plain_logprobs(groups)
+
     def send_weights(self, version: int) -> str:
         """Publish all weights to the engines (collective) and return their handle.
 

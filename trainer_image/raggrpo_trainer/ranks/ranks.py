@@ -91,6 +91,11 @@ class Ranks:
         found: list[list[list[float]]] = await self._all(lambda a: a.logprobs.remote(groups))
         return found[0]
 
+    async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        """Return the same as the plain Hugging Face model computes them; for a few completions."""
+        found: list[list[list[float]]] = await self._all(lambda a: a.plain_logprobs.remote(groups))
+        return found[0]
+
     async def send_weights(self, version: int) -> SentWeights:
         """Publish the current weights to the engines and free the ranks' device memory."""
         handles = await self._all(lambda a: a.send_weights.remote(version))

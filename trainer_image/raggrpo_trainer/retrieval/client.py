@@ -21,13 +21,14 @@ from raggrpo_api.spec.retrieval import (
 )
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
+from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.http.json_service import (
     ONE_TRY,
-    CallSummary,
-    CircuitBreaker,
     JsonService,
     RetryPolicy,
+    Waits,
 )
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
 
@@ -45,6 +46,11 @@ WARM_UP_TEXT = "warm-up"
 
 Passages = tuple[Passage, ...]
 """The answer to one query, best passage first."""
+
+
+def source_of(endpoint: str) -> str:
+    """Return how an endpoint is named to people."""
+    return f"endpoint {endpoint}"
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,13 @@ class RetrievalClient:
         log_calls: bool = False,
         retry: RetryPolicy = RetryPolicy(),
         cached_answers: int = CACHED_ANSWERS,
+        outages: Outages | None = None,
     ) -> None:
-        """`headers`: by endpoint name, secrets resolved. `log_calls`: monitoring.debug.ragCalls."""
-        self._log_calls = log_calls
+        """`headers`: by endpoint name, secrets resolved. `log_calls`: monitoring.debug.ragCalls.
+
+        With `outages`, calls wait for an endpoint that is down instead of failing.
+        """
+        self._log_calls, self._outages = log_calls, outages
         self._tasks = BackgroundTasks()
         self._http = HttpPool()
         self._endpoints = {
@@ -85,7 +95,7 @@ class RetrievalClient:
                     timeout_seconds=endpoint.timeout_seconds,
                     max_concurrency=endpoint.max_concurrency,
                     retry=retry,
-                    breaker=CircuitBreaker(),
+                    waits=Waits.of(source_of(endpoint.name), outages, self._tasks),
                 ),
                 self._tasks,
                 cached_answers,
@@ -139,7 +149,8 @@ class RetrievalClient:
 
         `columns`: those of any sample, for templates that name some. A cold service is slow to
         answer at first, so the first answer may take the whole limit.
-        Raises TrainerError with the endpoint's name, URL, status and the start of its body.
+        Raises TrainerError with the endpoint's name, URL, status and the start of its body: at
+        the limit, unless calls wait for an endpoint that is down.
         """
         asked = self._endpoints[endpoint]
         fields: dict[str, str] = {}
@@ -148,7 +159,7 @@ class RetrievalClient:
         query = asked.query(WARM_UP_TEXT, fields, columns or {})
         started = time.monotonic()
         try:
-            await asked.ask_until_answered(query, started + limit_seconds)
+            await self._ask_until_answered(asked, query, limit_seconds)
             answered = time.monotonic()
             await asked.ask_once(query, asked.spec.timeout_seconds)
         except CallFailed as failure:
@@ -166,6 +177,26 @@ class RetrievalClient:
             name: endpoint.service.statistics.summary()
             for name, endpoint in self._endpoints.items()
         }
+
+    async def _ask_until_answered(
+        self, asked: "_Endpoint", query: Query, limit_seconds: float
+    ) -> None:
+        outages, source = self._outages, source_of(asked.spec.name)
+        deadline = time.monotonic() + limit_seconds
+        while True:
+            left = limit_seconds if outages else max(deadline - time.monotonic(), 0.0)
+            try:
+                await asked.ask_once(query, left)
+                break
+            except CallFailed as failure:
+                is_late = time.monotonic() + WARM_UP_PAUSE_SECONDS > deadline
+                if not failure.transient or (is_late and not outages):
+                    raise
+                if outages:
+                    outages.began(source, str(failure))
+            await asyncio.sleep(WARM_UP_PAUSE_SECONDS)
+        if outages:
+            outages.ended(source)
 
     def _log(self, endpoint: str, sample: str, started: float, status: str) -> None:
         if self._log_calls:
@@ -219,16 +250,6 @@ class _Endpoint:
         [passages] = parse_answer(self.spec, answer, 1)
         return passages
 
-    async def ask_until_answered(self, query: Query, deadline: float) -> None:
-        while True:
-            try:
-                await self.ask_once(query, max(deadline - time.monotonic(), 0.0))
-                return
-            except CallFailed as failure:
-                if not failure.transient or time.monotonic() + WARM_UP_PAUSE_SECONDS > deadline:
-                    raise
-            await asyncio.sleep(WARM_UP_PAUSE_SECONDS)
-
     async def _ask_anew(self, query: Query) -> Passages:
         match self.spec.protocol:
             case EndpointProtocol.SEARCH_R1:
@@ -261,7 +282,9 @@ class _Endpoint:
                 retry,
             )
         except CallFailed as failure:
-            raise RetrievalFailed(self.spec.name, failure.cause, failure.detail) from failure
+            raise RetrievalFailed(
+                self.spec.name, failure.cause, failure.detail, transient=failure.transient
+            ) from failure
 
     def _forget_failure(self, query: Query, done: asyncio.Task[Passages]) -> None:
         failed = done.cancelled() or done.exception() is not None

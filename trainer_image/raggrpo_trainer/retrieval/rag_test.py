@@ -22,7 +22,7 @@ from raggrpo_api.spec.retrieval import (
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.http.json_service import CallStatistics
+from raggrpo_trainer.http.call_statistics import CallStatistics
 from raggrpo_trainer.job_config import endpoint_headers, read_config
 from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
 

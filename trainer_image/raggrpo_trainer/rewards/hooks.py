@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.answers import as_object
-from raggrpo_trainer.http.json_service import CircuitBreaker, JsonService, Request, RetryPolicy
+from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
@@ -159,7 +159,12 @@ class HttpJudge:
     """An HTTP service that scores a sample: {"score": number}."""
 
     def __init__(
-        self, http: HttpPool, url: str, timeout_seconds: float, retry: RetryPolicy
+        self,
+        http: HttpPool,
+        url: str,
+        timeout_seconds: float,
+        retry: RetryPolicy,
+        waits: Waits | None = None,
     ) -> None:
         self._service = JsonService(
             http,
@@ -168,7 +173,7 @@ class HttpJudge:
             timeout_seconds=timeout_seconds,
             max_concurrency=JUDGE_CONCURRENCY,
             retry=retry,
-            breaker=CircuitBreaker(),
+            waits=waits,
         )
 
     async def score(self, sample: Sample) -> float:

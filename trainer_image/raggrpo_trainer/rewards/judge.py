@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
-import regex  # type: ignore[import-untyped]  # comes with transformers
+import regex  # type: ignore[import-untyped]  # its searches take a time limit
 
 from raggrpo_api.json_values import filled, filled_text, values_at
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.http.answers import as_object
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
-from raggrpo_trainer.http.json_service import CircuitBreaker, JsonService, Request, RetryPolicy
+from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
@@ -45,8 +45,9 @@ class JudgeReward:
         timeout_seconds: float,
         cached_grades: int = CACHED_GRADES,
         first_delay_seconds: float = 0.5,
+        waits: Waits | None = None,
     ) -> None:
-        """`headers`: secrets resolved."""
+        """`headers`: secrets resolved. With `waits`, calls wait for a judge that is down."""
         self._spec = spec
         self._cached_grades = cached_grades
         self._tasks = BackgroundTasks()
@@ -59,7 +60,7 @@ class JudgeReward:
             timeout_seconds=timeout_seconds,
             max_concurrency=spec.max_concurrency,
             retry=RetryPolicy(spec.retries, first_delay_seconds),
-            breaker=CircuitBreaker(),
+            waits=waits,
         )
 
     async def score(self, sample: Mapping[str, Any]) -> float:

@@ -15,7 +15,9 @@ from typing import Any, Literal, Self, assert_never
 from raggrpo_api.addresses import shown_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
-from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.http.background_tasks import BackgroundTasks
+from raggrpo_trainer.http.json_service import RetryPolicy, Waits
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.sample_failures import CallFailed, RewardFailed
@@ -84,8 +86,14 @@ class Score:
     """Always reported, whether or not it is part of the reward."""
 
 
-def final_answer(completion: str) -> str:
-    """Return the text of the last <answer>…</answer>, or the whole completion if there is none."""
+def final_answer(completion: str, marker: str = "") -> str:
+    """Return what follows the last marker on its line; nothing if the marker is not there.
+
+    Without a marker: the text of the last <answer>…</answer>, or the whole completion.
+    """
+    if marker:
+        _, _, after = completion.rpartition(marker) if marker in completion else ("", "", "")
+        return after.strip().partition("\n")[0].strip()
     answers: list[str] = _ANSWER.findall(completion)
     return answers[-1] if answers else completion
 
@@ -131,9 +139,11 @@ class Rewards:
         retrieval: RetrievalSpec,
         retry: RetryPolicy = RetryPolicy(),
         headers: Mapping[int, Mapping[str, str]] = {},
+        outages: Outages | None = None,
     ) -> None:
         """Import Python rewards; `headers` of judges by the place of their term, secrets resolved.
 
+        With `outages`, calls wait for a judge that is down instead of failing.
         Raises TrainerError (RewardCodeError) naming the function.
         """
         if spec.code_from.path and spec.code_from.path not in sys.path:
@@ -141,8 +151,10 @@ class Rewards:
         self.empty_references = 0
         """Number of samples RagScore scored 0 because the reference endpoint found nothing."""
         self._mode = retrieval.mode
+        self._marker = spec.answer_marker
         self._score_threshold = _actor_threshold(retrieval)
         self._http = HttpPool()
+        self._outages, self._tasks = outages, BackgroundTasks()
         self._hooks: list[RewardHook] = []
         self._terms = [
             self._term(function, retry, headers.get(place, {}))
@@ -155,6 +167,7 @@ class Rewards:
     async def __aexit__(self, *_: object) -> None:
         for hook in self._hooks:
             await hook.close()
+        await self._tasks.close()
         await self._http.close()
 
     async def score(self, sample: RewardSample) -> Score:
@@ -171,7 +184,7 @@ class Rewards:
         return Score(
             total=sum(t.weight * value for t, value in zip(self._terms, values, strict=True)),
             parts={t.name: value for t, value in zip(self._terms, values, strict=True)},
-            exact_match=exact_match(final_answer(sample.completion), sample.answers),
+            exact_match=exact_match(final_answer(sample.completion, self._marker), sample.answers),
         )
 
     def _term(
@@ -185,19 +198,27 @@ class Rewards:
             case RewardKind.JUDGE:
                 assert function.judge is not None  # a rule requires it
                 name = f"Judge {function.judge.model}"
+                told = f"reward {name} at {shown_url(function.url)}"
+                waits = Waits.of(told, self._outages, self._tasks)
                 hook = JudgeReward(
-                    self._http, function.url, function.judge, headers, function.timeout_seconds
+                    self._http,
+                    function.url,
+                    function.judge,
+                    headers,
+                    function.timeout_seconds,
+                    waits=waits,
                 )
             case RewardKind.HTTP:
                 name = f"Http {shown_url(function.url)}"
-                hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry)
+                waits = Waits.of(f"reward {name}", self._outages, self._tasks)
+                hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry, waits)
             case kind:
                 return _Term(kind, function.weight, partial(self._built_in, kind))
         self._hooks.append(hook)
         return _Term(name, function.weight, partial(_ask_hook, hook, name))
 
     async def _built_in(self, kind: BuiltIn, sample: RewardSample) -> float:
-        answer = final_answer(sample.completion)
+        answer = final_answer(sample.completion, self._marker)
         match kind:
             case RewardKind.EXACT_MATCH:
                 return exact_match(answer, sample.answers)
@@ -231,7 +252,9 @@ async def _ask_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
     try:
         return await hook.score(sample.as_json())
     except CallFailed as failure:
-        raise RewardFailed(name, failure.cause, failure.detail) from failure
+        raise RewardFailed(
+            name, failure.cause, failure.detail, transient=failure.transient
+        ) from failure
 
 
 def _actor_threshold(retrieval: RetrievalSpec) -> float:

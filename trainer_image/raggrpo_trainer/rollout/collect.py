@@ -12,7 +12,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,9 +53,12 @@ class Collector:
         pool: EnginePool,
         retrieval: RetrievalClient,
         rewards: Rewards,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` measures the stages of a step (seconds); it may stand still during an outage."""
         self._config, self._tokenizer, self._pool = config, tokenizer, pool
         self._composer, self._retrieval, self._rewards = composer, retrieval, rewards
+        self._clock = clock
         self._eos = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
 
     async def prepare(
@@ -77,8 +81,8 @@ class Collector:
             found = found[half:] + found[:half]
         composed = await asyncio.gather(
             *(
-                self._composed(step, prompt, passages, sampling, ledger)
-                for prompt, passages in zip(prompts, found, strict=True)
+                self._composed(step, samples, passages, ledger)
+                for samples, passages in zip(_samples(prompts, sampling.n), found, strict=True)
             )
         )
         samples = tuple(sample for group in composed for sample in group)
@@ -86,7 +90,7 @@ class Collector:
 
     async def collect(self, batch: Batch) -> Rollouts:
         """Generate and score a prepared batch."""
-        began = time.monotonic()
+        began = self._clock()
         alive = [s for s in batch.samples if not s.failure]
         if self._config.retrieval.mode is RetrievalMode.SEARCH:
             generated = [asyncio.ensure_future(self._search(batch, s)) for s in alive]
@@ -102,24 +106,24 @@ class Collector:
         ]
         try:
             await asyncio.gather(*generated)
-            after_generation = time.monotonic()
+            after_generation = self._clock()
             await asyncio.gather(*scored)
         finally:
             for task in (*generated, *scored):
                 task.cancel()
-        rewarding = time.monotonic() - after_generation
+        rewarding = self._clock() - after_generation
         seconds = {"generate": after_generation - began, "reward": rewarding}
         return Rollouts(batch.samples, seconds, batch.ledger)
 
     def groups(self, rollouts: Rollouts) -> list[Group]:
         """Return the groups with advantages; failed samples are dropped or get reward 0."""
-        by_prompt: dict[int, list[Sample]] = {}
+        by_group: dict[int, list[Sample]] = {}
         for sample in rollouts.samples:
-            by_prompt.setdefault(id(sample.prompt), []).append(sample)
+            by_group.setdefault(sample.group, []).append(sample)
         zero = self._config.retrieval.on_failure is FailurePolicy.ZERO_REWARD
         normalize = self._config.algorithm.normalize_by_std
         found = []
-        for samples in by_prompt.values():
+        for samples in by_group.values():
             rewards = [0.0 if s.failure and zero and s.token_ids else s.reward for s in samples]
             advantages = group_advantages(rewards, normalize_by_std=normalize)
             kept = [(s, a) for s, a in zip(samples, advantages, strict=True) if a is not None]
@@ -164,15 +168,14 @@ class Collector:
     async def _composed(
         self,
         step: int,
-        prompt: Prompt,
+        samples: Sequence[Sample],
         passages: tuple[str, ...] | SampleFailed,
-        sampling: Sampling,
         ledger: FailureLedger,
-    ) -> list[Sample]:
-        samples = [Sample(prompt, i) for i in range(sampling.n)]
+    ) -> Sequence[Sample]:
         if isinstance(passages, SampleFailed):
             return [_failed(s, passages, ledger) for s in samples]
-        seed = sample_seed(self._config.training.seed, step, prompt.index, 0)
+        prompt, key = samples[0].prompt, samples[0].index * MAX_SEED_TURNS
+        seed = sample_seed(self._config.training.seed, step, prompt.index, key)
         try:
             composed = await self._composer.compose(prompt, passages, seed)
         except PromptTooLong as error:
@@ -295,6 +298,20 @@ class Collector:
     def _decode(self, token_ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
+
+
+def _samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:
+    """Return n samples for each prompt of a batch.
+
+    The numbers of a prompt that comes twice go on, so that its second group has seeds of its own.
+    """
+    times: Counter[int] = Counter()
+    groups = []
+    for place, prompt in enumerate(prompts):
+        first = times[prompt.index] * n
+        groups.append([Sample(prompt, first + i, place) for i in range(n)])
+        times[prompt.index] += 1
+    return groups
 
 
 def _failed(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sample:

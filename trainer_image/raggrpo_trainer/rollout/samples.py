@@ -15,6 +15,9 @@ class Sample:
 
     prompt: Prompt
     index: int
+    """Number of the completion among those of this prompt in the step; part of its seed's key."""
+    group: int
+    """Place of the prompt in the batch: a prompt that comes twice has two groups."""
     prompt_ids: tuple[int, ...] = ()
     passages: tuple[str, ...] = ()
     token_ids: list[int] = field(default_factory=list)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 _COPIED_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".py"}
 
@@ -20,6 +21,16 @@ def full_parameters(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tupl
     for name, parameter in model.named_parameters():
         shard = parameter.detach().to(dtype)
         yield name, shard.full_tensor() if isinstance(shard, DTensor) else shard
+
+
+def checkpoint_tensors(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield the same under the names of published checkpoints, which the engines read.
+
+    Transformers holds a mixture's experts as one tensor; in a checkpoint each has its own.
+    """
+    for name, tensor in full_parameters(model, dtype):
+        for published, part in revert_weight_conversion(model, {name: tensor}).items():
+            yield published, part.contiguous()
 
 
 def write_folder(model: PreTrainedModel, source: Path, folder: Path, *, writes: bool) -> None:

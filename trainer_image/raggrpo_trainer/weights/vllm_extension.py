@@ -21,6 +21,7 @@ class WorkerExtension:
             self.reload_weights(weights_iterator=tensors)
         if self.device.type == "cpu":
             _repack_tied_head(self.model_runner.model)
+            _repack_experts(self.model_runner.model)
 
 
 def _repack_tied_head(model: torch.nn.Module) -> None:
@@ -30,3 +31,12 @@ def _repack_tied_head(model: torch.nn.Module) -> None:
         weight = getattr(module, "weight", None)
         if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
             module.quant_method.process_weights_after_loading(module)
+
+
+def _repack_experts(model: torch.nn.Module) -> None:
+    """Repack mixtures of experts: vLLM's CPU build does so only at the first load."""
+    module: Any
+    for module in model.modules():
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        if kernel is not None:
+            kernel.fused_experts.process_weights_after_loading(module)

@@ -16,7 +16,7 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
-from . import following, launch, readiness, recovery
+from . import following, launch, outages, readiness, recovery
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
@@ -143,6 +143,8 @@ def _releases(observed: Observed) -> Iterator[Action]:
 
 def _suspended(this: Round) -> Decision:
     this.condition(ConditionType.SUSPENDED, True, "Suspended", "spec.suspend is true")
+    outages.over(this, "Suspended")
+    this.remember(outages.forgotten(this.state.watch))
     this.condition(ConditionType.PROGRESSING, False, "Suspended")
     this.condition(ConditionType.CLUSTER_READY, False, "Suspended")
     return _clean_up(this)

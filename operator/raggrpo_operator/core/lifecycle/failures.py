@@ -26,6 +26,8 @@ class Policy:
     restart: Restart
     is_counted: bool = True
     """Whether it spends the restart budget."""
+    may_be_clusters: bool = True
+    """Whether a Ray cluster may be to blame, so that repetition asks for a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ CAUSE_OF_EXIT: dict[int, Cause] = {
     ExitCode.TRAINER_RANK_LOST: Cause.TRAINER_RANK_LOST,
     ExitCode.COLLECTIVE_TIMEOUT: Cause.COLLECTIVE_TIMEOUT,
     ExitCode.NON_FINITE: Cause.NON_FINITE,
+    ExitCode.POLICY_MISMATCH: Cause.POLICY_MISMATCH,
     ExitCode.RETRIEVAL_UNAVAILABLE: Cause.RETRIEVAL_UNAVAILABLE,
     ExitCode.CHECKPOINT_WRITE_FAILED: Cause.CHECKPOINT_WRITE_FAILED,
     ExitCode.VOLUME_FULL: Cause.VOLUME_FULL,
@@ -75,7 +78,9 @@ POLICIES: dict[Cause, Policy] = {
     Cause.TRAINER_RANK_LOST: _WARM,
     Cause.COLLECTIVE_TIMEOUT: _WARM,
     Cause.NON_FINITE: _WARM,
-    Cause.RETRIEVAL_UNAVAILABLE: _WARM,
+    Cause.POLICY_MISMATCH: _NEVER,
+    Cause.RETRIEVAL_UNAVAILABLE: Policy(Restart.WARM, may_be_clusters=False),
+    Cause.ENDPOINT_DOWN: _NEVER,
     Cause.CHECKPOINT_WRITE_FAILED: _WARM,
     Cause.VOLUME_FULL: _NEVER,
     Cause.CHECKPOINT_INCOMPATIBLE: _NEVER,

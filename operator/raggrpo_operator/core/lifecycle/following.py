@@ -9,12 +9,13 @@ from raggrpo_api.status import Cause, ConditionType, JobStatus, Pinned, Progress
 from raggrpo_api.text import one_line
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
-from raggrpo_operator.core.state.training_time import effective_ratio, seconds_down
+from raggrpo_operator.core.state.training_time import seconds_down, with_ratios
 
+from . import outages
 from .actions import DeleteCluster, DumpStacks, StopAttempt
 from .observed import AttemptObserved
 from .round import Decision, Round
-from .trends import degradation, note_trends
+from .trends import degradation, note_mismatch, note_trends
 from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
@@ -39,6 +40,7 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
         to_step=progress.step,
         skipped_checkpoints=_described(progress.skipped_checkpoints)[:16],
         in_place=progress.in_place,
+        waiting_seconds=round(progress.waited_seconds),
     )
     if progress.save_seconds > this.state.slowest_save_seconds:
         this.state = replace(this.state, slowest_save_seconds=round(progress.save_seconds, 1))
@@ -50,8 +52,7 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
         pinned=_with_choices(this.status.pinned, progress),
     )
     if has_moved:
-        ratio = effective_ratio(this.status, this.now)
-        this.status = replace(this.status, effective_training_time_ratio=ratio)
+        this.status = with_ratios(this.status, this.now)
     if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
         # Before that, the attempt would be verified against its own checkpoint.
         best = progress.best_step
@@ -113,6 +114,9 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     if has_resumed and not is_true(this.status, ConditionType.RESUME_VERIFIED):
         return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
     this.remember(watch(this.state.watch, progress, this.now))
+    if progress.stage is Stage.WAITING_FOR_ENDPOINT:
+        return _await_endpoint(this, progress)
+    outages.over(this, "Answers")
     late = overdue(this.state.watch, progress, recovery.deadlines, this.now)
     if late is not None:
         this.condition(ConditionType.STALLED, True, "Stalled", late)
@@ -120,10 +124,23 @@ def follow(this: Round, progress: Progress | None) -> Decision:
         return _intend(this, Cause.STALLED, late)
     this.condition(ConditionType.STALLED, False, "Moving")
     note_trends(this, progress)
+    note_mismatch(this, progress)
     if recovery.restart_when_degraded and (why := degradation(this.status)):
         return _intend(this, Cause.DEGRADED, why)
     stage = "Starting" if progress.stage in STARTING else "Training"
     this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {this.record.number}")
+    return this.end(FOLLOW_SECONDS)
+
+
+def _await_endpoint(this: Round, progress: Progress) -> Decision:
+    """Let an attempt wait for a service that is down, within the deadline for outages."""
+    told = outages.told(progress.waiting_for)
+    if (late := outages.overdue(this)) is not None:
+        return _intend(this, Cause.ENDPOINT_DOWN, f"{late}: {told}")
+    outages.waiting(this, told)
+    this.condition(ConditionType.STALLED, False, "Moving")
+    attempt = f"attempt {this.record.number}"
+    this.condition(ConditionType.PROGRESSING, True, outages.WAITING, attempt)
     return this.end(FOLLOW_SECONDS)
 
 

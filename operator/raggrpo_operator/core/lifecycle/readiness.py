@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from raggrpo_api import gpu_memory
+from raggrpo_api.base import format_time
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
@@ -15,9 +16,9 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.quantity import readable
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Violation, errors
-from raggrpo_operator.core.state.conditions import is_true
+from raggrpo_operator.core.state.conditions import get_condition, is_true
 
-from . import recovery
+from . import outages, recovery
 from .actions import DeletePreflight, StartPreflight, StartRetriever
 from .failures import CAUSE_OF_EXIT
 from .observed import DeviceObserved
@@ -33,6 +34,8 @@ OF_GPU_MEMORY = frozenset(
     }
 )
 """What the check GpuMemory consists of."""
+OUTAGE_PAUSE_SECONDS = 30.0
+"""Between two checks of services that are down; each takes a pod."""
 MAX_PREFLIGHT_LOSSES = 3
 """Preflights that may end without a result, such as evicted pods; a broken image exhausts them."""
 
@@ -55,6 +58,12 @@ def preflight(this: Round) -> Decision | None:
         if seen is not None:
             this.actions.append(DeletePreflight())
         return None
+    if status.preflight.spec_hash == wanted and is_true(status, ConditionType.WAITING_FOR_ENDPOINT):
+        is_paused = get_condition(status, ConditionType.PREFLIGHT_PASSED).reason == outages.WAITING
+        if is_paused and (decision := _pause(this)) is not None:
+            return decision
+    elif seen is None:  # the first check, or one of another spec
+        this.remember(outages.forgotten(this.state.watch))
     losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, wanted, seen.problem)
@@ -113,6 +122,9 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     )
     this.remember(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeletePreflight())
+    if [c.id for c in failed] == [CheckId.RETRIEVAL_REACHABLE] and _is_outage(result):
+        return _await_services(this, failed[0].evidence)
+    outages.over(this, "Answers")
     if failed:
         of_rules = (rules.id, CheckId.GPU_MEMORY)
         named = [f"{c.id}: {c.evidence}" for c in failed if c.id not in of_rules]
@@ -125,6 +137,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
         ray_version = pinned.ray_version or facts.ray_version
         pinned = replace(pinned, image=this.image, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
+    this.remember(outages.forgotten(this.state.watch))
     unknown = [v.line() for v in judged if v.reason is Reason.GPU_MEMORY_UNKNOWN]
     this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed", "\n".join(unknown))
     return this.end(requeue_after=0.0)
@@ -157,6 +170,40 @@ def _memory_check(this: Round, facts: Facts, judged: Sequence[Violation]) -> Ite
     fits = f"{readable(whole)} per GPU, {source}"
     lines = [v.line() for v in (failed or found)]
     yield Check(id=CheckId.GPU_MEMORY, state=state, evidence="; ".join(lines or [fits])[:512])
+
+
+def _is_outage(result: PreflightResult) -> bool:
+    return result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
+
+
+def _await_services(this: Round, evidence: str) -> Decision:
+    """Wait for services that are down, with no pod of the job; the checks are made again."""
+    watch = this.state.watch
+    this.remember(replace(watch, outage_since=watch.outage_since or this.now))
+    if (late := outages.overdue(this)) is not None:
+        this.condition(ConditionType.PREFLIGHT_PASSED, False, outages.WAITING, evidence)
+        return recovery.fail(this, Cause.ENDPOINT_DOWN, f"{late}: {evidence}")
+    since = format_time(this.state.watch.outage_since)
+    outages.waiting(this, f"{evidence}; since {since}")
+    this.condition(ConditionType.PREFLIGHT_PASSED, None, outages.WAITING, evidence)
+    this.remember(replace(this.state.launch, waiting_since=this.now))
+    return this.end(_pause_seconds(this))
+
+
+def _pause(this: Round) -> Decision | None:
+    """Wait before the checks are made again for a service that was down; None when it is time."""
+    since, seen = this.state.launch.waiting_since or this.now, this.observed.preflight
+    pause = _pause_seconds(this)
+    left = pause - (this.now - since).total_seconds()
+    if not 0 < left <= pause:  # over, or the clock was set back
+        return None
+    if seen is not None:  # its result has been judged
+        this.actions.append(DeletePreflight())
+    return this.end(left + 0.1)
+
+
+def _pause_seconds(this: Round) -> float:
+    return min(OUTAGE_PAUSE_SECONDS, this.spec.recovery.deadlines.outage_seconds)
 
 
 def retrievers(this: Round) -> Decision | None:

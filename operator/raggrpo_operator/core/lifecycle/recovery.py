@@ -13,8 +13,9 @@ from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
 from raggrpo_api.text import lines, one_line
 from raggrpo_api.trainer_config import content_hash
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
-from raggrpo_operator.core.state.training_time import effective_ratio, seconds_kept
+from raggrpo_operator.core.state.training_time import seconds_kept, with_ratios
 
+from . import outages
 from .actions import StopRetrievers
 from .bad_nodes import avoided_nodes, with_failure
 from .failures import POLICIES, Restart
@@ -35,6 +36,7 @@ JITTER = 0.1
 def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = None) -> Decision:
     """Record why the newest attempt ended and decide what follows."""
     this.status = _with_end(this.status, cause, message, this.now)
+    outages.over(this, "AttemptEnded")
     record = this.record
     if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)
@@ -78,6 +80,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
 
 def fail(this: Round, cause: Cause, message: str) -> Decision:
     """End the job as failed; its current retry annotation does not reopen it."""
+    outages.over(this, "Failed")
     this.condition(ConditionType.FAILED, True, str(cause), message)
     this.condition(ConditionType.PROGRESSING, False, "Failed")
     this.condition(ConditionType.CLUSTER_READY, False, "Failed")
@@ -112,14 +115,20 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
     )
     kept = state.spent.kept_seconds + seconds_kept(record, status.progress.seconds_per_step)
     active = state.spent.active_seconds + seconds
-    spent = replace(state.spent, active_seconds=active, kept_seconds=round(kept, 1))
+    waited = state.spent.waiting_seconds + min(seconds, record.waiting_seconds)
+    spent = replace(
+        state.spent,
+        active_seconds=active,
+        waiting_seconds=waited,
+        kept_seconds=round(kept, 1),
+    )
     status = replace(
         status,
         attempts=[record, *older],
         restarts=replace(status.restarts, lost_steps=status.restarts.lost_steps + lost),
         restart_state=state.having(spent),
     )
-    return replace(status, effective_training_time_ratio=effective_ratio(status, now))
+    return with_ratios(status, now)
 
 
 def _complete(this: Round, message: str) -> Decision:
@@ -162,7 +171,8 @@ def _plan_restart(
 ) -> None:
     """Set when the next attempt begins, and what it does differently."""
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
-    warm = POLICIES[cause].restart is Restart.WARM and POLICIES[cause].is_counted
+    policy = POLICIES[cause]
+    warm = policy.restart is Restart.WARM and policy.is_counted and policy.may_be_clusters
     in_a_row = 0 if progressed or not warm else retry.warm_failures_in_a_row
     ends = 1 if progressed else retry.ends_in_a_row + 1
     key = f"{this.job.metadata.uid}/{this.status.attempt}"

@@ -158,6 +158,7 @@ class Round:
         # before the attempt's end is known.
         runs = is_true(self.status, ConditionType.PROGRESSING)
         runs = runs and not is_true(self.status, ConditionType.SUSPENDED)
+        runs = runs and not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)
         ready = runs or is_true(self.status, ConditionType.COMPLETE)
         self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
         self.status = within_limit(replace(self.status, phase=phase_from(self.status)))

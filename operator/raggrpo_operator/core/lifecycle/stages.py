@@ -55,6 +55,9 @@ GUIDES: Mapping[Stage, StageGuide] = {
         "validation_seconds", "lower validation.maxSamples if it is only slow"
     ),
     Stage.EXPORTING: StageGuide("checkpoint_seconds", CHECKPOINT_VOLUME),
+    Stage.WAITING_FOR_ENDPOINT: StageGuide(
+        "outage_seconds", "see why the service does not answer: the attempt goes on by itself"
+    ),
     Stage.FINISHED: StageGuide("checkpoint_seconds", CHECKPOINT_VOLUME),
 }
 

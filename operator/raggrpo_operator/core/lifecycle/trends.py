@@ -1,6 +1,7 @@
-"""Trends of a running attempt: slower steps, growing memory. Pure.
+"""Trends of a running attempt: slower steps, growing memory, a trainer unlike its engine. Pure.
 
-Both compare with the attempt's own beginning. They warn; a job may ask to be restarted for them.
+The first two compare with the attempt's own beginning. They warn; a job may ask to be restarted for
+them. A mismatch only warns here: one of nats ends the attempt from inside.
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,28 @@ MOST_BYTES = 2.0**50
 MEMORY = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
 """Metric of each role's pods; the largest value where there are several."""
 TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
+
+
+MISMATCH = "mismatch_mean"
+MISMATCH_LIMITS = {"FP32": 0.01, "BF16": 0.1}
+"""Mean |trainer - engine log-probability| per token in nats, by precision; healthy steps stay ten
+times below. With `offPolicySteps` it includes one step of learning."""
+
+
+def note_mismatch(this: Round, progress: Progress) -> None:
+    """Keep PolicyMismatch up to date; it says from which step on the numbers were off."""
+    found = next((_number(m.value) for m in progress.metrics if m.name == MISMATCH), None)
+    if found is None:
+        return
+    limit = MISMATCH_LIMITS.get(this.status.pinned.precision, MISMATCH_LIMITS["BF16"])
+    message = (
+        f"trainer and engine differ by {found:.3g} nats per token at step {progress.step}, "
+        f"limit {limit:g}: they do not compute the same model"
+    )
+    is_off = found > limit
+    if is_off != is_true(this.status, ConditionType.POLICY_MISMATCH):
+        reason = "LogprobsDiffer" if is_off else "LogprobsAgree"
+        this.condition(ConditionType.POLICY_MISMATCH, is_off, reason, message if is_off else "")
 
 
 def note_trends(this: Round, progress: Progress) -> None:
@@ -114,8 +137,12 @@ def _memory(progress: Progress, role: PodRole) -> float:
 
 def _bytes(text: str) -> float:
     """Return what a pod reports as its memory, 0 for what no memory can be."""
+    found = _number(text)
+    return found if found is not None and 0 <= found <= MOST_BYTES else 0.0
+
+
+def _number(text: str) -> float | None:
     try:
-        found = float(text)
+        return float(text)
     except ValueError:
-        return 0.0
-    return found if 0 <= found <= MOST_BYTES else 0.0
+        return None

@@ -8,6 +8,7 @@ from raggrpo_api.spec.recovery import Deadlines
 from raggrpo_api.status import WatchState
 from raggrpo_operator.core.state.clocks import elapsed
 
+from .outages import outage_clock
 from .stages import advice, stage_limit
 
 ENOUGH_READS = 2
@@ -17,8 +18,12 @@ ENOUGH_READS = 2
 def watch(state: WatchState, progress: Progress, now: datetime) -> WatchState:
     """Return the clock after one successful read of /progress.
 
-    A step finished between two reads restarts it too: every read may fall into a save.
+    A step finished between two reads restarts it too: every read may fall into a save. While a
+    service is down, the clock of the stage that waits stands still.
     """
+    state = outage_clock(state, progress, now)
+    if state.outage_since is not None:
+        return replace(state, unread_since=None)
     is_still = (state.stage, state.step_seen) == (str(progress.stage), progress.step)
     is_still = is_still and state.still_since is not None
     return replace(
@@ -38,7 +43,8 @@ def overdue(
 
     `state` is the result of `watch` on the same reading.
     """
-    limit = stage_limit(progress, deadlines)
+    # Services that come and go leave a step as much time again as it has waited for them.
+    limit = stage_limit(progress, deadlines) + state.outage_seconds
     lasted = elapsed(state.still_since, state, now)
     if state.reads_since_step < ENOUGH_READS or lasted <= limit:
         return None

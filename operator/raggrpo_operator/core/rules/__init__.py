@@ -107,6 +107,7 @@ RULES: tuple[Rule, ...] = (
     numerics.warmup_ends_within_run,
     numerics.attention_is_available,
     numerics.bf16_is_available,  # on facts
+    numerics.row_layout_is_exact,  # on facts: completions in one row must not see each other
     numerics.backoff_grows,
 )
 

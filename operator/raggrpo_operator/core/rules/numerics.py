@@ -86,6 +86,15 @@ def bf16_is_available(given: RuleInput) -> Iterator[Violation]:
         yield Violation(path, Reason.BF16_UNAVAILABLE, message, remedy)
 
 
+def row_layout_is_exact(given: RuleInput) -> Iterator[Violation]:
+    """Reject rows in which the model's layers would mix completions (on facts)."""
+    is_shared = given.spec.training.row_layout is RowLayout.SHARED_PREFIX
+    if is_shared and given.facts.row_layout is RowLayout.PADDED:
+        message = "SharedPrefix is not exact for this model; the check ModelFamily says why"
+        remedy = "training.rowLayout: Padded, or leave it out"
+        yield Violation("spec.training.rowLayout", Reason.ROW_LAYOUT_NOT_EXACT, message, remedy)
+
+
 def backoff_grows(given: RuleInput) -> Iterator[Violation]:
     """Reject a maximum delay below the first one."""
     recovery = given.spec.recovery

@@ -32,7 +32,7 @@ SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
 """For preflight and retrievers. Like the head, they get no more than `resources.cpu`."""
 HEAD_RAY = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
-PREFLIGHT = {Device.GPU: 4 * GIB, Device.CPU: GIB}
+PREFLIGHT = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
 PROCESSES_PER_GPU = 4 * GIB
 """Host memory of one GPU's CUDA processes."""
 OBJECTS_PER_BYTE = 6
@@ -104,7 +104,12 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
     """Return the pod that checks the job before it takes any GPU; it reads all prompts."""
     device = spec.resources.device
     memory = [
-        term("preflightMemory", "checks", PREFLIGHT[device], "tokenizer and reward code"),
+        term(
+            "preflightMemory",
+            "checks",
+            PREFLIGHT[device],
+            "tokenizer, reward code and a small model",
+        ),
         term("preflightMemory", "dataset", _dataset(spec, facts), f"{facts.rows} prompts"),
     ]
     amount = format_bytes(total(memory), memory_unit(spec))

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 
+from .foreign_names import VALUES, hint_for
 from .forms import remedy_for
 from .path_fields import is_path
 from .violation import Reason, Violation
@@ -104,12 +105,33 @@ def _violation(error: ErrorDetails) -> Violation:
             return Violation(path, Reason.OUT_OF_RANGE, message, f"at most {limit} characters")
         case kind if kind.endswith("_type") or kind.endswith("_parsing"):
             wanted = error["msg"].removeprefix("Input should be ")
+            if written := _of_yaml_1_1(kind, value):
+                remedy = f"give {wanted}: {written}"
+                return Violation(path, Reason.WRONG_TYPE, f"{shown} is not {wanted}", remedy)
             return Violation(path, Reason.WRONG_TYPE, f"{shown} is not {wanted}", f"give {wanted}")
         case _:
             wanted = error["msg"].replace("Input should", "should").replace(" after validation", "")
             return Violation(
                 path, Reason.OUT_OF_RANGE, f"{shown}: {wanted}", "choose another value"
             )
+
+
+_BARE: Mapping[bool, str] = {True: "on, yes, y or true", False: "off, no, n or false"}
+
+
+def _of_yaml_1_1(kind: str, value: object) -> str:
+    """Return how to write a value that YAML 1.1 or quotes made something else; else nothing."""
+    if kind.startswith("string") and isinstance(value, bool):
+        return f"YAML 1.1 takes a bare {_BARE[value]} for a boolean: quote it"
+    if kind.startswith("string") and isinstance(value, int | float):
+        return f'quote it: "{value}"'
+    if not isinstance(value, str):
+        return ""
+    if kind.startswith("bool") and value.lower() in ("on", "yes", "true", "off", "no", "false"):
+        return "write true or false without quotes"
+    if kind.startswith(("int", "float")) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value):
+        return f"write {value} without quotes"
+    return ""
 
 
 def _may_be_secret(location: Location) -> bool:
@@ -121,8 +143,12 @@ def _unknown_field(location: Location) -> Violation:
     unknown, parent = str(location[-1]), location[:-1]
     siblings = list(_fields_at(parent))
     known = dict(_field_paths())
-    if unknown in known:
+    if unknown in ("True", "False"):
+        remedy = f"YAML 1.1 takes a bare {_BARE[unknown == 'True']} for a boolean: quote the key"
+    elif unknown in known:
         remedy = f"it belongs at {known[unknown]}"
+    elif hint := hint_for(unknown):
+        remedy = hint
     elif near := difflib.get_close_matches(unknown, siblings, n=1, cutoff=0.6):
         remedy = f"did you mean {near[0]}?"
     elif near := difflib.get_close_matches(unknown, known, n=1, cutoff=0.75):
@@ -135,7 +161,16 @@ def _unknown_field(location: Location) -> Violation:
 def _not_a_choice(path: str, value: object, expected: str) -> Violation:
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
     by_lower = {choice.lower(): choice for choice in choices}
-    near = difflib.get_close_matches(str(value).lower(), by_lower, n=1, cutoff=0.6)
+    word = str(value).lower()
+    near = difflib.get_close_matches(word, by_lower, n=1, cutoff=0.6)
+    if isinstance(value, bool):
+        near = [bare for bare in ("off", "on", "no", "yes") if bare in by_lower] or near
+        quoted = f'"{by_lower[near[0]]}"' if near else f"one of {expected}, in quotes"
+        remedy = f"YAML 1.1 takes a bare {_BARE[value]} for a boolean: write {quoted}"
+        return Violation(path, Reason.NOT_A_CHOICE, f"{value} is a boolean", remedy)
+    if (meant := VALUES.get(word) or VALUES.get(word.replace("-", "_"))) is not None:
+        message = f"{_shown(value)} is none of {', '.join(choices)}"
+        return Violation(path, Reason.NOT_A_CHOICE, message, f"write {meant}")
     remedy = f"did you mean {by_lower[near[0]]}?" if near else f"choose one of {expected}"
     return Violation(
         path, Reason.NOT_A_CHOICE, f"{_shown(value)} is none of {', '.join(choices)}", remedy

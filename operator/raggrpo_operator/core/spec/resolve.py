@@ -17,7 +17,7 @@ from raggrpo_api.resume import resume_values
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.retrieval import RetrievalMode
-from raggrpo_api.spec.training import Precision
+from raggrpo_api.spec.training import Precision, RowLayout
 from raggrpo_api.status import Pinned
 from raggrpo_api.trainer_config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
 
@@ -173,6 +173,9 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
     steps = total_steps(spec, facts.rows if facts else 0)
     if steps and not spec.training.total_steps:
         sized["training.totalSteps"] = steps
+    is_padded = facts is not None and facts.row_layout is RowLayout.PADDED
+    if is_padded and origins["training.rowLayout"] is not Origin.USER:
+        sized["training.rowLayout"] = RowLayout.PADDED
     fixed = origins["training.precision"] is Origin.USER or spec.resources.device is Device.GPU
     if spec.training.precision is Precision.BF16 and not fixed:
         sized["training.precision"] = Precision.AUTO

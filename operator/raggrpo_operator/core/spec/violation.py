@@ -128,6 +128,7 @@ class Reason(StrEnum):
     WARMUP_EXCEEDS_RUN = "WarmupExceedsRun"
     ATTENTION_UNAVAILABLE = "AttentionUnavailable"
     BF16_UNAVAILABLE = "Bf16Unavailable"
+    ROW_LAYOUT_NOT_EXACT = "RowLayoutNotExact"
     BACKOFF_RANGE = "BackoffRange"
 
 

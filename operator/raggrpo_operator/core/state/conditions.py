@@ -84,6 +84,9 @@ def phase_from(status: JobStatus) -> Phase:
         return Phase.RESTARTING
     if ConditionType.CLUSTER_READY not in true or status.attempt == 0:
         return Phase.PROVISIONING
-    if status.progress.stage in STARTING or not status.progress.stage:
+    stage = status.progress.stage
+    if stage == Stage.WAITING_FOR_ENDPOINT:  # the stage that waits
+        stage = status.restart_state.watch.stage
+    if stage in STARTING or not stage:
         return Phase.STARTING
     return Phase.RUNNING

@@ -1,5 +1,9 @@
-"""Effective training time ratio: the share of a job's time that went into kept steps."""
+"""Where a job's time went: the share in kept steps, and the share of waiting for services.
 
+Waiting for a service is neither training nor recovery, so it has a share of its own.
+"""
+
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus
@@ -28,11 +32,22 @@ def seconds_kept(record: AttemptRecord, seconds_per_step: float) -> float:
     return max(0, record.to_step - record.lost_steps - begun) * seconds_per_step
 
 
-def effective_ratio(status: JobStatus, now: datetime) -> str:
-    """Return the ratio with two decimals, as status shows it; empty while nothing is known."""
+def with_ratios(status: JobStatus, now: datetime) -> JobStatus:
+    """Return the status with both ratios, of two decimals; empty while nothing is known."""
     record, spent = status.attempts[0], status.restart_state.spent
     kept, lasted = spent.kept_seconds, float(spent.active_seconds + spent.down_seconds)
+    waited = float(spent.waiting_seconds)
     if record.cause is None and record.started:
+        running = max(0.0, (now - record.started).total_seconds())
         kept += seconds_kept(record, status.progress.seconds_per_step)
-        lasted += (now - record.started).total_seconds()
-    return f"{min(1.0, kept / lasted):.2f}" if kept and lasted > 0 else ""
+        lasted += running
+        waited += min(running, record.waiting_seconds)
+    return replace(
+        status,
+        effective_training_time_ratio=_ratio(kept, lasted - waited) if kept else "",
+        waiting_time_ratio=_ratio(waited, lasted) if waited else "",
+    )
+
+
+def _ratio(part: float, whole: float) -> str:
+    return f"{min(1.0, part / whole):.2f}" if whole > 0 else ""

@@ -115,7 +115,7 @@ def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:
             continue
         stages = spent.setdefault(attempt, {})
         stages[event["left"]] = stages.get(event["left"], 0.0) + event["seconds"]
-        if event["left"] == "FirstStep":
+        if event["left"] == "FirstStep" and event.get("stage") != "WaitingForEndpoint":
             running.add(attempt)
     return spent
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from raggrpo_api.base import format_time
 from raggrpo_api.progress import Stage
-from raggrpo_api.status import AttemptRecord, Condition, JobStatus, Phase
+from raggrpo_api.status import AttemptRecord, Condition, ConditionType, JobStatus, Phase
 from raggrpo_operator.core.lifecycle.stages import advice
+from raggrpo_operator.core.state.conditions import get_condition
 
 from .sizing_text import INDENT, sizing_lines
 
@@ -38,7 +39,10 @@ def labelled(label: str, text: str, width: int) -> Iterator[str]:
 def _lines(status: JobStatus, width: int) -> Iterator[str]:
     yield from labelled("phase", status.phase, width)
     yield from labelled("progress", _progress(status), width)
-    if status.phase is Phase.STARTING and status.progress.stage:
+    outage = get_condition(status, ConditionType.WAITING_FOR_ENDPOINT)
+    if outage.status == "True":
+        yield from labelled("waiting", f"for {outage.message}", width)
+    elif status.phase is Phase.STARTING and status.progress.stage:
         since = format_time(status.restart_state.watch.still_since)
         stage = Stage(status.progress.stage)
         yield from labelled("stage", f"{stage} since {since}: {advice(stage)}", width)
@@ -49,6 +53,9 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     if status.effective_training_time_ratio:
         text = f"{status.effective_training_time_ratio} of the time went into steps that were kept"
         yield from labelled("effective", text, width)
+    if status.waiting_time_ratio:
+        text = f"{status.waiting_time_ratio} of the time was spent waiting for services"
+        yield from labelled("waited", text, width)
     for attempt in reversed(status.attempts):
         yield from labelled("attempt", _attempt(attempt), width)
     for condition in status.conditions:

@@ -3,7 +3,8 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Phase
+from raggrpo_api.status import ConditionType, Phase
+from raggrpo_operator.core.state.conditions import is_true
 from raggrpo_operator.kube.cluster_objects import JobKey
 
 from .work_queue import QueueObserver
@@ -19,6 +20,8 @@ JOB_GAUGES = {
     "restart_budget": "Failures without a new checkpoint that are allowed.",
     "lost_steps": "Steps that had to be repeated.",
     "effective_training_time_ratio": "Share of the time that went into kept steps.",
+    "waiting_time_ratio": "Share of the time spent waiting for services that were down.",
+    "waiting_for_endpoint": "1: the job waits for a service that is down.",
     "stalls": "Attempts that ended as stalled.",
     "gpus": "GPUs of the job.",
 }
@@ -93,6 +96,8 @@ class Metrics(QueueObserver):
             "restarts_since_progress": status.restarts.since_progress,
             "restart_budget": job.spec.recovery.max_restarts,
             "lost_steps": status.restarts.lost_steps,
+            "waiting_time_ratio": float(status.waiting_time_ratio or 0),
+            "waiting_for_endpoint": is_true(status, ConditionType.WAITING_FOR_ENDPOINT),
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,
         }

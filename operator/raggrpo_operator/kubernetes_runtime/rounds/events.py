@@ -25,6 +25,7 @@ BAD_WHEN_TRUE = frozenset(
     {
         ConditionType.FAILED,
         ConditionType.STALLED,
+        ConditionType.WAITING_FOR_ENDPOINT,
         ConditionType.SLOWING_DOWN,
         ConditionType.HOST_MEMORY_GROWING,
         ConditionType.RECONCILING,

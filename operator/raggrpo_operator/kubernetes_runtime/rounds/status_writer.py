@@ -123,12 +123,22 @@ def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
 
 def _without_progress(status: JobStatus) -> JobStatus:
     state, newest = status.restart_state, status.attempts[:1]
-    watch = replace(state.watch, looked=None, step_seen=0, still_since=None, reads_since_step=0)
+    watch = replace(
+        state.watch,
+        looked=None,
+        step_seen=0,
+        still_since=None,
+        outage_seconds=0.0,
+        reads_since_step=0,
+    )
     return replace(
         status,
         progress=ProgressStatus(stage=status.progress.stage),
         restart_state=state.having(watch),
-        attempts=[*(replace(each, to_step=0) for each in newest), *status.attempts[1:]],
+        attempts=[
+            *(replace(each, to_step=0, waiting_seconds=0) for each in newest),
+            *status.attempts[1:],
+        ],
     )
 
 

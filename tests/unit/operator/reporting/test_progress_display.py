@@ -11,6 +11,7 @@ from raggrpo_api.progress import Metric
 from raggrpo_api.status import (
     AttemptRecord,
     Cause,
+    ConditionType,
     JobStatus,
     Phase,
     ProgressStatus,
@@ -18,6 +19,7 @@ from raggrpo_api.status import (
     RetryState,
     Tier,
 )
+from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.reporting.progress_display import (
     ProgressDisplay,
     duration,
@@ -100,6 +102,24 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
 
 def test_nothing_new_is_nothing_told() -> None:
     assert list(happenings(a_status(3), a_status(4))) == []
+
+
+def test_an_outage_is_told_once_when_it_begins_and_when_it_ends() -> None:
+    def at(value: bool, reason: str, message: str = "") -> JobStatus:
+        kind = ConditionType.WAITING_FOR_ENDPOINT
+        return set_condition(a_status(3), kind, value, reason, message, NOW)
+
+    down = at(True, "EndpointDown", "endpoint kb since 12:00: Timeout")
+    told = [
+        list(happenings(old, new))
+        for old, new in pairwise([a_status(3), down, down, at(False, "Answers")])
+    ]
+
+    assert told == [
+        ["Waiting for endpoint kb since 12:00: Timeout"],
+        [],
+        ["Goes on: the services answer again"],
+    ]
 
 
 def plain(*statuses: JobStatus, seconds_apart: float = 10.0) -> list[str]:

@@ -108,6 +108,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
 }  # fmt: skip
 
 OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
+    "D1": (Reason.ROW_LAYOUT_NOT_EXACT,),
     "B6": (Reason.BACKOFF_RANGE,),
     "B23": (
         Reason.INVALID_URL,

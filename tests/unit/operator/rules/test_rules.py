@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.status import JobStatus, Pinned
 from raggrpo_operator.core.rules import (
     RULES,
@@ -443,6 +444,9 @@ ROWS: tuple[Row, ...] = (
     Row(limits.texts_fit_into_an_object, Reason.SPEC_TOO_LARGE, "spec.env",
         {"env": [{"name": f"A{i}", "value": "x" * 2048} for i in range(16)]},
         {"env": [{"name": f"A{i}", "value": "x" * 2040} for i in range(16)]}),
+    Row(limits.texts_fit_into_an_object, Reason.SPEC_TOO_LARGE, "spec",
+        in_mode("Prompt", KB | {"extraBody": {"a": {f"{i:0>256}": 1 for i in range(300)}}}),
+        in_mode("Prompt", KB | {"extraBody": {"a": {f"{i:0>256}": 1 for i in range(200)}}})),
     Row(limits.configuration_fits, Reason.SPEC_TOO_LARGE, "spec",
         in_mode("Prompt", KB, promptTemplate="{passages}{prompt}" + "中" * 10_000),
         in_mode("Prompt", KB, promptTemplate="{passages}{prompt}" + "x" * 16000)),
@@ -536,6 +540,9 @@ ROWS: tuple[Row, ...] = (
     Row(numerics.attention_is_available, Reason.ATTENTION_UNAVAILABLE, "spec.model.attention",
         {"model.attention": "Flash"} | with_steps(rowLayout="Padded", precision="FP32"),
         {"model.attention": "Sdpa"}),
+    Row(numerics.row_layout_is_exact, Reason.ROW_LAYOUT_NOT_EXACT, "spec.training.rowLayout",
+        with_steps(rowLayout="SharedPrefix"), with_steps(),
+        facts=Facts(row_layout=RowLayout.PADDED)),
     Row(monitoring.wandb_has_a_key, Reason.WANDB_WITHOUT_KEY, "spec.monitoring.wandb.project",
         {"monitoring.wandb.project": "sales"},
         {"monitoring.wandb.project": "sales",

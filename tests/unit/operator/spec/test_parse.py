@@ -191,3 +191,49 @@ def test_no_input_whatever_raises(raw: object) -> None:
 @given(place=st.sampled_from(PLACES), value=ANYTHING)
 def test_no_value_at_any_place_raises(place: str, value: object) -> None:
     parse_job(a_raw_job({place: value}))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "remedy"),
+    [
+        ("spec.monitoring.mode", False, 'YAML 1.1 takes a bare off, no, n or false for a boolean: '
+            'write "Off"'),
+        ("spec.scheduling", {"queueName": True}, "bare on, yes, y or true for a boolean: quote it"),
+        ("spec.training.learningRate", "1e-6", "write 1e-6 without quotes"),
+        ("spec.rollout", {"n": "3"}, "write 3 without quotes"),
+        ("spec.training.compile", "on", "write true or false without quotes"),
+        ("spec.rollout", {False: 3}, "quote the key"),
+        ("spec.scheduling", {"queueName": 7}, 'quote it: "7"'),
+    ],
+)  # fmt: skip
+def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
+    place: str, value: Any, remedy: str
+) -> None:
+    [found] = found_in(a_raw_job({place: value}))
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "remedy"),
+    [
+        ("spec.algorithm", {"hybrid_grpo": {"group_size": 5}}, "spec.algorithm.groupSize"),
+        ("spec.algorithm", {"group_size": 5}, "groupSize"),
+        ("spec.data.dataloader_num_workers", 8, "here it is spec.data.numWorkers"),
+        ("spec.validation", {"test_freq": 999999}, "spec.validation.everySteps (0 is off"),
+        ("spec.checkpoint.save_freq", -1, "spec.checkpoint.everySteps"),
+        ("spec.training.accumulate_grad_batches", 2, "tokensPerMicroBatch"),
+        ("spec.rollout", {"tensor_model_parallel_size": 2}, "spec.rollout.tensorParallelSize"),
+        ("spec.rollout", {"num_generations": 4}, "here it is spec.rollout.n"),
+        ("spec.monitoring", {"verbose_logging": {}}, "spec.monitoring.debug"),
+        ("spec.data.pin_memory", True, "remove it: data is prepared in threads"),
+        ("spec.training.precision", "16-mixed", "write FP16, or BF16 where the device has it"),
+        ("spec.training.precision", "bf16-mixed", "write BF16"),
+        ("spec.preset", "recommended", "write Fast"),
+        ("spec.preset", "max_performance", "write MaxPerformance"),
+        ("spec.preset", "memory-limited", "MemoryLimited"),
+        ("spec.preset", "debug", "Debug"),
+    ],
+)  # fmt: skip
+def test_a_name_of_another_trainer_has_a_hint(place: str, value: Any, remedy: str) -> None:
+    [found] = found_in(a_raw_job({place: value}))
+    assert remedy in found.remedy

@@ -86,6 +86,19 @@ def test_start_up_ends_with_the_first_step_of_each_attempt() -> None:
     }
 
 
+def test_a_service_that_is_down_during_the_first_step_does_not_end_the_start_up() -> None:
+    events = [
+        an_event("stage", left="FirstStep", stage="WaitingForEndpoint", seconds=2.0),
+        an_event("stage", left="WaitingForEndpoint", stage="FirstStep", seconds=600.0),
+        an_event("stage", left="FirstStep", stage="Training", seconds=3.0),
+        an_event("stage", left="Training", stage="Exporting", seconds=100.0),
+    ]
+
+    found = figures([], events)
+
+    assert found.start_up_seconds == {1: {"FirstStep": 5.0, "WaitingForEndpoint": 600.0}}
+
+
 def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
     events = [
         a_validation("after", 20, 0.9),

@@ -21,6 +21,7 @@ from raggrpo_trainer.data.prompts import (
     cut_to_tokens,
 )
 from raggrpo_trainer.data.sampler import Cursor, Sampler
+from raggrpo_trainer.errors import TrainerError
 from support.builders.jobs import a_trainer_config
 
 CHAT = (
@@ -67,6 +68,7 @@ def composed(
     truncate: bool = False,
     seed: int = 0,
     tokenizer: Tokenizer = BYTES,
+    template: str = "",
 ) -> ComposedPrompt:
     return compose(
         prompt,
@@ -76,6 +78,7 @@ def composed(
         max_prompt_length=limit,
         allow_truncation=truncate,
         seed=seed,
+        chat_template=template,
     )
 
 
@@ -98,6 +101,42 @@ def test_a_chat_template_makes_the_filled_text_the_users_message() -> None:
     found = composed(a_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
     assert found.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
     assert len(found.token_ids) == len(found.text)
+
+
+CONVERSATION = Prompt(
+    3, "Who?", "Who?", ("me",), "", ({"role": "system", "content": "Be brief."},), ({"name": "f"},)
+)
+
+
+def test_what_was_said_before_the_question_goes_through_the_template() -> None:
+    found = composed(CONVERSATION, ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
+    assert found.text == "<system>Be brief.</system><user>P:[1]p;Q:Who?A:</user><assistant>"
+
+
+def test_the_jobs_own_template_comes_before_the_tokenizers_and_sees_the_tools() -> None:
+    own = "{{ tools[0].name }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
+    for tokenizer in (BYTES, byte_tokenizer(CHAT)):
+        found = composed(CONVERSATION, (), spec(mode="None"), tokenizer=tokenizer, template=own)
+        assert found.text == "f|Be brief.|Who?|"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("", "has a system prompt, earlier turns or tools, and the tokenizer no chat template; "
+            "give one in data.chatTemplate"),
+        ("{{ raise_exception('no system role') }}", "refused by the chat template "
+            "(TemplateError: no system role); change the row, or give a template of your own"),
+        ("{% for %}", "refused by the chat template (TemplateSyntaxError: "),
+    ],
+)  # fmt: skip
+def test_a_conversation_without_a_text_is_refused_by_its_number(
+    template: str, expected: str
+) -> None:
+    with pytest.raises(TrainerError) as refusal:
+        composed(CONVERSATION, (), spec(mode="None"), template=template)
+    assert str(refusal.value).startswith("prompt 3 ")
+    assert expected in str(refusal.value)
 
 
 def test_passages_are_cut_to_their_own_limit() -> None:

@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.history import read_history
+from raggrpo_api.progress import Stage
 from raggrpo_api.status import JobStatus
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.data.prompt_files import Prompt
@@ -17,6 +18,7 @@ from raggrpo_trainer.driver.loop import Parts, TrainState, train
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.json_service import ONE_TRY
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
@@ -46,6 +48,9 @@ class FakeRanks:
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         return [list(done.rollout_logprobs) for group in groups for done in group.completions]
 
+    async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return await self.logprobs(groups)
+
     async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
         return [a_step(step).trained]
 
@@ -63,13 +68,13 @@ async def fails_for_broken(received: Received) -> Response:
     return await search_r1()(received)
 
 
-async def one_step(folder: Path, url: str, published: Published) -> None:
-    """Train one step of two prompts, of which retrieval fails for the second."""
+async def one_step(folder: Path, url: str, published: Published, *, waits: bool = False) -> None:
+    """Train one step of two prompts, of which retrieval may fail for the second."""
     config = a_config(
         folder,
         {
             "retrieval.mode": "Prompt",
-            "retrieval.endpoints": [{"name": "kb", "url": url}],
+            "retrieval.endpoints": [{"name": "kb", "url": url, "cache": not waits}],
             "retrieval.maxFailureRatio": 0.5,
             "data.trainBatchSize": 2,
             "training.totalSteps": 1,
@@ -81,8 +86,10 @@ async def one_step(folder: Path, url: str, published: Published) -> None:
     ]
     composer, pool = Composer(config, TOKENIZER), cast(Any, FakePool(lambda _: "right"))
     reporter = Reporter(config, 1, publish=published)
+    outages = Outages(reporter.waiting)
+    asking = {"outages": outages} if waits else {}
     async with (
-        RetrievalClient(config.retrieval, {}, retry=ONE_TRY) as retrieval,
+        RetrievalClient(config.retrieval, {}, retry=ONE_TRY, **asking) as retrieval,
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         parts = Parts(
@@ -99,6 +106,7 @@ async def one_step(folder: Path, url: str, published: Published) -> None:
             hooks=Hooks(),
             stop=asyncio.Event(),
             identity={},
+            outages=outages,
         )
         with pytest.raises(EnoughSeen):
             await train(parts, TrainState())
@@ -126,3 +134,25 @@ async def test_retrieval_of_a_step_is_seen_wherever_its_numbers_are(tmp_path: Pa
     report = write_report(tmp_path, log_dir, JobStatus()).read_text()
     assert "<h2>Retrieval</h2>" in report
     assert '<td>kb</td><td class="n">4</td><td>HttpStatus 3</td>' in report
+
+
+async def test_a_service_that_is_down_during_a_step_is_a_stage_and_no_time_of_the_step(
+    tmp_path: Path,
+) -> None:
+    published, down = Published(), range(1, 4)  # after the self-check
+
+    async def respond(received: Received) -> Response:
+        if received.number in down:
+            return JSONResponse("restarting", 503)
+        return await search_r1()(received)
+
+    async with serving(respond) as kb:
+        await one_step(tmp_path, kb.url, published, waits=True)
+
+    stages = [progress.stage for progress in published.progresses]
+    assert stages.count(Stage.WAITING_FOR_ENDPOINT) >= 1
+    waited = published.progresses[-1].waited_seconds
+    assert waited > 0.4  # a pause before each of two probes
+    [record] = read_history(tmp_path / "logs")
+    assert record["num_failed"] == 0
+    assert record["step_seconds"] < waited

@@ -2,63 +2,8 @@ import math
 
 import pytest
 
-from raggrpo_trainer.http.json_service import CallStatistics, CircuitBreaker, RetryPolicy
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def an_open_breaker(clock: Clock) -> CircuitBreaker:
-    breaker = CircuitBreaker(threshold=3, pause_seconds=5.0, clock=clock)
-    for _ in range(3):
-        assert breaker.admits()
-        breaker.failed()
-    return breaker
-
-
-def test_a_success_in_between_keeps_the_circuit_closed() -> None:
-    breaker = CircuitBreaker(threshold=2, clock=Clock())
-    for _ in range(5):
-        breaker.failed()
-        breaker.succeeded()
-    assert breaker.admits()
-
-
-def test_an_open_circuit_lets_one_probe_through_per_pause() -> None:
-    clock = Clock()
-    breaker = an_open_breaker(clock)
-    assert not breaker.admits()
-    clock.now += 5.0
-    assert [breaker.admits(), breaker.admits()] == [True, False]
-
-
-def test_a_successful_probe_closes_the_circuit() -> None:
-    clock = Clock()
-    breaker = an_open_breaker(clock)
-    clock.now += 5.0
-    assert breaker.admits()
-    breaker.succeeded()
-
-    assert [breaker.admits(), breaker.admits()] == [True, True]
-
-
-def test_a_failed_probe_starts_the_pause_anew() -> None:
-    clock = Clock()
-    breaker = an_open_breaker(clock)
-    clock.now += 5.0
-    assert breaker.admits()
-    clock.now += 4.0  # the probe took four seconds to fail
-    breaker.failed()
-
-    clock.now += 4.0
-    assert not breaker.admits()
-    clock.now += 1.0
-    assert breaker.admits()
+from raggrpo_trainer.http.call_statistics import CallStatistics
+from raggrpo_trainer.http.json_service import RetryPolicy
 
 
 def test_delays_double_with_at_most_half_of_jitter() -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from raggrpo_trainer.http.json_service import CircuitBreaker, JsonService, Request, RetryPolicy
+from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool, proxy_of
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
@@ -53,7 +53,6 @@ def a_service(http: HttpPool, url: str) -> JsonService:
         timeout_seconds=5,
         max_concurrency=1,
         retry=RetryPolicy(retries=0),
-        breaker=CircuitBreaker(),
     )
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raggrpo_trainer.policy.logprobs import chunked_logprobs
+from raggrpo_trainer.policy.logprobs import LogitTransform, chunked_logprobs
 
 
 def full_logprobs(
@@ -36,6 +36,28 @@ def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bi
 
     found = chunked_logprobs(hidden, weight, targets, bias=bias, temperature=0.7, chunk=chunk)
     gradients = torch.autograd.grad(found, leaves, upstream)
+
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("transform", [LogitTransform(0.25), LogitTransform(3.0, soft_cap=2.0)])
+def test_scaled_and_capped_logits_have_values_and_gradients_of_full_computation(
+    transform: LogitTransform,
+) -> None:
+    hidden, weight, bias, targets = inputs()
+    upstream = torch.linspace(-2, 3, len(targets))
+    logits = torch.nn.functional.linear(hidden, weight, bias) * transform.scale
+    if transform.soft_cap is not None:
+        logits = transform.soft_cap * torch.tanh(logits / transform.soft_cap)
+    expected = (logits / 0.7).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    expected_gradients = torch.autograd.grad(expected, [hidden, weight, bias], upstream)
+
+    found = chunked_logprobs(
+        hidden, weight, targets, bias=bias, transform=transform, temperature=0.7, chunk=5
+    )
+    gradients = torch.autograd.grad(found, [hidden, weight, bias], upstream)
 
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):

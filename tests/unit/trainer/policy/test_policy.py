@@ -387,7 +387,8 @@ def test_explicit_attention_kernels_need_padded_rows() -> None:
     with pytest.raises(ValueError, match="rowLayout: Padded"):
         attention_implementation(Attention.FLASH, RowLayout.SHARED_PREFIX)
     assert attention_implementation(Attention.FLASH, RowLayout.PADDED) == "flash_attention_2"
-    assert attention_implementation(Attention.AUTO, RowLayout.PADDED) == "sdpa"
+    assert attention_implementation(Attention.SDPA, RowLayout.PADDED) == "sdpa"
+    assert attention_implementation(Attention.AUTO, RowLayout.PADDED) is None  # sdpa, if it has it
 
 
 def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -> None:

@@ -19,12 +19,14 @@ from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import CheckId, CheckState, Facts, PreflightResult
 from raggrpo_api.sealed_config import seal
+from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
-from raggrpo_trainer.preflight.run import result_of, run_checks, to_bytes
+from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_bytes
 from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
+from support.builders.verl_files import gsm8k_row, search_row, write_jsonl, write_parquet
 from support.servers.faulty_server import (
     FaultyServer,
     Received,
@@ -75,6 +77,7 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
         head_size=2,
         vocabulary=32,
         context_length=2048,
+        row_layout=RowLayout.SHARED_PREFIX,
         rows=20,
         ray_version=result.facts.ray_version,
         schema_digest=schema_digest(),
@@ -204,6 +207,44 @@ async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -
         assert word in check.evidence
     assert check_of(result, CheckId.DATA_READABLE).state is CheckState.NOT_EVALUATED
     assert result.exit_code == ExitCode.DATA_ERROR
+
+
+async def test_nested_columns_are_found_and_listed_by_their_paths(tmp_path: Path) -> None:
+    rows = [gsm8k_row("1 + 1?", "2")]
+    for file in (
+        write_parquet(tmp_path / "verl.parquet", rows),
+        write_jsonl(tmp_path / "verl.jsonl", rows),
+    ):
+        changes = {"data.trainFiles": [file], "data.columns.answer": "reward_model.ground_truth"}
+        fit = await checked(a_fit_config(tmp_path, changes))
+        assert check_of(fit, CheckId.DATA_COLUMNS).state is CheckState.PASSED
+        assert check_of(fit, CheckId.DATA_READABLE).state is CheckState.PASSED
+
+        wrong = await checked(a_fit_config(tmp_path, {"data.trainFiles": [file]}))
+        found = check_of(wrong, CheckId.DATA_COLUMNS)
+        assert found.state is FAILED
+        assert "has no column 'answer'" in found.evidence
+        assert "reward_model.ground_truth" in found.evidence
+
+
+async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before_a_gpu_is_taken(
+    tmp_path: Path,
+) -> None:
+    plain = gsm8k_row("1 + 1?", "2") | {"reward_model": {"ground_truth": {"target": ["2"]}}}
+    file = write_jsonl(tmp_path / "verl.jsonl", [plain, search_row("Who?", ["Ada"])])
+    answer = {"data.columns.answer": "reward_model.ground_truth.target"}
+    changes = {"data.trainFiles": [file], **answer}
+
+    refused = await checked(a_fit_config(tmp_path, changes))
+    found = check_of(refused, CheckId.SAMPLE_LENGTHS)
+    assert found.state is FAILED
+    assert "prompt 1 has a system prompt" in found.evidence
+    assert "data.chatTemplate" in found.evidence
+    assert refused.exit_code == ExitCode.DATA_ERROR
+
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    fit = await checked(a_fit_config(tmp_path, {**changes, "data.chatTemplate": template}))
+    assert check_of(fit, CheckId.SAMPLE_LENGTHS).state is CheckState.PASSED
 
 
 async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
@@ -402,7 +443,23 @@ async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert check.state is FAILED
     assert f"endpoint kb ({url}): ConnectionRefused" in check.evidence
+    assert result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE  # it may be waited for
+
+
+async def test_a_name_that_nobody_knows_is_a_mistake_and_no_outage(tmp_path: Path) -> None:
+    url = "http://kb.nowhere.invalid/retrieve"
+    config = a_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
+    result = await checked(config)
+    assert "DnsFailure" in check_of(result, CheckId.RETRIEVAL_REACHABLE).evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+@pytest.mark.parametrize("code", [ExitCode.PREFLIGHT_FAILED, ExitCode.DATA_ERROR])
+def test_an_outage_beside_another_failure_is_not_waited_for(code: ExitCode) -> None:
+    down = judged(CheckId.RETRIEVAL_REACHABLE, ["kb refuses"], "", ExitCode.RETRIEVAL_UNAVAILABLE)
+    other = judged(CheckId.PATHS, ["wrong"], "", code)
+    assert exit_code([down, other]) == exit_code([other, down]) == code
+    assert exit_code([down]) == ExitCode.RETRIEVAL_UNAVAILABLE
 
 
 async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -> None:
@@ -465,6 +522,19 @@ async def test_a_judge_is_asked_once_and_one_that_refuses_is_told(tmp_path: Path
     assert "404" in check.evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
     assert asked == 1
+
+
+async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_not(
+    tmp_path: Path,
+) -> None:
+    async with serving(always("loading", 503)) as server:
+        judge = {"model": "grader", "prompt": "{completion}", "retries": 0}
+        down = {"name": "Judge", "url": server.url, "judge": judge}
+        wrong = {"name": "Python", "python": "no_such_module:score"}
+        alone = await checked(a_fit_config(tmp_path, {"reward.functions": [down]}))
+        both = await checked(a_fit_config(tmp_path, {"reward.functions": [down, wrong]}))
+    assert alone.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
+    assert both.exit_code == ExitCode.REWARD_CODE_ERROR
 
 
 async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:

@@ -9,11 +9,18 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from raggrpo_api.history import read_events, read_history
 from raggrpo_api.names import MAX_PROGRESS_BYTES
-from raggrpo_api.progress import CheckpointRef, Failure, Progress, SkippedCheckpoint, Stage
+from raggrpo_api.progress import (
+    CheckpointRef,
+    EndpointOutage,
+    Failure,
+    Progress,
+    SkippedCheckpoint,
+    Stage,
+)
 from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.host_memory import host_memory_bytes
-from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_kept
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
@@ -104,6 +111,32 @@ def test_saying_a_stage_again_does_not_restart_its_time(tmp_path: Path) -> None:
     reporter.close()
 
     assert published.progresses[-1].stage_seconds == 5.0
+
+
+def test_an_outage_is_a_stage_of_its_own_between_two_parts_of_the_interrupted_one(
+    tmp_path: Path,
+) -> None:
+    published, now = Published(), [0.0]
+    config = a_config(tmp_path)
+    log_dir = Path(config.monitoring.log_dir)
+    reporter = Reporter(config, 1, publish=published, clock=lambda: now[0])
+    outage = EndpointOutage(name="endpoint kb", since="2026-11-21T12:00:00Z", cause="Timeout")
+    reporter.stage(Stage.TRAINING)
+    now[0] = 5.0
+    reporter.waiting([outage])
+    now[0] = 605.0
+    during = published.wait_for(lambda progress: progress.waited_seconds == 600.0)
+    reporter.waiting([])
+    now[0] = 607.0
+    reporter.close()
+
+    assert (during.stage, during.waiting_for) == (Stage.WAITING_FOR_ENDPOINT, [outage])
+    after = published.progresses[-1]
+    assert (after.stage, after.waiting_for, after.waited_seconds) == (Stage.TRAINING, [], 600.0)
+    assert after.stage_seconds == 2.0
+    assert 'raggrpo_waited_seconds{job="small"} 600.0' in published.metrics[-1]
+    left = [(e["left"], e["seconds"]) for e in read_events(log_dir) if e["event"] == "stage"]
+    assert left == [("Connecting", 0.0), ("Training", 5.0), ("WaitingForEndpoint", 600.0)]
 
 
 def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
-from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.http.json_service import ONE_TRY, RetryPolicy
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed
@@ -176,3 +177,31 @@ async def test_a_get_call_carries_the_question_in_its_url() -> None:
     assert received.method == "GET"
     assert received.query == {"q": "tea & cake", "k": "3"}
     assert found == (Passage("Tea", "Tea", 1.0),)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_search_server_that_is_down_is_waited_for_and_asked_what_it_answered_before(
+    method: str,
+) -> None:
+    async def down_for_three_calls(received: Received) -> Response:
+        is_down = 1 <= received.number <= 3
+        return JSONResponse({} if is_down else [{"text": "Tea"}], 503 if is_down else 200)
+
+    told: list[list[str]] = []
+    outages = Outages(lambda found: told.append([each.name for each in found]))
+    async with serving(down_for_three_calls) as server:
+        given = {"name": "kb", "protocol": "Http", "method": method, "cache": False}
+        given |= {"url": server.url + "?q={question}", "body": {"q": "{question}"}}
+        spec = RetrievalSpec(endpoints=[RetrievalEndpoint.model_validate(given)])
+        async with RetrievalClient(spec, {}, retry=ONE_TRY, outages=outages) as client:
+            with outages.waited_for():
+                for query in ("first", "second"):
+                    [found] = await client.retrieve("kb", query, sample="1")
+                    assert found.text == "Tea"
+
+    asked = [received.query["q"] for received in server.requests]
+    assert asked == ["first", "second", "first", "first", "first", "second"]
+    assert {received.method for received in server.requests} == {method}
+    bodies = [received.body for received in server.requests]
+    assert bodies == [None if method == "GET" else {"q": query} for query in asked]
+    assert ["endpoint kb"] in told

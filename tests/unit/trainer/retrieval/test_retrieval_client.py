@@ -18,6 +18,7 @@ from raggrpo_api.spec.retrieval import (
 )
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.retrieval.client import BATCH_QUERIES, RetrievalClient
 from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed
@@ -33,7 +34,6 @@ from support.servers.faulty_server import (
 )
 
 AT_ONCE = RetryPolicy(retries=2, first_delay_seconds=0.0)
-NO_RETRY = RetryPolicy(retries=0)
 FIELDS = {"user_profile": "young", "rewritten_query": "loan rate", "history_summary": "asked"}
 
 
@@ -372,29 +372,6 @@ async def test_no_more_calls_are_in_flight_than_the_endpoint_allows() -> None:
     assert len(server.requests) == 9
 
 
-async def test_after_many_failures_in_a_row_the_service_is_left_alone() -> None:
-    async with asking(always("boom", 500), client={"retry": NO_RETRY}) as (server, client):
-        failures = [
-            failure
-            for number in range(12)
-            if isinstance(failure := await outcome(client, str(number)), RetrievalFailed)
-        ]
-
-    assert [failure.cause for failure in failures] == [
-        *[FailureCause.HTTP_STATUS] * 10,
-        *[FailureCause.CIRCUIT_OPEN] * 2,
-    ]
-    assert failures[-1].detail == "not asked; before: HttpStatus: 500 '\"boom\"'"
-    assert len(server.requests) == 10
-
-
-async def test_requests_that_are_refused_do_not_open_the_circuit() -> None:
-    async with asking(always("wrong", 400)) as (server, client):
-        for number in range(12):
-            await outcome(client, str(number))
-    assert len(server.requests) == 12
-
-
 async def outcome(client: RetrievalClient, context: str) -> object:
     [result] = await asyncio.gather(
         client.retrieve("actor-8b", context, sample=context), return_exceptions=True
@@ -447,6 +424,23 @@ async def test_warm_up_gives_up_at_its_limit() -> None:
     async with a_client(a_rag_chat(url)) as client:
         with pytest.raises(TrainerError, match="ConnectionRefused"):
             await client.warm_up("actor-8b", limit_seconds=0.1)
+
+
+async def test_warm_up_goes_on_beyond_its_limit_where_calls_wait_for_a_service_that_is_down() -> (
+    None
+):
+    async def loading_first(received: Received) -> Response:
+        return rag_chat(received) if received.number else JSONResponse("loading", 503)
+
+    told: list[list[str]] = []
+    outages = Outages(lambda found: told.append([each.name for each in found]))
+    async with asking(loading_first, client={"outages": outages}) as (server, client):
+        with outages.waited_for():
+            await client.warm_up("actor-8b", limit_seconds=0.5)
+
+    assert len(server.requests) == 3
+    assert [names for names in told if names] == [["endpoint actor-8b"]]
+    assert told[-1] == []
 
 
 async def test_each_call_is_logged_with_sample_and_status_but_no_secret(

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import JudgeSpec, RewardSpec
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.rewards.judge import grade_in
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RewardFailed
@@ -137,3 +138,31 @@ async def test_a_failure_is_one_samples_and_is_not_remembered() -> None:
             with pytest.raises(RewardFailed):
                 await rewards.score(SAMPLE)
             assert (await rewards.score(SAMPLE)).total == 0.6
+
+
+@pytest.mark.parametrize("cache", [True, False])
+async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_before(
+    cache: bool,
+) -> None:
+    first, lost = SAMPLE, RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
+
+    async def down_for_three_calls(received: Received) -> Response:
+        is_down = 1 <= received.number <= 3
+        return JSONResponse("loading", 503) if is_down else await replies("6")(received)
+
+    told: list[list[str]] = []
+    outages = Outages(lambda found: told.append([each.name for each in found]))
+    async with serving(down_for_three_calls) as server:
+        judge = {"model": "m", "prompt": "{completion}", "retries": 0, "cache": cache}
+        term = {"name": "Judge", "url": server.url, "judge": judge}
+        spec = RewardSpec.model_validate({"functions": [term]})
+        async with Rewards(spec, RetrievalSpec(), outages=outages) as rewards:
+            with outages.waited_for():
+                scores = [(await rewards.score(sample)).total for sample in (first, lost)]
+
+    assert scores == [0.6, 0.6]
+    asked = [received.body["messages"][0]["content"] for received in server.requests]
+    own, probe = lost.completion, first.completion
+    assert asked == [probe, own, probe, probe, probe, own]
+    assert [f"reward Judge m at {server.url}"] in told
+    assert told[-1] == []

@@ -90,6 +90,31 @@ def test_the_answer_is_the_last_one_in_tags_or_everything(completion: str, expec
 
 
 @pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("3 + 4 = 7\n#### 7", "7"),
+        ("#### 5\nno, wait\n#### 7 \nthat is it", "7"),
+        ("the answer is 7", ""),
+        ("<answer>7</answer>", ""),
+        ("", ""),
+    ],
+)
+def test_with_a_marker_the_answer_is_what_follows_the_last_one(
+    completion: str, expected: str
+) -> None:
+    assert final_answer(completion, "####") == expected
+
+
+async def test_a_marker_of_the_job_decides_what_is_compared() -> None:
+    spec = RewardSpec.model_validate({"functions": [{"name": "ExactMatch"}], "answerMarker": "##"})
+    async with Rewards(spec, RetrievalSpec()) as rewards:
+        marked = await rewards.score(a_sample("I think so ## Paris"))
+        bare = await rewards.score(a_sample("Paris"))
+    assert (marked.total, marked.exact_match) == (1.0, 1.0)
+    assert (bare.total, bare.exact_match) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
     ("mode", "sample", "expected"),
     [
         (RetrievalMode.REWARD, a_sample(fields={"rewritten_query": "x"}), 1.0),

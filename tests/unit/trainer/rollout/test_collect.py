@@ -8,13 +8,16 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.progress import EndpointOutage
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer
+from raggrpo_trainer.data.sampler import sample_seed
 from raggrpo_trainer.engines.engine import GenerationRequest
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import ONE_TRY
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.job_config import endpoint_headers
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
@@ -23,18 +26,28 @@ from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
 from raggrpo_trainer.sample_failures import FailureCause
 from support.builders.reports import a_config
 from support.fakes.scripted_pool import TOKENIZER, ScriptedPool, Write, in_turn, text_of
-from support.servers.faulty_server import FaultyServer, Received, always, search_r1, serving
+from support.servers.faulty_server import (
+    FaultyServer,
+    Received,
+    Respond,
+    always,
+    search_r1,
+    serving,
+)
 
 
 @asynccontextmanager
 async def collecting(
-    config: TrainerConfig, pool: ScriptedPool, env: Mapping[str, str] | None = None
+    config: TrainerConfig,
+    pool: ScriptedPool,
+    env: Mapping[str, str] | None = None,
+    outages: Outages | None = None,
 ) -> AsyncIterator[Collector]:
     headers = endpoint_headers(config.retrieval, env or {})
     composer = Composer(config, TOKENIZER)
     async with (
-        RetrievalClient(config.retrieval, headers, retry=ONE_TRY) as retrieval,
-        Rewards(config.reward, config.retrieval) as rewards,
+        RetrievalClient(config.retrieval, headers, retry=ONE_TRY, outages=outages) as retrieval,
+        Rewards(config.reward, config.retrieval, outages=outages) as rewards,
     ):
         engines = cast(EnginePool, pool)
         yield Collector(config, TOKENIZER, composer, engines, retrieval, rewards)
@@ -323,3 +336,87 @@ async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_alone(tmp_path
     assert "about loans" in text_of(pool.requests[0].prompt_ids)
     assert len(collector.groups(rollouts)) == 2
     collector.check_failures(rollouts)
+
+
+# --- services that are down
+
+
+def down_at_first(calls: int, answer: Respond) -> Respond:
+    """Refuse so many calls, then answer."""
+
+    async def respond(received: Received) -> Response:
+        refused = received.number < calls
+        return JSONResponse("restarting", 503) if refused else await answer(received)
+
+    return respond
+
+
+async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    """Retrieval before generation, and a judge after it."""
+
+    async def judged(received: Received) -> Response:
+        return JSONResponse({"score": len(received.body["completion"]) / 10})
+
+    async def step(
+        told: list[list[str]], *, refused: int = 0, unjudged: int = 0
+    ) -> list[tuple[Any, ...]]:
+        def tell(outages: Sequence[EndpointOutage]) -> None:
+            told.append([each.name for each in outages])
+
+        outages = Outages(tell)
+        async with (
+            serving(down_at_first(refused, search_r1())) as kb,
+            serving(down_at_first(unjudged, judged)) as judge,
+        ):
+            config = a_config(
+                tmp_path,
+                {
+                    "retrieval.mode": "Prompt",
+                    "retrieval.endpoints": [{"name": "kb", "url": kb.url}],
+                    "reward.functions": [{"name": "Http", "url": judge.url}],
+                },
+            )
+            pool = ScriptedPool(in_turn("right", "wrong again", "right", "no"))
+            prompts = [a_prompt(1, "tea"), a_prompt(2, "milk")]
+            async with collecting(config, pool, outages=outages) as collector:
+                with outages.waited_for():
+                    batch = await collector.prepare(1, prompts, Sampling(2, 1.0, 1.0))
+                    rollouts = await collector.collect(batch)
+        assert rollouts.ledger.message() == ""
+        return [(s.prompt_ids, s.token_ids, s.reward, s.failure) for s in rollouts.samples]
+
+    undisturbed, disturbed = list[list[str]](), list[list[str]]()
+    # Two prompts in one call and a probe; four samples and a probe.
+    assert await step(disturbed, refused=2, unjudged=5) == await step(undisturbed)
+    assert not any(undisturbed)
+    names = [name for told in disturbed for name in told]
+    assert names[0] == "endpoint kb"
+    assert names[-1].startswith("reward Http http://127.0.0.1")
+
+
+async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_their_own(
+    tmp_path: Path,
+) -> None:
+    twice, once = a_prompt(4, "twice"), a_prompt(5, "once")
+    pool = ScriptedPool(in_turn("right", "wrong", "right", "wrong", "wrong", "wrong"))
+
+    config = a_config(tmp_path, {})
+    collector, rollouts = await collected(config, pool, [twice, once, twice], n=2)
+
+    groups = collector.groups(rollouts)
+    assert [len(group.completions) for group in groups] == [2, 2, 2]
+    assert groups[2].advantages == (0.0, 0.0)  # a baseline of its own
+    assert len({request.seed for request in pool.requests}) == 6
+    assert [s.name for s in rollouts.samples] == ["4/0", "4/1", "5/0", "5/1", "4/2", "4/3"]
+
+
+async def test_the_first_group_of_a_prompt_has_the_seeds_that_it_always_had(
+    tmp_path: Path,
+) -> None:
+    pool = ScriptedPool(in_turn("right", "wrong"))
+    config = a_config(tmp_path, {})
+    await collected(config, pool, [a_prompt(4, "once")], n=2)
+    seed = config.training.seed
+    assert [r.seed for r in pool.requests] == [sample_seed(seed, 1, 4, key) for key in (0, 64)]

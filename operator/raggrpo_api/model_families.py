@@ -1,0 +1,84 @@
+"""Facts about model families that a configuration tells without building the model. Pure.
+
+What decides how a family is trained is an experiment with a small copy of it (the trainer's
+`layout_check`). The families named here were measured with every option that they have, so their
+preflight can do without; docs/models.md has the measurements of all.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+MEASURED: Final = frozenset(
+    {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+)
+"""Exact in shared-prefix rows whatever their configuration says; only their windows vary."""
+ATTENTION_LAYERS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
+"""Kinds of layers (`layer_types`) that keep nothing from one position to the next."""
+_WINDOWS: Final = (
+    "sliding_window", "attention_chunk_size", "attention_window_size", "window_size", "index_topk",
+    "local_attention_window",
+)  # fmt: skip
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_CHANGING_POSITIONS: Final = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings whose angles depend on the longest row of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """What a model's config.json says about how it can be trained."""
+
+    architecture: str
+    """Class name in transformers and vLLM; "" if the file names none."""
+    window: int | None
+    """The fewest earlier tokens that some layer sees; None: all see all."""
+    state_layers: tuple[str, ...]
+    """Kinds of layers that are no attention, in alphabetical order."""
+    num_experts: int
+    """Of a mixture; 0 for a dense model."""
+    positions_change_at: int | None
+    """Length beyond which a row changes the positions of the rows beside it; None: never."""
+
+
+def family_of(config: Mapping[str, Any]) -> ModelFamily:
+    """Read a config.json."""
+    text = config.get("text_config")
+    text = text if isinstance(text, Mapping) else config
+    named = config.get("architectures")
+    kinds = text.get("layer_types")
+    return ModelFamily(
+        architecture=named[0] if isinstance(named, list) and named else "",
+        window=min(_windows(text), default=None),
+        state_layers=tuple(sorted(_kinds(kinds) - ATTENTION_LAYERS)),
+        num_experts=max((number for name in _EXPERTS if (number := _int(text, name))), default=0),
+        positions_change_at=_positions_change_at(text),
+    )
+
+
+def _windows(config: Mapping[str, Any]) -> Iterator[int]:
+    if config.get("use_sliding_window") is False:  # Qwen names a window that it does not use
+        return
+    kinds = _kinds(config.get("layer_types"))
+    for name in _WINDOWS:
+        has_none = name == "sliding_window" and kinds and "sliding_attention" not in kinds
+        if (size := _int(config, name)) and not has_none:
+            yield size
+
+
+def _positions_change_at(config: Mapping[str, Any]) -> int | None:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        return None
+    if rope.get("rope_type", rope.get("type")) not in _CHANGING_POSITIONS:
+        return None
+    name = "original_max_position_embeddings"
+    return _int(rope, name) or _int(config, name) or _int(config, "max_position_embeddings") or 0
+
+
+def _kinds(layers: object) -> frozenset[str]:
+    return frozenset(map(str, layers)) if isinstance(layers, list) else frozenset()
+
+
+def _int(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,28 @@
+"""What records show in place of values that may be secrets."""
+
+from typing import Any, Final
+
+from raggrpo_api.addresses import without_queries
+
+from .secret_names import looks_secret
+from .secret_values import holds_secret
+
+HIDDEN: Final = "(hidden)"
+
+
+def redacted(value: Any, name: str = "") -> Any:
+    """Return a JSON value without what looks secret by name or value, and URLs without queries."""
+    if value and looks_secret(name):
+        return HIDDEN
+    match value:
+        case dict():
+            return {_text(key): redacted(each, key) for key, each in value.items()}
+        case list():
+            return [redacted(each) for each in value]
+        case str():
+            return _text(value)
+    return value
+
+
+def _text(text: str) -> str:
+    return HIDDEN if holds_secret(text) else without_queries(text)

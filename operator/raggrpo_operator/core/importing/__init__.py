@@ -1,0 +1,1 @@
+"""Turns other trainers' configurations into jobs; pure: reads no files, judges no job."""

@@ -1,0 +1,151 @@
+"""What verl takes by default, and the job that is being made from its configuration; pure."""
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from raggrpo_api import names
+from raggrpo_operator.core.spec.foreign_names import VERL
+
+from .overrides import HOME, Values
+
+MOUNT: Final = "/mnt/work"
+CLAIM: Final = "work"
+ROLLOUT: Final = "actor_rollout_ref.rollout."
+ACTOR: Final = "actor_rollout_ref.actor."
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "data.train_batch_size": 1024,
+    "data.max_prompt_length": 512,
+    "data.max_response_length": 512,
+    f"{ACTOR}optim.lr": 1e-6,
+    f"{ACTOR}optim.weight_decay": 0.01,
+    f"{ACTOR}ppo_mini_batch_size": 256,
+    f"{ACTOR}clip_ratio_low": 0.2,
+    f"{ACTOR}clip_ratio_high": 0.2,
+    f"{ACTOR}loss_agg_mode": "token-mean",
+    f"{ACTOR}grad_clip": 1.0,
+    f"{ROLLOUT}n": 1,
+    f"{ROLLOUT}temperature": 1.0,
+    f"{ROLLOUT}gpu_memory_utilization": 0.5,
+    f"{ROLLOUT}tensor_model_parallel_size": 2,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "trainer.n_gpus_per_node": 8,
+    "trainer.total_epochs": 30,
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+    "trainer.val_before_train": True,
+    "trainer.project_name": "verl_examples",
+    "trainer.experiment_name": "gsm8k",
+}
+"""What verl takes where its configuration is silent, as far as a job depends on it."""
+
+
+@dataclass
+class Imported:
+    """A job as plain values, and one line for every field of the original."""
+
+    job: dict[str, Any]
+    mapped: list[str] = field(default_factory=list)
+    unmapped: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Translation:
+    """Collects the fields of a job and what is told of each field of the original."""
+
+    def __init__(self, given: Values) -> None:
+        self.given = given
+        self.spec: dict[str, Any] = {}
+        self.seen: set[str] = set()
+        self.lines: dict[str, list[str]] = {"mapped": [], "unmapped": [], "wrong": []}
+
+    def get(self, name: str) -> Any:
+        """Return verl's value of a field, its default if the configuration is silent."""
+        value = self.given.get(name)
+        return DEFAULTS.get(name) if value is None else value
+
+    def put(self, name: str, value: Any, note: str = "", path: str = "") -> None:
+        """Set the counterpart of verl's field."""
+        path = path or VERL[name].path
+        self.seen.add(name)
+        *blocks, last = path.split(".")
+        place = self.spec
+        for block in blocks:
+            place = place.setdefault(block, {})
+        place[last] = value
+        origin = "" if self.given.get(name) is not None else ", verl's default"
+        note = f" ({note}{origin})" if note else f" ({origin[2:]})" if origin else ""
+        self.lines["mapped"].append(f"{name} → spec.{path}: {_shown(value)}{note}")
+
+    def same(self, name: str, change: Callable[[Any], Any] = lambda value: value) -> None:
+        """Set the counterpart if the configuration or verl gives a value."""
+        if (value := self.get(name)) is not None:
+            self.put(name, change(value))
+
+    def wrong(self, name: str, reason: str) -> None:
+        """Tell of a mistake in the original."""
+        self.lines["wrong"].append(f"{name}: {reason}")
+
+    def path(self, name: str, value: object) -> str:
+        """Return a path below the volume; tells of one that is not absolute."""
+        text = str(value)
+        for home in (HOME, "~"):
+            if text == home or text.startswith(f"{home}/"):
+                return posixpath.normpath(MOUNT + text.removeprefix(home))
+        if text.startswith("/"):
+            return posixpath.normpath(text)
+        below = f"{MOUNT}/models/" if name.endswith("model.path") else f"{MOUNT}/"
+        moved = posixpath.normpath(below + text)
+        what = "a name on a hub or a relative path" if "model" in name else "a relative path"
+        self.wrong(name, f"{text} is {what}, which depends on where a pod starts: now {moved}")
+        return moved
+
+    def tell_the_rest(self) -> None:
+        """List every field of the original that was not translated."""
+        for name, value in self.given.items():
+            if name not in self.seen and value is not None:
+                known = VERL.get(name)
+                note = known.note if known else ""
+                if not note:
+                    note = "GRPO has no critic" if name.startswith("critic.") else "no counterpart"
+                self.lines["unmapped"].append(f"{name}={_shown(value)}: {note}")
+
+    def imported(self) -> Imported:
+        """Return the job with all lines."""
+        experiment = f"{self.get('trainer.experiment_name')}"
+        name = re.sub(r"[^a-z0-9]+", "-", experiment.lower()).strip("-")[:44].strip("-")
+        if not name[:1].isalpha():
+            name = f"verl-{name}"[:44].strip("-")
+        self.lines["mapped"].append(f"trainer.experiment_name → metadata.name: {name}")
+        self.spec["volumes"] = _volumes(self.spec)
+        job = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": name},
+            "spec": self.spec,
+        }
+        return Imported(job, **self.lines)
+
+
+def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return a volume for the first part of every path that is not below MOUNT."""
+    paths = [
+        *spec["data"].get("trainFiles", []),
+        *spec["data"].get("validationFiles", []),
+        spec.get("model", {}).get("path", MOUNT),
+        spec["checkpoint"]["path"],
+    ]
+    tops = {"/" + path.split("/")[1] for path in paths if not path.startswith(f"{MOUNT}/")}
+    volumes = [{"name": CLAIM, "claimName": CLAIM, "mountPath": MOUNT}]
+    for top in sorted(tops - {MOUNT}):
+        name = re.sub(r"[^a-z0-9]+", "-", top.lower()).strip("-") or "root"
+        volumes.append({"name": f"{name}-volume", "claimName": name, "mountPath": top})
+    return volumes
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

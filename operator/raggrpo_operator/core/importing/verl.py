@@ -1,0 +1,242 @@
+"""Translate verl's configuration into a job, and tell what became of every field; pure.
+
+What verl decides by default and we otherwise is written out, so that the job trains what the
+original would have trained.
+"""
+
+from typing import Final
+
+from .overrides import Values, resolved
+from .translation import ACTOR, ROLLOUT, Imported, Translation
+
+NEVER: Final = 999_999
+"""A `test_freq` from here on means never."""
+EVERY_STEPS: Final = 100
+
+LOSSES: Final = {
+    "token-mean": "TokenMean",
+    "seq-mean-token-mean": "SequenceMean",
+    "seq-mean-token-sum-norm": "FixedLength",
+}
+PRECISIONS: Final = {"bfloat16": "BF16", "float32": "FP32", "auto": "BF16", "float16": "FP16"}
+PLAIN: Final = (
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "data.dataloader_num_workers",
+    "data.prompt_key",
+    "data.seed",
+    "actor_rollout_ref.model.custom_chat_template",
+    "actor_rollout_ref.model.enable_gradient_checkpointing",
+    f"{ACTOR}optim.lr",
+    f"{ACTOR}optim.weight_decay",
+    f"{ACTOR}grad_clip",
+    f"{ACTOR}clip_ratio_low",
+    f"{ACTOR}clip_ratio_high",
+    f"{ROLLOUT}temperature",
+    f"{ROLLOUT}top_p",
+    f"{ROLLOUT}gpu_memory_utilization",
+    f"{ROLLOUT}tensor_model_parallel_size",
+    f"{ROLLOUT}enable_chunked_prefill",
+    f"{ROLLOUT}enable_prefix_caching",
+    f"{ROLLOUT}enforce_eager",
+    f"{ROLLOUT}max_num_seqs",
+    "algorithm.norm_adv_by_std_in_grpo",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+)
+"""Fields whose value is the same in a job."""
+
+
+def import_verl(given: Values) -> Imported:
+    """Return the job that a configuration amounts to."""
+    found = Translation(resolved(given))
+    for part in (_data, _model_and_training, _rollout, _retrieval, _reward, _run):
+        part(found)
+    found.tell_the_rest()
+    return found.imported()
+
+
+def _data(this: Translation) -> None:
+    for name in ("data.train_files", "data.val_files"):
+        value = this.given.get(name)
+        if value is not None:
+            files = value if isinstance(value, list) else [value]
+            this.put(name, [this.path(name, each) for each in files])
+    for name in PLAIN:
+        this.same(name)
+    if (limit := this.get("data.train_max_samples")) is not None:
+        this.put("data.train_max_samples", max(0, int(limit)))
+    if (cut := this.get("data.truncation")) is not None:
+        this.put("data.truncation", cut != "error", "" if cut == "error" else f"was {cut}")
+    search = _searches(this)
+    answer = "reward_model.ground_truth.target" if search else "reward_model.ground_truth"
+    this.spec["data"].setdefault("columns", {})["answer"] = answer
+    this.lines["mapped"].append(
+        f"reward_model.ground_truth (a column of verl's files) → spec.data.columns.answer: {answer}"
+    )
+
+
+def _model_and_training(this: Translation) -> None:
+    name = "actor_rollout_ref.model.path"
+    if this.get(name) is not None:
+        this.put(name, this.path(name, this.get(name)))
+    batch, mini = this.get("data.train_batch_size"), this.get(f"{ACTOR}ppo_mini_batch_size")
+    if mini and mini < batch:
+        this.put(f"{ACTOR}ppo_mini_batch_size", mini)
+    else:
+        this.seen.add(f"{ACTOR}ppo_mini_batch_size")
+        if f"{ACTOR}ppo_mini_batch_size" in this.given and mini > batch:
+            this.wrong(f"{ACTOR}ppo_mini_batch_size", f"{mini} prompts of a batch of {batch}")
+    clip = this.given.get(f"{ACTOR}clip_ratio")
+    if clip is not None and f"{ACTOR}clip_ratio_low" not in this.given:
+        this.put(f"{ACTOR}clip_ratio", clip)
+        this.spec["algorithm"]["clipRatioHigh"] = clip
+    loss = this.get(f"{ACTOR}loss_agg_mode")
+    if loss in LOSSES:
+        this.put(f"{ACTOR}loss_agg_mode", LOSSES[loss])
+    uses_kl = bool(this.get(f"{ACTOR}use_kl_loss"))
+    coefficient = this.get(f"{ACTOR}kl_loss_coef")
+    this.seen |= {f"{ACTOR}use_kl_loss", f"{ACTOR}kl_loss_coef"}
+    if f"{ACTOR}use_kl_loss" in this.given:
+        this.lines["mapped"].append(
+            f"{ACTOR}use_kl_loss → whether klCoefficient is above 0: {uses_kl}"
+        )
+    if uses_kl:
+        this.put(f"{ACTOR}kl_loss_coef", 0.001 if coefficient is None else coefficient)
+    if (warm := this.get(f"{ACTOR}optim.lr_warmup_steps")) is not None and warm > 0:
+        this.put(f"{ACTOR}optim.lr_warmup_steps", warm)
+    steps, ratio = this.get("trainer.total_training_steps"), f"{ACTOR}optim.lr_warmup_steps_ratio"
+    if steps and this.get(ratio):
+        this.put(ratio, int(steps * this.get(ratio)), "", "training.warmupSteps")
+    dtype = this.given.get(f"{ROLLOUT}dtype")
+    if dtype is not None:
+        this.put(f"{ROLLOUT}dtype", PRECISIONS.get(str(dtype), "BF16"), f"was {dtype}")
+    estimator = this.given.get("algorithm.adv_estimator")
+    if estimator not in (None, "grpo"):
+        this.wrong("algorithm.adv_estimator", f"{estimator} is not GRPO; the job trains with GRPO")
+
+
+def _rollout(this: Translation) -> None:
+    n = this.get(f"{ROLLOUT}n")
+    group = next(
+        (
+            (name, this.given[name])
+            for name in ("algorithm.hybrid_grpo.group_size", "algorithm.group_size")
+            if this.given.get(name) is not None
+        ),
+        None,
+    )
+    if group is not None:
+        this.seen.add(group[0])
+        if group[1] != n:
+            this.wrong(
+                group[0], f"is {group[1]}, rollout.n is {n}: a group is a prompt's n, now {n}"
+            )
+    if n < 2:
+        this.wrong(f"{ROLLOUT}n", f"{n} completion has no advantage within its group: now 2")
+        n = 2
+    this.put(f"{ROLLOUT}n", n)
+    this.put(f"{ROLLOUT}n", n, "", "algorithm.groupSize")
+    length = this.get("data.max_prompt_length") + this.get("data.max_response_length")
+    tokens = this.given.get(f"{ROLLOUT}max_num_batched_tokens")
+    if tokens is not None:
+        this.seen.add(f"{ROLLOUT}max_num_batched_tokens")
+        if tokens < length:
+            this.wrong(
+                f"{ROLLOUT}max_num_batched_tokens",
+                f"{tokens} does not hold a sequence of {length} tokens: now sized",
+            )
+        else:
+            this.put(f"{ROLLOUT}max_num_batched_tokens", tokens)
+    row = this.get("data.max_prompt_length") + n * this.get("data.max_response_length")
+    budget = this.given.get(f"{ACTOR}ppo_max_token_len_per_gpu") or 0
+    if budget or row > 16384:
+        if budget and budget < row:
+            this.wrong(
+                f"{ACTOR}ppo_max_token_len_per_gpu",
+                f"{budget} does not hold a prompt with its {n} completions: now {row}",
+            )
+        this.put(f"{ACTOR}ppo_max_token_len_per_gpu", max(budget, row))
+
+
+def _retrieval(this: Translation) -> None:
+    turn = f"{ROLLOUT}multi_turn."
+    if not _searches(this):
+        return
+    this.put(f"{turn}enable", "Search")
+    if (turns := this.given.get(f"{turn}max_assistant_turns")) is not None:
+        this.put(f"{turn}max_assistant_turns", max(1, int(turns) - 1), f"of {turns} turns")
+    limit = this.given.get(f"{turn}max_tool_response_length", 256)
+    this.seen.add(f"{turn}max_tool_response_length")
+    this.wrong(
+        f"{turn}max_tool_response_length",
+        f"cuts all search results together to {limit} characters, in their middle; here "
+        "retrieval.maxPassageTokens keeps tokens of each passage",
+    )
+    this.spec["retrieval"]["endpoints"] = [
+        {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
+    ]
+    this.lines["unmapped"].append(
+        "the search tool: its prompts say <tool_call>, here the policy writes "
+        "<search>query</search>; say so in data.systemPrompt, and give the service in "
+        "retrieval.endpoints"
+    )
+
+
+def _reward(this: Translation) -> None:
+    files = str(this.given.get("data.train_files", "")).lower()
+    if this.given.get("custom_reward_function.path"):
+        this.lines["unmapped"].append(
+            "custom_reward_function: reward a function of yours that takes one sample: "
+            "reward.functions[0].name Python, python package.module:function, codeFrom.path"
+        )
+        this.seen |= {"custom_reward_function.path", "custom_reward_function.name"}
+    this.spec["reward"] = {"functions": [{"name": "ExactMatch"}]}
+    what = "ExactMatch"
+    if "gsm8k" in files:
+        this.spec["reward"]["answerMarker"] = "####"
+        what = "ExactMatch after the marker ####"
+    this.lines["mapped"].append(f"the reward verl chooses by data_source → {what}; check it")
+
+
+def _run(this: Translation) -> None:
+    steps = this.given.get("trainer.total_training_steps")
+    this.seen |= {"trainer.total_training_steps", "trainer.total_epochs"}
+    if steps:
+        this.put("trainer.total_training_steps", steps)
+    else:
+        this.same("trainer.total_epochs")
+    save = int(this.get("trainer.save_freq"))
+    if save < 1:
+        save = min(EVERY_STEPS, max(1, int(steps) // 2)) if steps else EVERY_STEPS
+        this.wrong(
+            "trainer.save_freq",
+            f"{this.get('trainer.save_freq')} saves no checkpoint, so that any failure costs the "
+            f"whole run: now every {save} steps",
+        )
+    this.put("trainer.save_freq", save)
+    test = int(this.get("trainer.test_freq"))
+    held_out = bool(this.spec["data"].get("validationFiles"))
+    off = not 0 < test < NEVER or not held_out
+    this.put("trainer.test_freq", 0 if off else test, f"{test} is off" if off else "")
+    this.put("trainer.val_before_train", bool(this.get("trainer.val_before_train")) and held_out)
+    project, experiment = this.get("trainer.project_name"), this.get("trainer.experiment_name")
+    this.seen |= {"trainer.experiment_name"}
+    folder = this.given.get("trainer.default_local_dir")
+    if folder is None or "${" in str(folder):
+        folder = f"checkpoints/{project}/{experiment}"
+    name = "trainer.default_local_dir"
+    this.put(name, this.path(name, folder))
+    keep = this.given.get("trainer.max_actor_ckpt_to_keep")
+    if keep is not None:
+        if keep < 2:
+            this.wrong("trainer.max_actor_ckpt_to_keep", f"{keep} leaves none while one is written")
+        this.put("trainer.max_actor_ckpt_to_keep", max(2, keep))
+
+
+def _searches(this: Translation) -> bool:
+    turn = f"{ROLLOUT}multi_turn."
+    tool = str(this.given.get(f"{turn}tool_config_path", ""))
+    files = str(this.given.get("data.train_files", "")).lower()
+    return "search" in tool or "searchr1" in files

@@ -1,0 +1,79 @@
+"""verl's published example, from its files and its script: imported, validated and trained."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.builders.verl_files import gsm8k_row, search_row, write_parquet
+from support.builders.verl_scripts import GSM8K
+from support.builders.word_model import write_word_model
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+WORDS = [f"w{i}" for i in range(16)]
+ON_CPU = ("resources.device=CPU", "resources.ranks=1", "training.precision=FP32")
+TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
+
+
+def raggrpo(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "raggrpo_cli.main", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+
+
+def trained(folder: Path, overrides: list[str], sets: list[str]) -> dict[str, object]:
+    """Import verl's script with overrides, validate the job, run it; return its summary."""
+    home, script, job = folder / "home", folder / "run.sh", folder / "job.yaml"
+    script.write_text(GSM8K)
+    write_word_model(home / "models" / "Qwen" / "Qwen2-7B-Instruct", ["####", *WORDS], context=256)
+    small = [
+        "data.train_batch_size=4",
+        "data.max_prompt_length=32",
+        "data.max_response_length=16",
+        "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "trainer.n_gpus_per_node=1",
+        "trainer.val_before_train=False",
+        "trainer.test_freq=-1",
+        "trainer.total_training_steps=2",
+        *overrides,
+    ]
+    imported = raggrpo("import", "verl", script, *small, "-o", job)
+    assert imported.returncode == 0, imported.stderr
+    assert raggrpo("validate", job).returncode == 0
+    options = [word for each in (*ON_CPU, *sets) for word in ("--set", each)]
+    done = raggrpo("run", job, "--mount", f"work={home}", "--dir", folder / "job", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary: dict[str, object] = json.loads((folder / "job" / "summary.json").read_text())
+    return summary
+
+
+def test_the_gsm8k_example_trains_on_its_own_files(tmp_path: Path) -> None:
+    data = tmp_path / "home" / "data" / "gsm8k"
+    rows = [gsm8k_row(f"{word} ?", word, i) for i, word in enumerate(WORDS)]
+    write_parquet(data / "train.parquet", rows)
+    write_parquet(data / "test.parquet", rows[:4])
+
+    summary = trained(tmp_path, [], [])
+
+    assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
+
+
+def test_the_search_examples_file_trains_with_system_prompt_and_several_answers(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "home" / "data" / "searchR1_processed_direct"
+    rows = [search_row(f"{word} ?", [word, "w0"], i) for i, word in enumerate(WORDS)]
+    write_parquet(data / "train.parquet", rows)
+
+    overrides = [
+        "data.train_files=$HOME/data/searchR1_processed_direct/train.parquet",
+        "data.val_files=null",
+    ]
+    retrieval = ["retrieval={mode: None}", f"data.chatTemplate={json.dumps(TEMPLATE)}"]
+    summary = trained(tmp_path, overrides, retrieval)
+
+    assert (summary["phase"], summary["step"]) == ("Succeeded", 2)

@@ -1,0 +1,349 @@
+"""A service that is down costs waiting time: no restart, no budget, no cluster; then a deadline."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.progress import EndpointOutage, Progress, Stage
+from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    StartPreflight,
+    StopAttempt,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.failures import POLICIES
+from raggrpo_operator.core.lifecycle.following import FOLLOW_SECONDS
+from raggrpo_operator.core.text.status_text import render_status
+from support.builders.jobs import KNOWN_TINY
+from support.fakes.fake_runtime import (
+    CRASH,
+    LOAD_SECONDS,
+    T0,
+    FakeRuntime,
+    Story,
+    a_story_job,
+    causes,
+    exits,
+    failed_check,
+    until_step,
+)
+
+DOWN = EndpointOutage(
+    name="endpoint actor-8b",
+    since="2026-11-21T12:01:00+00:00",
+    cause="ConnectionRefused: Connect call failed",
+)
+MINUTE = 60.0
+LOOK_SECONDS = 5.0
+Between = tuple[float, float]
+"""Seconds after the job's creation between which the service is down."""
+
+
+@dataclass
+class ServiceWorld(FakeRuntime):
+    """No step is made while the service is down; the driver says that it waits."""
+
+    down: list[Between] = field(default_factory=list)
+    _looked: datetime = T0
+    _waited: float = 0.0
+
+    @property
+    def is_down(self) -> bool:
+        second = (self.now - T0).total_seconds()
+        return any(begin <= second < end for begin, end in self.down)
+
+    def _move(self) -> None:
+        passed, self._looked = self.now - self._looked, self.now
+        attempt = self.attempt
+        has_loaded = attempt is not None and (self.now - attempt.started).seconds > LOAD_SECONDS
+        if attempt is not None and attempt.is_alive and has_loaded and self.is_down:
+            attempt.started += passed
+            self._waited += passed.total_seconds()
+        super()._move()
+
+    def _progress(self) -> Progress | None:
+        if (found := super()._progress()) is None:
+            return None
+        told = {"waited_seconds": self._waited}
+        if self.is_down and found.started_from_step is not None:
+            told |= {"stage": Stage.WAITING_FOR_ENDPOINT, "waiting_for": [DOWN]}
+        return found.model_copy(update=told)
+
+
+class PacedStory(Story):
+    """A running job is looked at every 5 seconds, as on a cluster."""
+
+    async def round(self) -> float | None:
+        delay = await super().round()
+        if delay == FOLLOW_SECONDS:
+            self.runtime.now += timedelta(seconds=LOOK_SECONDS - FOLLOW_SECONDS)
+        return delay
+
+
+def a_service_story(
+    down: list[Between], changes: dict[str, Any] | None = None, **world: Any
+) -> Story:
+    return PacedStory(a_story_job(changes), ServiceWorld(down=down, **world))
+
+
+def is_waiting(status: JobStatus) -> bool:
+    found = (c for c in status.conditions if c.type is ConditionType.WAITING_FOR_ENDPOINT)
+    return any(c.status == "True" for c in found)
+
+
+async def test_ten_minutes_without_a_service_cost_waiting_time_alone() -> None:
+    story = a_service_story([(40, 40 + 10 * MINUTE)])
+
+    await story.until(is_waiting)
+    told = story.condition(ConditionType.WAITING_FOR_ENDPOINT)
+    shown = render_status(story.status)
+    await story.until_quiet()
+
+    assert told[1] == "EndpointDown"
+    assert told[2].startswith(
+        "endpoint actor-8b since 2026-11-21T12:01:00+00:00: ConnectionRefused: Connect call failed"
+    )
+    assert "recovery.deadlines.outageSeconds" in told[2]
+    assert "waiting   for endpoint actor-8b since" in shown
+    assert causes(story) == [Cause.SUCCEEDED]
+    assert (story.count(CreateCluster), story.count(SubmitAttempt)) == (1, 1)
+    assert story.status.restarts.total == story.status.restarts.since_progress == 0
+    assert story.condition(ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Answers")
+
+
+async def test_waiting_has_a_share_of_its_own_beside_training_and_recovery() -> None:
+    calm, disturbed = a_service_story([]), a_service_story([(40, 40 + 10 * MINUTE)])
+
+    await calm.until_quiet()
+    await disturbed.until_quiet()
+
+    [attempt] = disturbed.attempts
+    assert 590 <= attempt.waiting_seconds <= 610
+    assert 0.8 < float(disturbed.status.waiting_time_ratio) < 0.95
+    assert calm.status.waiting_time_ratio == ""
+    ratios = [float(s.status.effective_training_time_ratio) for s in (calm, disturbed)]
+    assert abs(ratios[0] - ratios[1]) <= 0.05
+    assert "was spent waiting for services" in render_status(disturbed.status)
+
+
+async def test_a_job_that_waits_is_not_ready_but_progressing() -> None:
+    story = a_service_story([(40, 40 + 10 * MINUTE)])
+
+    await story.until(is_waiting)
+
+    assert story.condition(ConditionType.READY)[0] == "False"
+    assert story.condition(ConditionType.PROGRESSING)[:2] == ("True", "WaitingForEndpoint")
+    assert story.status.phase is Phase.RUNNING
+
+
+async def test_the_deadline_of_outages_ends_the_job_and_releases_its_cluster() -> None:
+    changes = {"recovery.deadlines": {"outageSeconds": 300}}
+    story = a_service_story([(40, 1e6)], changes)
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.ENDPOINT_DOWN]
+    status, reason, message = story.condition(ConditionType.FAILED)
+    assert (status, reason) == ("True", "EndpointDown")
+    assert "limit 300 s" in message
+    assert "endpoint actor-8b since" in message
+    assert 340 <= (story.runtime.now - T0).total_seconds() <= 400
+    assert story.runtime._cluster is None
+    assert not is_waiting(story.status)
+    # What was trained is saved: a retry goes on from there.
+    assert isinstance(story.runtime, ServiceWorld)
+    story.runtime.down, step = [], max(story.runtime.saved)
+    story.retry("the service runs again")
+    await story.until_quiet()
+    assert story.attempts[-1].from_step == step > 0
+    assert story.status.phase is Phase.SUCCEEDED
+
+
+async def test_a_longer_deadline_reaches_an_attempt_that_waits() -> None:
+    story = a_service_story([(40, 1000)], {"recovery.deadlines": {"outageSeconds": 300}})
+    await story.until(is_waiting)
+
+    story.edit({"recovery.deadlines": {"outageSeconds": 3600}})
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.SUCCEEDED]
+
+
+async def test_flapping_between_steps_is_never_the_end() -> None:
+    flaps = [(30.0 + 20 * i, 45.0 + 20 * i) for i in range(60)]
+    story = a_service_story(flaps, {"recovery.deadlines": {"outageSeconds": 60}})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.SUCCEEDED]
+
+
+async def test_flapping_that_lets_no_step_be_finished_ends_by_the_same_deadline() -> None:
+    class NeverEnough(ServiceWorld):
+        def _move(self) -> None:
+            was_down, self.down = self.down, [(40.0, 1e9)]
+            super()._move()
+            self.down = was_down
+
+    flaps = [(40.0 + 30 * i, 60.0 + 30 * i) for i in range(1000)]
+    changes = {"recovery.deadlines": {"outageSeconds": 300}}
+    story = PacedStory(a_story_job(changes), NeverEnough(down=flaps))
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.ENDPOINT_DOWN]
+    assert (story.runtime.now - T0).total_seconds() < 600
+
+
+async def test_a_hang_between_two_outages_is_still_found() -> None:
+    """The stage's own clock stands still while the service is down; it does not begin anew."""
+
+    class HangsBetween(ServiceWorld):
+        seconds_per_step = 1.0
+
+        def _move(self) -> None:
+            super()._move()
+            if self.attempt is not None and self.attempt.step >= 25:
+                self.attempt.hangs = True
+
+    flaps = [(60.0 + 30 * i, 66.0 + 30 * i) for i in range(10_000)]
+    story = PacedStory(a_story_job({"recovery.maxRestarts": 0}), HangsBetween(down=flaps))
+
+    await story.until(lambda status: status.restart_state.retry.intent is Cause.STALLED)
+
+    assert (story.runtime.now - T0).total_seconds() < 240
+
+
+async def test_suspension_acts_on_an_attempt_that_waits() -> None:
+    story = a_service_story([(40, 1e6)])
+    await story.until(is_waiting)
+
+    story.edit({"suspend": True})
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.SUSPENDED]
+    assert story.count(StopAttempt) > 0
+    assert story.status.phase is Phase.SUSPENDED
+    assert not is_waiting(story.status)
+    assert story.status.restart_state.watch.outage_seconds == 0
+
+
+async def test_the_jobs_deadline_acts_on_an_attempt_that_waits() -> None:
+    story = a_service_story([(40, 1e6)], {"activeDeadlineSeconds": 120})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.DEADLINE_EXCEEDED]
+
+
+async def test_the_outages_clock_goes_on_when_the_driver_is_killed_while_it_waits() -> None:
+    changes = {"recovery.deadlines": {"outageSeconds": 300}}
+    story = a_service_story([(40, 1e6)], changes)
+    await story.until(is_waiting)
+    killed_at = T0 + timedelta(seconds=240)
+    await story.until(lambda _: story.runtime.now >= killed_at)
+
+    assert story.runtime.attempt is not None
+    CRASH(story.runtime, story.runtime.attempt)
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.PROGRAM_ERROR, Cause.ENDPOINT_DOWN]
+    assert (story.runtime.now - T0).total_seconds() < 40 + 300 + 90
+
+
+async def test_failing_calls_of_a_service_that_is_up_are_not_laid_to_the_cluster() -> None:
+    fails = exits(ExitCode.RETRIEVAL_UNAVAILABLE, "9 of 16 samples failed")
+    story = a_service_story([], faults={(n, 5): fails for n in (1, 2, 3)})
+
+    await story.until_quiet()
+
+    assert causes(story) == [*[Cause.RETRIEVAL_UNAVAILABLE] * 3, Cause.SUCCEEDED]
+    assert story.count(CreateCluster) == 1
+    assert POLICIES[Cause.RETRIEVAL_UNAVAILABLE].is_counted
+
+
+# --- before any pod is held
+
+REFUSES = failed_check(
+    CheckId.RETRIEVAL_REACHABLE,
+    "endpoint kb (http://kb:8000/retrieve): ConnectionRefused: Connect call failed",
+    ExitCode.RETRIEVAL_UNAVAILABLE,
+)
+PASSES = FakeRuntime().preflight_result
+
+
+async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on() -> None:
+    story = a_service_story([], preflight_result=REFUSES)
+    await story.until(is_waiting)
+    since = story.condition(ConditionType.WAITING_FOR_ENDPOINT)[2]
+    while story.runtime.now - T0 < timedelta(minutes=10):
+        await story.round()
+        assert story.runtime._cluster is None
+        story.runtime.now += timedelta(seconds=1)
+
+    told = story.condition(ConditionType.WAITING_FOR_ENDPOINT)
+    assert "endpoint kb (http://kb:8000/retrieve): ConnectionRefused" in told[2]
+    assert told[2] == since  # it still tells when the outage was first seen
+    assert story.status.phase is Phase.PREFLIGHT
+    assert 10 <= story.count(StartPreflight) <= 21
+    story.runtime.preflight_result = PASSES
+    await story.until_quiet()
+    assert causes(story) == [Cause.SUCCEEDED]
+    assert not is_waiting(story.status)
+
+
+async def test_preflight_waits_no_longer_than_the_deadline_of_outages() -> None:
+    changes = {"recovery.deadlines": {"outageSeconds": 300}}
+    story = a_service_story([], changes, preflight_result=REFUSES)
+
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED)[1] == "EndpointDown"
+    assert 300 <= (story.runtime.now - T0).total_seconds() <= 360
+    assert story.status.attempt == 0
+    assert story.runtime._preflight is None
+
+
+async def test_a_corrected_url_is_tried_at_once() -> None:
+    story = a_service_story([], preflight_result=REFUSES)
+    await story.until(is_waiting)
+    edited = story.runtime.now
+
+    story.runtime.preflight_result = PASSES
+    story.edit({"data.maxSamples": 50})
+    await story.until(lambda status: status.attempt == 1)
+
+    assert (story.runtime.now - edited).total_seconds() < 15
+
+
+async def test_another_failed_check_is_not_waited_for() -> None:
+    checks = [
+        *REFUSES.checks,
+        Check(id=CheckId.DATA_COLUMNS, state=CheckState.FAILED, evidence="no column prompt"),
+    ]
+    result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=ExitCode.PREFLIGHT_FAILED)
+    story = a_service_story([], preflight_result=result)
+
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED)[1] == "PreflightFailed"
+
+
+async def test_suspension_acts_on_a_preflight_that_waits() -> None:
+    story = a_service_story([], preflight_result=REFUSES)
+    await story.until(is_waiting)
+
+    story.edit({"suspend": True})
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUSPENDED
+    assert not is_waiting(story.status)
+
+
+async def test_a_step_is_waited_for_only_once_it_needs_the_service() -> None:
+    story = a_service_story([(1e6, 1e7)])
+    await until_step(story, 5)
+    assert not is_waiting(story.status)

@@ -1,0 +1,120 @@
+"""Which names and values are refused as secrets, and which are left alone."""
+
+import re
+import time
+
+import pytest
+
+from raggrpo_api.spec.redaction import HIDDEN, redacted
+from raggrpo_api.spec.secret_names import SECRET_QUERY_PATTERN, has_secret_query, looks_secret
+from raggrpo_api.spec.secret_values import holds_secret
+
+NAMES = (
+    "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "Authorization", "apiKey",
+    "X-Api-Key", "access_token", "authToken", "Cookie", "DB_PASSWD", "client_secret", "token",
+    "DB_PASS", "PASSPHRASE", "sig", "X-Amz-Signature", "SENTRY_DSN", "SLACK_WEBHOOK_URL", "X-Auth",
+    "DB_PASS_1", "PASS_DB", "PGPASS", "MYSQLPASS", "DB_PW", "HFTOKEN", "GITHUBTOKEN", "API_TOKENS",
+    "AUTH_HEADER", "dbPass", "AccountKey", "accountKey", "sshKey", "idToken", "clientSecret",
+    "HF_TOKEN_2", "API_KEYS", "db.pass", "myPwd", "userToken2", "MY_TOKEN_VALUE",
+)  # fmt: skip
+HARMLESS_NAMES = (
+    "TOKENIZERS_PARALLELISM", "max_tokens", "KEYBOARD", "MONKEY", "tenant_id", "HOME", "PATH",
+    "X-Client", "OMP_NUM_THREADS", "NCCL_DEBUG", "BYPASS_CACHE", "PASSES", "AUTHOR", "AUTH_MODE",
+    "num_tokens", "stop_token_ids", "eos_token_id", "eosTokenId", "maxTokens", "token_type_ids",
+    "monkey", "keyboard", "KEYWORDS", "compass", "bypass", "author", "pass_at_k", "passThrough",
+    "tokenizer", "numKeywords", "max_new_tokens", "min_tokens", "signal", "DESIGN", "patience",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_secrets_are_recognised(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_other_names_are_left_alone(name: str) -> None:
+    assert not looks_secret(name)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *HARMLESS_NAMES])
+def test_a_query_knows_the_same_names_as_a_variable(name: str) -> None:
+    expected = looks_secret(name)
+    for url in (f"http://h/?{name}=x", f"http://h/?a=b&{name}=x", f"http://h/#{name}=x"):
+        assert has_secret_query(url) is expected, url
+        assert (re.search(SECRET_QUERY_PATTERN, url) is not None) is expected, url
+
+
+SECRETS = (
+    "postgres://me:word@db/x", "https://ghp@git.example.com/x", "amqp://:word@mq",
+    "Bearer abcdefgh1234",
+    "https://x.example.com/b?sv=1&sig=abc", "https://b.example.com/o?X-Amz-Signature=abc&a=b",
+    "http://h/?%74oken=abc", "http://h/#access_token=abc", "hf_" + "a" * 34, "AKIA" + "A" * 16,
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nabc", "https://hooks.slack.com/services/T0/B0/x",
+    "https://discord.com/api/webhooks/1/x",
+    "postgres://u:p/w@h/db", "postgresql+asyncpg://u:p?w@h/db", "redis://:p#w@h",
+    "git+ssh://0123456789abcdef0123@h/x", "https://discord.com/api/v10/webhooks/1/x",
+    "https://outlook.office.com/webhook/x", "https://chat.example.com/hooks/" + "a1" * 13,
+    "https://f.example.com/api?code=abc", "https://f.example.com/api?accountKey=abc",
+    "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=abc==", "Server=h;Password=abc;",
+    "host=h password=abc", "Server=h;Pwd=abc", "npm_" + "a" * 36, "sk_live_" + "a" * 24,
+    "rk_live_" + "a" * 24, "pypi-" + "A" * 30, "SG." + "a" * 22 + ".x", "dapi" + "0f" * 16,
+    "bearer  abcdefgh1234", "Token " + "0f" * 20, "eyJ" + "a" * 30 + ".eyJx",
+    "x-eyJ" + "a" * 30 + ".eyJ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", SECRETS)
+def test_values_that_are_secrets_are_recognised(value: str) -> None:
+    assert holds_secret(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "plain", "http://h:8000/x", "http://h/?max_tokens=5", "http://h/?token=", "ssh://git@h/x",
+     "a:b@c", "http://h/users/@me", "file:///mnt/x", "key=abc", "http://h:8000/users/@me",
+     "http://h/?country_code=de", "http://h/hooks/list", "token efficiency", "Basic English",
+     "the password is asked for", "SG.UTF-8", "postgres://h/db"],
+)  # fmt: skip
+def test_other_values_are_left_alone(value: str) -> None:
+    assert not holds_secret(value)
+
+
+UNITS = ("?", "?key_", "://:", "eyJ", "eyJaaaaaaaa-", "_key", "&secret", "https://a", "-",
+         "postgres://:", "redis://a:b", " pwd  ", "://a/hooks/", " eyJaaaaaaaa", "Key", "pass",
+         "-----BEGIN A")  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_time_grows_with_a_values_length_and_not_with_its_square(unit: str) -> None:
+    def seconds(length: int) -> float:
+        value, found = "http://h/?" + unit * (length // len(unit)), []
+        for _ in range(5):
+            began = time.process_time()  # of this process: other programs do not count
+            assert not holds_secret(value)
+            found.append(time.process_time() - began)
+        return min(found)
+
+    assert seconds(32_000) < 8 * seconds(8_000)  # four times the length; a square takes 16 times
+
+
+def test_the_pattern_for_the_api_server_means_what_the_operator_does() -> None:
+    urls = ["http://h/?key=a", "http://h/?a=b&x_token=1", "http://h/?keys=1", "http://h/?db_pass=x",
+            "http://h/?pass_x=1", "http://h/?token=", "http://h/?a?sig=b", "http://h/?code=x",
+            "http://h/?zip_code=x", "http://h/;jwt=1"]  # fmt: skip
+    for url in urls:
+        assert has_secret_query(url) is (re.search(SECRET_QUERY_PATTERN, url) is not None), url
+
+
+def test_secrets_are_hidden_at_any_depth_of_a_json_value() -> None:
+    given = {
+        "filters": [{"clientSecret": {"a": 1}, "top": 3}, "hf_" + "a" * 30, None, True],
+        "url": "http://h/x?tenant=1 and more",
+        "token": "",
+        "postgres://u:p/w@h": 1,
+    }
+    assert redacted(given) == {
+        "filters": [{"clientSecret": HIDDEN, "top": 3}, HIDDEN, None, True],
+        "url": "http://h/x and more",
+        "token": "",
+        HIDDEN: 1,
+    }

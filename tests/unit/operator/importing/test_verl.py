@@ -1,0 +1,137 @@
+"""verl's published configurations become valid jobs, and every field is told."""
+
+from typing import Any
+
+import pytest
+
+from raggrpo_api.crd import job_schema
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.importing.overrides import (
+    Unreadable,
+    read_hydra,
+    read_overrides,
+    read_script,
+    resolved,
+)
+from raggrpo_operator.core.importing.translation import Imported
+from raggrpo_operator.core.importing.verl import import_verl
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL
+from raggrpo_operator.core.spec.parse import dotted, parse_job
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import errors
+from support.builders.verl_scripts import ARRAYS, GSM8K, SEARCH
+
+SMALLEST = {
+    "data.train_files": "/data/train.parquet",
+    "actor_rollout_ref.model.path": "/models/m",
+    "actor_rollout_ref.rollout.n": 4,
+    "trainer.total_training_steps": 10,
+}
+
+
+def a_valid_job(imported: Imported) -> RagGrpoJob:
+    job = parse_job(imported.job)
+    assert isinstance(job, RagGrpoJob), job
+    assert errors(violations(job, resolve(job))) == ()
+    return job
+
+
+def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> None:
+    imported = import_verl(read_script(GSM8K))
+    spec = a_valid_job(imported).spec
+
+    assert spec.data.train_files == ["/mnt/work/data/gsm8k/train.parquet"]
+    assert spec.data.columns.answer == "reward_model.ground_truth"
+    assert spec.reward.answer_marker == "####"
+    assert (spec.rollout.n, spec.algorithm.group_size) == (5, 5)
+    assert (spec.training.mini_batch_prompts, spec.training.epochs) == (256, 15)
+    assert spec.algorithm.kl_coefficient == 0.001
+    assert spec.algorithm.normalize_by_std  # verl's default, not ours
+    assert spec.rollout.temperature == 1.0
+
+
+def test_what_was_wrong_in_the_original_and_what_has_no_counterpart_is_told() -> None:
+    imported = import_verl(read_script(GSM8K))
+
+    wrong = "\n".join(imported.wrong)
+    assert "trainer.save_freq: -1 saves no checkpoint" in wrong
+    assert "Qwen/Qwen2-7B-Instruct is a name on a hub" in wrong
+    assert "checkpoints/verl_grpo_example_gsm8k/qwen2_7b_function_rm is a relative path" in wrong
+    unmapped = "\n".join(imported.unmapped)
+    for name in ("filter_overlong_prompts=True", "ppo_micro_batch_size_per_gpu", "trainer.logger"):
+        assert name in unmapped
+
+
+def test_every_field_of_the_original_is_told() -> None:
+    given = read_script(GSM8K)
+    imported = import_verl(given)
+    told = "\n".join([*imported.mapped, *imported.unmapped, *imported.wrong])
+    assert [name for name in given if name not in told] == []
+
+
+def test_a_script_with_arrays_and_defaults_is_read_by_its_first_assignments() -> None:
+    spec = a_valid_job(import_verl(read_script(ARRAYS))).spec
+    assert spec.model.path == "/mnt/models/Qwen3-4B"
+    assert spec.data.train_files == ["/mnt/work/data/math/train.parquet"]
+    assert spec.rollout.n == 5
+
+
+def test_the_search_configuration_is_a_search_job_with_several_accepted_answers() -> None:
+    imported = import_verl(read_hydra(SEARCH))
+    spec = a_valid_job(imported).spec
+
+    assert spec.data.columns.answer == "reward_model.ground_truth.target"
+    assert (spec.retrieval.mode, spec.retrieval.max_turns) == ("Search", 2)
+    assert spec.validation.every_steps == 0  # 999999 is off
+    assert any("max_tool_response_length" in line and "256 char" in line for line in imported.wrong)
+    assert any("<search>query</search>" in line for line in imported.unmapped)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"algorithm.hybrid_grpo.group_size": 5}, "group_size: is 5, rollout.n is 4"),
+        ({"trainer.max_actor_ckpt_to_keep": 1}, "1 leaves none while one is written"),
+        ({"algorithm.adv_estimator": "gae"}, "gae is not GRPO"),
+        ({"actor_rollout_ref.rollout.n": 1}, "1 completion has no advantage"),
+        ({"actor_rollout_ref.rollout.max_num_batched_tokens": 512}, "does not hold a sequence"),
+        ({"data.train_files": "train.parquet"}, "train.parquet is a relative path"),
+    ],
+)
+def test_a_mistake_of_the_original_is_told_and_the_job_is_valid_all_the_same(
+    changes: dict[str, Any], expected: str
+) -> None:
+    imported = import_verl(SMALLEST | changes)
+    a_valid_job(imported)
+    assert expected in "\n".join(imported.wrong)
+
+
+def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
+    values = read_hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
+    assert resolved(values)["actor_rollout_ref.rollout.prompt_length"] == 64
+    assert values["a.b"] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["- 1", "a: b: c", "", "just words"])
+def test_what_is_no_configuration_is_refused(text: str) -> None:
+    with pytest.raises(Unreadable):
+        read_hydra(text)
+    with pytest.raises(Unreadable):
+        read_script(text)
+    with pytest.raises(Unreadable, match="write an override as"):
+        read_overrides(["data"])
+
+
+def _paths(value: Any, place: tuple[str, ...] = ()) -> set[str]:
+    if not isinstance(value, dict) or "properties" not in value:
+        return {dotted(place)}
+    below = [_paths(item, (*place, name)) for name, item in value["properties"].items()]
+    return {dotted(place)}.union(*below)
+
+
+def test_every_counterpart_in_the_table_exists() -> None:
+    known = _paths(job_schema()["properties"]["spec"])
+    for name, foreign in {**VERL, **OTHERS}.items():
+        assert not foreign.path or foreign.path in known, name
+        assert foreign.path or foreign.note, name

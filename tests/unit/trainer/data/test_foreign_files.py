@@ -1,0 +1,156 @@
+"""Files as verl and TRL write them are read unchanged; what does not fit is told by row."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.retrieval import RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
+from raggrpo_trainer.errors import TrainerError
+from support.builders.verl_files import (
+    ASSISTANT,
+    gsm8k_row,
+    search_row,
+    trl_row,
+    write_jsonl,
+    write_parquet,
+)
+
+SYSTEM = ({"role": "system", "content": ASSISTANT},)
+
+
+def read(file: str, columns: dict[str, str] | None = None, **data: Any) -> list[Prompt]:
+    fields = {"trainFiles": [file], "columns": columns or {}, **data}
+    return read_prompts([file], DataSpec.model_validate(fields), RetrievalSpec(), RewardSpec())
+
+
+def test_verls_gsm8k_file_is_read_by_the_path_of_its_answer(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "train.parquet", [gsm8k_row("1 + 1?", "2")])
+
+    [prompt] = read(file, {"answer": "reward_model.ground_truth"})
+
+    assert (prompt.text, prompt.query, prompt.answer) == ("1 + 1?", "1 + 1?", ("2",))
+    assert prompt.earlier == ()
+
+
+def test_verls_search_file_has_a_system_prompt_and_several_accepted_answers(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "train.parquet", [search_row("Who?", ["Ada", "Lovelace"])])
+
+    [prompt] = read(file, {"answer": "reward_model.ground_truth.target"})
+
+    assert (prompt.text, prompt.answer) == ("Who?", ("Ada", "Lovelace"))
+    assert prompt.earlier == SYSTEM
+
+
+def test_trls_conversational_lines_are_read_with_their_completion_as_answer(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "train.jsonl", [trl_row("Which colour?", "Blue.")])
+
+    [prompt] = read(file, {"answer": "completion"})
+
+    assert (prompt.text, prompt.answer, prompt.earlier) == ("Which colour?", ("Blue.",), SYSTEM)
+
+
+def test_a_column_whose_own_name_has_dots_comes_before_a_path(tmp_path: Path) -> None:
+    row = {"prompt": "x", "a.b": "plain", "a": {"b": "nested"}}
+    for file in (
+        write_jsonl(tmp_path / "a.jsonl", [row]),
+        write_parquet(tmp_path / "a.parquet", [row]),
+    ):
+        assert read(file, {"answer": "a.b"})[0].answer == ("plain",)
+
+
+def test_the_jobs_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", [search_row("Who?", ["Ada"]), gsm8k_row("1?", "1")])
+
+    prompts = read(file, {"answer": "data_source"}, systemPrompt="Be brief.")
+
+    assert [prompt.earlier for prompt in prompts] == [
+        ({"role": "system", "content": "Be brief."},),
+        ({"role": "system", "content": "Be brief."},),
+    ]
+
+
+def test_tools_come_from_the_row_else_from_the_job(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "x", "answer": "y", "tools": [{"name": "search", "extra": None}]},
+        {"prompt": "x", "answer": "y", "tools": '[{"name": "sum"}]'},
+        {"prompt": "x", "answer": "y", "tools": None},
+    ]
+    file = write_jsonl(tmp_path / "a.jsonl", rows)
+
+    prompts = read(file, {"tools": "tools"}, tools='[{"name": "default"}]')
+
+    assert [[tool["name"] for tool in prompt.tools] for prompt in prompts] == [
+        ["search"],
+        ["sum"],
+        ["default"],
+    ]
+
+
+def test_text_parts_of_a_message_are_joined_and_earlier_turns_kept(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "Who"}, {"type": "text", "text": "?"}]
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello", "name": None},
+        {"role": "user", "content": parts},
+    ]
+    [prompt] = read(write_jsonl(tmp_path / "a.jsonl", [{"prompt": turns, "answer": "y"}]))
+
+    assert prompt.text == "Who?"
+    assert prompt.earlier == (
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+    )
+
+
+USER = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"prompt": []}, "column 'prompt' has no message; give it the user's message"),
+        ({"prompt": [USER, {"role": "assistant", "content": "y"}]},
+            "ends with a message of role 'assistant', which would be part of the prompt; end it"),
+        ({"prompt": [{"content": "x"}]}, "has no role in message 1; write {role, content}"),
+        ({"prompt": [{"role": "user", "content": None}]}, "has NoneType None as content of mess"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
+            "has a part of type image in message 1; only text can be trained on: drop it"),
+        ({"prompt": [{"role": "user", "content": [{"type": "text"}]}]},
+            "has a part of type text in message 1"),
+        ({"answer": [{"role": "assistant", "content": 7}]},
+            "column 'answer' has int 7 as content of message 1; give it a text"),
+        ({"prompt": 7}, "column 'prompt' is int 7 instead of a string or a list of messages"),
+        ({"answer": {"target": ["a"], "style": "rule"}},
+            "instead of a string or a list of strings; set data.columns.answer to answer.target, "
+            "answer.style"),
+    ],
+)  # fmt: skip
+def test_a_row_that_does_not_fit_is_told_with_its_number_reason_and_remedy(
+    row: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    good = {"prompt": "x", "answer": "y"}
+    file = write_jsonl(tmp_path / "a.jsonl", [good, good | row])
+    with pytest.raises(TrainerError) as refusal:
+        read(file)
+    assert str(refusal.value).startswith(f"{file}, line 2: ")
+    assert expected in str(refusal.value)
+
+
+def test_a_path_that_leads_nowhere_lists_the_nested_columns(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", [gsm8k_row("1 + 1?", "2")])
+    with pytest.raises(TrainerError, match=r"one of: .*reward_model\.ground_truth, reward_model"):
+        read(file, {"answer": "reward_model.truth"})
+
+
+def test_all_rows_that_do_not_fit_are_told_first_ones_by_number(tmp_path: Path) -> None:
+    good, bad = {"prompt": "x", "answer": "y"}, {"prompt": " ", "answer": "y"}
+    file = write_jsonl(tmp_path / "a.jsonl", [bad, good, bad, bad, bad, bad])
+    with pytest.raises(TrainerError) as refusal:
+        read(file)
+    told = str(refusal.value)
+    assert all(f"line {number}: column 'prompt' is blank" in told for number in (1, 3, 4))
+    assert told.endswith("; and 2 more rows")

@@ -1,0 +1,20 @@
+import asyncio
+
+from raggrpo_trainer.driver.stop_signal import stopped_before
+
+
+async def test_a_stop_signal_ends_what_waits_for_a_service_for_ever() -> None:
+    stop, task = asyncio.Event(), asyncio.ensure_future(asyncio.Event().wait())
+    asyncio.get_running_loop().call_soon(stop.set)
+
+    assert await stopped_before(stop, task)
+
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_work_that_is_done_has_its_result() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(0, result="done"))
+
+    assert not await stopped_before(asyncio.Event(), task)
+    assert task.result() == "done"

@@ -1,0 +1,96 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.model_families import family_of
+from raggrpo_api.preflight import CheckState
+from raggrpo_api.spec.training import RowLayout
+from raggrpo_trainer.preflight.family import (
+    check_family,
+    engine_architectures,
+    from_experiment,
+    layout_of,
+)
+from support.builders.preflight import a_fit_config
+
+SHARED, PADDED = RowLayout.SHARED_PREFIX, RowLayout.PADDED
+EXACT = {"is_exact": True, "nats": 1e-6, "gradient_error": 1e-6, "problem": ""}
+OFF = {"is_exact": False, "nats": 3.8, "gradient_error": 1.7, "problem": ""}
+
+
+def written(folder: Path, **config: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("shared", "padded", "layout"),
+    [(EXACT, EXACT, SHARED), (OFF, EXACT, PADDED), (OFF, OFF, None)],
+)
+def test_the_best_exact_layout_is_chosen(
+    shared: dict[str, Any], padded: dict[str, Any], layout: RowLayout | None
+) -> None:
+    family = family_of({"architectures": ["X"], "layer_types": ["linear_attention"]})
+    found = {"problem": "", "layouts": {SHARED: shared, PADDED: padded}}
+    assert from_experiment(family, found).row_layout is layout
+
+
+@pytest.mark.parametrize(
+    ("window", "longest", "layout"),
+    [(4096, 4096, SHARED), (4096, 4097, PADDED), (None, 100_000, SHARED)],
+)
+def test_a_window_as_long_as_every_row_is_full_attention(
+    window: int | None, longest: int, layout: RowLayout, tmp_path: Path
+) -> None:
+    family = family_of({"architectures": ["MistralForCausalLM"], "sliding_window": window})
+    assert layout_of(family, tmp_path, longest).row_layout is layout
+
+
+def test_qwen_names_a_window_that_it_does_not_use() -> None:
+    config = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "max_window_layers": 2}
+    assert family_of(config | {"use_sliding_window": False}).window is None
+    assert family_of(config | {"use_sliding_window": True}).window == 8
+
+
+def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(tmp_path: Path) -> None:
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 64}
+    family = family_of({"architectures": ["LlamaForCausalLM"], "rope_parameters": rope})
+    assert layout_of(family, tmp_path, 64).row_layout is SHARED
+    refused = layout_of(family, tmp_path, 65)
+    assert refused.row_layout is None
+    assert "shorten data.maxPromptLength" in refused.why
+
+
+def test_the_engine_must_have_the_family() -> None:
+    known = engine_architectures()
+    assert {"Qwen3ForCausalLM", "OlmoeForCausalLM", "SmolLM3ForCausalLM"} <= known
+    assert not {"RwkvForCausalLM", "BertModel"} & known
+
+
+def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path) -> None:
+    """The real experiment, in a process of its own."""
+    config = a_fit_config(tmp_path)
+    written(
+        tmp_path / "model",
+        architectures=["Qwen3NextForCausalLM"],
+        model_type="qwen3_next",
+        num_experts=512,
+        layer_types=["linear_attention", "linear_attention", "full_attention"],
+        num_hidden_layers=3,
+    )
+    found = check_family(config)
+    assert (found.row_layout, found.finding.state) == (PADDED, CheckState.PASSED)
+    assert "Padded rows (linear_attention layers carry state: " in found.finding.evidence
+    assert "512 experts, trained without the router's auxiliary loss" in found.finding.evidence
+
+
+def test_a_family_nobody_knows_is_refused_with_what_is_missing(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path)
+    written(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")
+    finding = check_family(config).finding
+    assert finding.state is CheckState.FAILED
+    assert "NewForCausalLM cannot be trained: this image's transformers" in finding.evidence
+    assert "NewForCausalLM: vLLM" in finding.evidence
+    assert "docs/models.md" in finding.evidence
