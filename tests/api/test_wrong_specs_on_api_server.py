@@ -71,7 +71,7 @@ SAID: Mapping[str, Sequence[str]] = {
     "RagScore without endpoints": ["spec.retrieval", "role Actor", "role Reference"],
     "RagScore without a field": ["spec.retrieval.actorOutput.fields", "needs user_profile"],
     "Python reward without function": ["spec.reward.functions[0]", "python: package.module"],
-    "Http reward without url": ["spec.reward.functions[0]", "needs url"],
+    "Http reward without url": ["spec.reward.functions[0]", "need url"],
     "validation without files": ["spec.data.validationFiles", "switch it off"],
 }
 """Row of the command's table → what kubectl says on it."""

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy
-from raggrpo_trainer.http.pool import HttpPool, proxy_of
+from raggrpo_trainer.http.pool import Answer, HttpPool, proxy_of
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 
@@ -108,3 +108,8 @@ async def test_a_cookie_does_not_bind_all_calls_to_one_server() -> None:
     server.close()
 
     assert [b"ookie" in head for head in heads] == [False, False]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "nobody-knows"])
+def test_a_text_can_be_shown_whatever_encoding_its_service_names(encoding: str) -> None:
+    assert Answer(500, b"down \xff", encoding).text == "down \ufffd"
