@@ -54,6 +54,11 @@ def test_a_stop_token_ends_the_completion_and_stays_in_it(measured: Any) -> None
     assert measured["stop_length"] <= 3
 
 
+def test_the_token_that_completes_a_stop_text_stays_whole(measured: Any) -> None:
+    assert measured["halted"] == "stop"
+    assert measured["keeps_the_whole_token"]
+
+
 def test_a_dead_engine_tells_so_to_every_call_and_hangs_none(measured: Any) -> None:
     assert len(measured["dead"]) == 2
     for told in measured["dead"]:

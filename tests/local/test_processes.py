@@ -26,7 +26,8 @@ class Owner:
 
     def __init__(self, logs: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, process_tree.__file__, str(logs), *options],
+            # The tests' own caller may ignore SIGHUP, as nohup does; children inherit that.
+            ["env", "--default-signal", sys.executable, process_tree.__file__, str(logs), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -34,7 +34,7 @@ REQUESTS = [
 async def measure(folder: str, kind: str) -> dict[str, object]:
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options = EngineOptions(
         model_path=folder,
@@ -96,6 +96,11 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     stopped = await run([replace(REQUESTS[0], stop_token_ids=(after[0].token_ids[2],))])
     result["stop_reason"] = stopped[0].finish_reason
     result["stop_length"] = len(stopped[0].token_ids)
+    first_tokens = after[0].token_ids[:3]
+    text = AutoTokenizer.from_pretrained(folder).decode(first_tokens)
+    [halted] = await run([replace(REQUESTS[0], stop=(text[:-1],))])
+    result["halted"] = halted.finish_reason
+    result["keeps_the_whole_token"] = halted.token_ids == first_tokens
     result["dead"] = await told_when_dead(engine)
     if isinstance(engine, AsyncEngine):
         engine._engine.shutdown()  # its processes would outlive this one

@@ -1,11 +1,15 @@
 """The HTTP API of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
 
 Must not load anything itself: it returns 503 until the loader puts an index on its `Shelf`.
+
+A call may hold any number of queries; what bounds it is memory, MAX_BODY_BYTES of request and
+MAX_ANSWER_BYTES of passages, beyond which the answer is 413.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,12 +19,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .index import Bm25Index, Hit, Index
+from .index import QUERIES_AT_ONCE, Bm25Index, Hit, Index
 
-MAX_QUERIES = 1024  # per request; the trainer's client batches 64
+MAX_BODY_BYTES = 32 * 2**20
+MAX_ANSWER_BYTES = 64 * 2**20
 MAX_TOP_K = 1000
+TOO_LARGE = 413
 
 Body = TypeVar("Body", bound=BaseModel)
+Queries = TypeVar("Queries", list[str], np.ndarray)
 
 
 @dataclass
@@ -39,14 +46,18 @@ class BadRequest(Exception):
         self.field = field
 
 
+class TooLarge(BadRequest):
+    """The request or its answer takes more memory than one call may."""
+
+
 class RetrieveRequest(BaseModel):
     """Search-R1's request; `query` is a single-query form, `vectors` is for dense indexes."""
 
     model_config = ConfigDict(strict=True)
 
-    queries: list[str] | None = Field(None, max_length=MAX_QUERIES)
+    queries: list[str] | None = None
     query: str | None = None
-    vectors: list[list[FiniteFloat]] | None = Field(None, max_length=MAX_QUERIES)
+    vectors: list[list[FiniteFloat]] | None = None
     topk: int = Field(3, ge=1, le=MAX_TOP_K)
     return_scores: bool = False
 
@@ -120,17 +131,30 @@ async def _serve(
     *,
     refusal: int,
 ) -> Response:
-    if shelf.index is None:
+    if (index := shelf.index) is None:
         return JSONResponse({"error": shelf.reason}, 503)
     try:
-        body = shape.model_validate_json(await request.body())
+        text = await _read(request)
+        # Parsing and searching are CPU-bound; a thread keeps /healthz responsive.
+        found = await asyncio.to_thread(lambda: answer(index, shape.model_validate_json(text)))
+        return JSONResponse(found)
     except ValidationError as error:
         return _refused(_blame(error), refusal)
-    try:
-        # Searching is CPU-bound; a thread keeps /healthz responsive.
-        return JSONResponse(await asyncio.to_thread(answer, shelf.index, body))
+    except TooLarge as error:
+        return _refused(error, TOO_LARGE)
     except BadRequest as error:
         return _refused(error, refusal)
+
+
+async def _read(request: Request) -> bytes:
+    """Return the body. Raises TooLarge as soon as it is."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise TooLarge("body", f"has more than {MAX_BODY_BYTES} bytes; send fewer queries")
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
@@ -138,7 +162,7 @@ def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
     if isinstance(index, Bm25Index):
         if texts is None:
             raise BadRequest("queries", "is missing; this index wants a list of strings")
-        return index.search(texts, body.topk)
+        return _bounded(partial(index.search, top_k=body.topk), texts)
     if body.vectors is None:
         raise BadRequest("vectors", "is missing; this index wants a list of vectors, not text")
     if any(len(vector) != index.dimension for vector in body.vectors):
@@ -147,7 +171,21 @@ def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
         queries = np.array(body.vectors, np.float32).reshape(-1, index.dimension)
     if not np.isfinite(queries).all():
         raise BadRequest("vectors", "holds a number beyond the range of float32")
-    return index.search(queries, body.topk)
+    return _bounded(partial(index.search, top_k=body.topk), queries)
+
+
+def _bounded(search: Callable[[Queries], list[list[Hit]]], queries: Queries) -> list[list[Hit]]:
+    """Search for all queries, some at a time. Raises TooLarge as soon as the answer is."""
+    found: list[list[Hit]] = []
+    size = 0
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        some = search(queries[start : start + QUERIES_AT_ONCE])
+        size += sum(len(hit.passage.contents) for hits in some for hit in hits)
+        if size > MAX_ANSWER_BYTES:
+            limit = f"the passages found have more than {MAX_ANSWER_BYTES} characters"
+            raise TooLarge("topk", f"{limit}; ask for fewer, or for fewer queries at once")
+        found += some
+    return found
 
 
 def _found(hit: Hit, with_score: bool) -> dict[str, object]:

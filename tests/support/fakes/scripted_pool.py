@@ -41,6 +41,8 @@ class ScriptedPool:
     write: Write
     """From the text so far to the text that follows."""
     requests: list[GenerationRequest] = field(default_factory=list)
+    carried: str = ""
+    """Text that the token which completes a stop text carries besides."""
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
         self.requests += requests
@@ -50,7 +52,7 @@ class ScriptedPool:
         text = self.write(text_of(request.prompt_ids))
         for stop in request.stop:
             before, found, _ = text.partition(stop)
-            text = before + found
+            text = before + found + (self.carried if found else "")
         tokens = tuple(tokens_of(text)[: request.max_tokens])
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         future.set_result(Generation(tokens, (-0.5,) * len(tokens), "stop", policy_version=0))

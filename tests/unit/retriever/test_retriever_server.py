@@ -4,6 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
+from raggrpo_retriever import server
 from raggrpo_retriever.corpus import Passage
 from raggrpo_retriever.index import Bm25Index, DenseIndex, Index
 from raggrpo_retriever.server import MAX_TOP_K, Shelf, build_app
@@ -104,6 +105,35 @@ async def test_a_bad_dense_request_is_refused_naming_the_field(
     assert answer.status_code == 400
     assert answer.json()["field"] == field
     assert expected in answer.json()["error"]
+
+
+async def test_a_call_as_large_as_search_r1s_training_makes_is_answered(
+    words: httpx.AsyncClient, dense: httpx.AsyncClient
+) -> None:
+    calls = [
+        (words, {"queries": ["tea", "capital"] * 1280, "topk": 1}),
+        (dense, {"vectors": [[0, 1], [1, 0]] * 1280, "topk": 1}),
+    ]
+    for client, body in calls:
+        found = (await client.post("/retrieve", json=body)).json()["result"]
+        assert len(found) == 2560
+        assert {hits[0]["id"] for hits in found[::2]} != {hits[0]["id"] for hits in found[1::2]}
+
+
+@pytest.mark.parametrize(
+    ("limit", "field"), [("MAX_BODY_BYTES", "body"), ("MAX_ANSWER_BYTES", "topk")]
+)
+async def test_what_takes_too_much_memory_is_refused_with_a_remedy(
+    words: httpx.AsyncClient, limit: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, limit, 2000)
+    small = {"queries": ["tea"] * 70}
+    assert (await words.post("/retrieve", json=small)).is_success
+
+    answer = await words.post("/retrieve", json={"queries": ["tea"] * 400})
+    assert answer.status_code == 413
+    assert answer.json()["field"] == field
+    assert "fewer queries" in answer.json()["error"]
 
 
 async def test_reference_chat_searches_for_the_context_alone(words: httpx.AsyncClient) -> None:

@@ -10,7 +10,6 @@ order, so that jitter in the retrieval service does not change what is sampled.
 
 import asyncio
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,11 +33,10 @@ from raggrpo_trainer.sample_failures import FailureLedger, SampleFailed
 from .actor_output import parse_actor_output
 from .advantage import group_advantages
 from .samples import Batch, Rollouts, Sample, Sampling
+from .search_turn import NO_QUERY, SEARCH_END, query_of
 
 log = logging.getLogger(__name__)
 
-SEARCH = re.compile(r"<search>(.*?)</search>\s*$", re.DOTALL)
-SEARCH_END = "</search>"
 MAX_SEED_TURNS = 64
 
 
@@ -210,14 +208,20 @@ class Collector:
             [future] = self._pool.submit([self._request(batch, sample, turn)])
             generation = await future
             sample.take(generation)
-            asked = SEARCH.search(self._decode(generation.token_ids))
+            text = self._decode(generation.token_ids)
             room = self._config.data.max_response_length - len(sample.token_ids)
-            if asked is None or turn == retrieval.max_turns or room <= 1:
+            if SEARCH_END not in text or turn == retrieval.max_turns or room <= 1:
                 return
+            query = query_of(text)
+            if query is None:
+                return
+            if not query:
+                sample.insert(self._tokens(NO_QUERY)[: room - 1])
+                continue
             try:
                 found = await self._retrieval.retrieve(
                     endpoint.name,
-                    asked.group(1).strip(),
+                    query,
                     sample=sample.name,
                     columns=_columns(sample.prompt),
                 )
@@ -237,8 +241,10 @@ class Collector:
             )
             for i, passage in enumerate(passages, 1)
         )
-        wrapped = f"<information>{text}</information>"
-        tokens: list[int] = self._tokenizer(wrapped, add_special_tokens=False)["input_ids"]
+        return self._tokens(f"<information>{text}</information>")
+
+    def _tokens(self, text: str) -> list[int]:
+        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return tokens
 
     async def _score(self, batch: Batch, sample: Sample, generated: "asyncio.Future[None]") -> None:

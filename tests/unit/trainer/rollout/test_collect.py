@@ -23,6 +23,7 @@ from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
+from raggrpo_trainer.rollout.search_turn import NO_QUERY
 from raggrpo_trainer.sample_failures import FailureCause
 from support.builders.reports import a_config
 from support.fakes.scripted_pool import TOKENIZER, ScriptedPool, Write, in_turn, text_of
@@ -244,8 +245,10 @@ def a_search_config(folder: Path, url: str, length: int, **retrieval: Any) -> Tr
     )
 
 
-async def one_search(config: TrainerConfig, write: Write) -> tuple[Sample, list[GenerationRequest]]:
-    pool = ScriptedPool(write)
+async def one_search(
+    config: TrainerConfig, write: Write, carried: str = ""
+) -> tuple[Sample, list[GenerationRequest]]:
+    pool = ScriptedPool(write, carried=carried)
     _, rollouts = await collected(config, pool, [a_prompt(0, "question ")], n=1)
     [sample] = rollouts.samples
     return sample, pool.requests
@@ -271,6 +274,42 @@ async def test_inserted_passages_are_read_by_a_policy_and_marked_unsampled(tmp_p
     assert sample.reward == 1.0
     assert text_of(requests[1].prompt_ids) == f"question I look it up {SEARCH}{FOUND}"
     assert sample.completion().sampled == tuple(sample.sampled)
+
+
+@pytest.mark.parametrize("carried", [".", "<", "\n<"])
+async def test_a_token_that_completes_the_stop_text_with_more_text_asks_too(
+    carried: str, tmp_path: Path
+) -> None:
+    async with serving(search_r1()) as kb:
+        config = a_search_config(tmp_path, kb.url, 256)
+        sample, _ = await one_search(config, asks_once, carried)
+
+    assert [r.body["queries"] for r in kb.requests] == [["loans"]]
+    own = f"I look it up {SEARCH}{carried}"
+    assert text_of(sample.token_ids) == f"{own}{FOUND}<answer>right</answer>"
+
+
+@pytest.mark.parametrize("stray", ["loans</search>", "<search> </search>", "</search>"])
+async def test_a_turn_without_a_query_is_told_so_and_goes_on(stray: str, tmp_path: Path) -> None:
+    def write(text: str) -> str:
+        return "<answer>right</answer>" if "<information>" in text else stray
+
+    async with serving(search_r1()) as kb:
+        sample, requests = await one_search(a_search_config(tmp_path, kb.url, 256), write)
+
+    assert not kb.requests
+    assert text_of(sample.token_ids) == f"{stray}{NO_QUERY}<answer>right</answer>"
+    assert len(requests) == 2
+    assert sample.text == f"{stray}<answer>right</answer>"  # what it was told is not its own
+
+
+async def test_an_answer_before_the_search_is_the_end(tmp_path: Path) -> None:
+    async with serving(search_r1()) as kb:
+        config = a_search_config(tmp_path, kb.url, 256)
+        sample, _ = await one_search(config, lambda _: f"<answer>right</answer> {SEARCH}")
+
+    assert not kb.requests
+    assert sample.reward == 1.0
 
 
 async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_path: Path) -> None:
