@@ -26,6 +26,7 @@ from raggrpo_api.spec.validation import ValidationSpec
 
 from .addresses import without_queries
 from .base import ApiModel
+from .json_values import FREE_JSON
 from .preflight import Facts
 from .trainer_schemas import known_schemas, within
 
@@ -109,9 +110,9 @@ def content_hash(value: Any) -> str:
 
 
 def _recorded(value: Any, field: str = "") -> Any:
+    if field in FREE_JSON:
+        return redacted(value)
     match value:
-        case dict() if field == "extraBody":
-            return redacted(value)
         case dict() if field == "headers":
             return value | {"value": HIDDEN if value.get("value") else ""}
         case dict():

@@ -71,7 +71,7 @@ SAID: Mapping[str, Sequence[str]] = {
     "RagScore without endpoints": ["spec.retrieval", "role Actor", "role Reference"],
     "RagScore without a field": ["spec.retrieval.actorOutput.fields", "needs user_profile"],
     "Python reward without function": ["spec.reward.functions[0]", "python: package.module"],
-    "Http reward without url": ["spec.reward.functions[0]", "needs url"],
+    "Http reward without url": ["spec.reward.functions[0]", "need url"],
     "validation without files": ["spec.data.validationFiles", "switch it off"],
 }
 """Row of the command's table → what kubectl says on it."""
@@ -159,8 +159,6 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
         ["spec.retrieval.endpoints", "exactly one endpoint with role Retriever"]),
     "secret in the query": (prompt_mode(url="http://kb:8000/retrieve?lang=en&api_key=abc"),
         ["endpoints[0].url", "query holds what looks like a secret"]),
-    "secret in the body": (prompt_mode(extraBody={"auth_token": "abc"}),
-        ["endpoints[0].extraBody", "looks like a secret"]),
     "secret in the judge's query": (
         rewards({"name": "Http", "url": "http://judge/score?token=abc"}),
         ["functions[0].url", "looks like a secret"]),
@@ -244,10 +242,6 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
         ["endpoints[0].url", "looks like a secret"]),
     "webhook": (rewards({"name": "Http", "url": "https://hooks.slack.com/services/T/B/x"}),
         ["functions[0].url", "looks like a secret"]),
-    "secret value in the body": (prompt_mode(extraBody={"who": "hf_" + "a" * 34}),
-        ["endpoints[0].extraBody", "looks like a secret"]),
-    "field of the body in Chinese": (prompt_mode(extraBody={"\u4e2d": "a"}),
-        ["endpoints[0].extraBody", "printable ASCII"]),
     "environment too large": (
         {"spec.env": [{"name": f"A{i}", "value": "\u4e2d" * 1024} for i in range(11)]},
         ["spec.env", "more than 32768 bytes"]),

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.progress import EndpointOutage, Progress, Stage
@@ -275,8 +277,21 @@ REFUSES = failed_check(
 PASSES = FakeRuntime().preflight_result
 
 
-async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on() -> None:
-    story = a_service_story([], preflight_result=REFUSES)
+def refused_by(*ids: CheckId) -> PreflightResult:
+    [check] = [c for c in REFUSES.checks if c.state is CheckState.FAILED]
+    others = [c for c in REFUSES.checks if c.state is not CheckState.FAILED and c.id not in ids]
+    checks = [*others, *(check.model_copy(update={"id": each}) for each in ids)]
+    return REFUSES.model_copy(update={"checks": checks})
+
+
+RETRIEVAL, JUDGE = CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE
+
+
+@pytest.mark.parametrize("services", [[RETRIEVAL], [JUDGE], [RETRIEVAL, JUDGE]])
+async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on(
+    services: list[CheckId],
+) -> None:
+    story = a_service_story([], preflight_result=refused_by(*services))
     await story.until(is_waiting)
     since = story.condition(ConditionType.WAITING_FOR_ENDPOINT)[2]
     while story.runtime.now - T0 < timedelta(minutes=10):

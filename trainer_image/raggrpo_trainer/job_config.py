@@ -11,6 +11,7 @@ from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.sealed_config import BrokenSeal, open_sealed
 from raggrpo_api.spec.retrieval import Header, RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
 from .errors import TrainerError
@@ -47,6 +48,14 @@ def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, d
     return {
         endpoint.name: {header.name: _header_value(header, env) for header in endpoint.headers}
         for endpoint in spec.endpoints
+    }
+
+
+def judge_headers(spec: RewardSpec, env: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """Return each judge's headers by the place of its term, as `endpoint_headers` does."""
+    return {
+        place: {header.name: _header_value(header, env) for header in judge.headers}
+        for place, judge in spec.judges
     }
 
 

@@ -64,8 +64,10 @@ class RetrievalFailed(SampleFailed):
 class RewardFailed(SampleFailed):
     """A reward function returned no number for a sample."""
 
-    def __init__(self, name: str, cause: FailureCause, detail: str) -> None:
-        super().__init__(f"reward {name}", cause, detail)
+    def __init__(
+        self, name: str, cause: FailureCause, detail: str, *, transient: bool = False
+    ) -> None:
+        super().__init__(f"reward {name}", cause, detail, transient=transient)
         self.name = name
 
 

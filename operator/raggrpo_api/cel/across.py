@@ -239,11 +239,13 @@ _REWARDS = (
     CelRule(
         f"!{_RAG_SCORE} || ({_one_endpoint('Actor')} && {_one_endpoint('Reference')})",
         "reward RagScore needs in retrieval.endpoints one endpoint with role Actor and one with "
-        "role Reference, both with protocol RagChat",
+        "role Reference, with protocol RagChat or Http",
         ".retrieval",
     ),
     CelRule(
         f"!({given('retrieval.actorOutput.fields')}) || !{_RAG_SCORE} || "
+        f"({given('retrieval.endpoints')} && self.retrieval.endpoints.exists(e, has(e.role) && "
+        "e.role == 'Actor' && has(e.protocol) && e.protocol == 'Http')) || "
         "['user_profile', 'rewritten_query', 'history_summary'].all(f, "
         "f in self.retrieval.actorOutput.fields)",
         "reward RagScore needs user_profile, rewritten_query and history_summary in "

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 
 from raggrpo_api.names import RESERVED_HEADERS
 from raggrpo_api.spec.resources import MEMORY_RANGE
-from raggrpo_api.spec.retrieval import BODY_FIELD
-from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN
-from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERNS
 
 from .pods import OF_PODS
-from .rule import CelRule, either, if_given, is_one_of, matches, within
+from .rule import CelRule, either, if_given, is_one_of, within
 from .secrets import NO_SECRET_IN_URL, NO_SECRET_IN_VALUE, NO_SECRET_NAME
 
 _READS_PASSAGES = is_one_of("mode", "Prompt", "Search")
@@ -87,11 +84,27 @@ _OBJECTIVE: Mapping[str, tuple[CelRule, ...]] = {
             "reward Python needs python: package.module:function",
         ),
         CelRule(
-            "self.name != 'Http' || (has(self.url) && size(self.url) > 0)", "reward Http needs url"
+            "!(self.name in ['Http', 'Judge']) || (has(self.url) && size(self.url) > 0)",
+            "rewards Http and Judge need url",
         ),
+        CelRule("self.name != 'Judge' || has(self.judge)", "reward Judge needs judge: {model}"),
         *NO_SECRET_IN_URL,
     ),
 }
+
+_HEADER: tuple[CelRule, ...] = (
+    CelRule(
+        "(has(self.value) && size(self.value) > 0) != has(self.secretKeyRef)",
+        "give exactly one of value and secretKeyRef",
+    ),
+    NO_SECRET_NAME,
+    *NO_SECRET_IN_VALUE,
+    CelRule(
+        f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
+        "name: this header is set by the HTTP client, remove it",
+        ".name",
+    ),
+)
 
 _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
     "spec.retrieval": (
@@ -128,31 +141,18 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
             "give exactly one of url and managed",
         ),
         CelRule(
+            f"{either('protocol', repr('SearchR1'))} == 'Http' || "
             f"({either('role', repr('Retriever'))} == 'Retriever') == "
             f"({either('protocol', repr('SearchR1'))} == 'SearchR1')",
-            "protocol: role Retriever speaks SearchR1, roles Actor and Reference speak RagChat",
+            "protocol: role Retriever speaks SearchR1 or Http, roles Actor and Reference speak "
+            "RagChat or Http",
             ".protocol",
         ),
         CelRule(
-            "!has(self.extraBody) || self.extraBody.all(k, size(self.extraBody[k]) == 0 || "
-            f"!{matches('k', SECRET_NAME_PATTERN)})",
-            "extraBody: a name looks like a secret; use a header with secretKeyRef",
-            ".extraBody",
-        ),
-        *(
-            CelRule(
-                "!has(self.extraBody) || self.extraBody.all(k, "
-                f"!{matches('self.extraBody[k]', pattern)})",
-                "extraBody: a value looks like a secret; use a header with secretKeyRef",
-                ".extraBody",
-            )
-            for pattern in SECRET_VALUE_PATTERNS
-        ),
-        CelRule(
-            "!has(self.extraBody) || self.extraBody.all(k, size(k) <= 64 && "
-            f"{matches('k', BODY_FIELD)})",
-            "extraBody: names are printable ASCII, at most 64 characters",
-            ".extraBody",
+            f"{either('protocol', repr('SearchR1'))} != 'Http' || "
+            "(has(self.url) && size(self.url) > 0)",
+            "protocol Http needs url; the operator runs SearchR1 and RagChat",
+            ".protocol",
         ),
         *NO_SECRET_IN_URL,
     ),
@@ -164,19 +164,15 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
         ),
         within("memory", MEMORY_RANGE),
     ),
-    "spec.retrieval.endpoints[].headers[]": (
+    "spec.reward.functions[].judge": (
         CelRule(
-            "(has(self.value) && size(self.value) > 0) != has(self.secretKeyRef)",
-            "give exactly one of value and secretKeyRef",
-        ),
-        NO_SECRET_NAME,
-        *NO_SECRET_IN_VALUE,
-        CelRule(
-            f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
-            "name: this header is set by the HTTP client, remove it",
-            ".name",
+            f"double({either('lowest', '0.0')}) < double({either('highest', '10.0')})",
+            "judge.lowest must be below highest",
+            ".highest",
         ),
     ),
+    "spec.retrieval.endpoints[].headers[]": _HEADER,
+    "spec.reward.functions[].judge.headers[]": _HEADER,
 }
 
 _SAVING: Mapping[str, tuple[CelRule, ...]] = {

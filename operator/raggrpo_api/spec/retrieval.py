@@ -17,10 +17,10 @@ from raggrpo_api.base import (
     Seconds,
     SecretKeyRef,
 )
+from raggrpo_api.json_values import JsonPath, JsonTemplate
 
 BODY_FIELD: Final = "^[ -~]+$"
 BodyField = Annotated[str, StringConstraints(pattern=BODY_FIELD, max_length=64)]
-BodyValue = Annotated[str, StringConstraints(max_length=253)]
 Template = Annotated[str, StringConstraints(max_length=16384)]
 
 
@@ -54,6 +54,15 @@ class EndpointProtocol(StrEnum):
     """POST /retrieve {queries, topk, return_scores}."""
     RAG_CHAT = "RagChat"
     """POST {context, user_profile, rewritten_query, history_summary, score_threshold, top_k}."""
+    HTTP = "Http"
+    """Any search server: method, url, headers and body as given, one call for each question."""
+
+
+class HttpMethod(StrEnum):
+    """How a search server is asked."""
+
+    GET = "GET"
+    POST = "POST"
 
 
 SERVED_PATHS: Final = {EndpointProtocol.SEARCH_R1: "/retrieve", EndpointProtocol.RAG_CHAT: "/chat"}
@@ -107,6 +116,19 @@ class Header(ApiModel):
     """Key of a Secret that holds the value."""
 
 
+class ResponseMapping(ApiModel):
+    """Where an answer holds its results: paths such as `payload.hits`; empty: the usual names."""
+
+    items: JsonPath = ""
+    """List of results; `groups[*].docs` joins several lists, `$` is the whole answer."""
+    id: JsonPath = ""
+    """Inside a result: what identifies it; without any, its text does."""
+    text: JsonPath = ""
+    """Inside a result: its text."""
+    score: JsonPath = ""
+    """Inside a result: its score, more is better; 1 where an answer has none."""
+
+
 class ManagedRetriever(ApiModel):
     """A retriever that the operator runs beside the job."""
 
@@ -130,7 +152,7 @@ class RetrievalEndpoint(ApiModel):
     protocol: EndpointProtocol = EndpointProtocol.SEARCH_R1
     """Shape of requests and answers."""
     url: HttpUrl = ""
-    """Full URL of the call; must not hold credentials. Empty when managed."""
+    """URL of the call, no credentials; Http fills placeholders in its path and query."""
     managed: ManagedRetriever | None = None
     """Run by the operator instead of an existing service."""
     top_k: Annotated[int, Field(ge=1, le=50)] = 3
@@ -143,8 +165,14 @@ class RetrievalEndpoint(ApiModel):
     """Calls in flight at once."""
     cache: bool = True
     """Keep answers of equal requests; switch off where answers change."""
-    extra_body: Annotated[dict[BodyField, BodyValue], Field(max_length=32)] = {}
-    """Further fields of the request body, such as tenant_id."""
+    extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=32)] = {}
+    """SearchR1, RagChat: further fields of the body, any JSON, with placeholders as in body."""
+    method: HttpMethod = HttpMethod.POST
+    """Http: how the server is asked; GET sends no body."""
+    body: JsonTemplate = None
+    """Http: any JSON; {question} {context} {top_k} {score_threshold} {message_id} or columns."""
+    response: ResponseMapping = ResponseMapping()
+    """RagChat, Http: where the answer holds its results; empty: the usual names."""
     headers: Annotated[list[Header], Field(max_length=16)] = []
     """HTTP headers, credentials by reference."""
 

@@ -34,3 +34,8 @@ def _references(spec: JobSpec) -> Iterator[tuple[str, SecretKeyRef]]:
         for header in endpoint.headers:
             if header.secret_key_ref is not None:
                 yield f"header {header.name} of endpoint {endpoint.name}", header.secret_key_ref
+    for index, judge in spec.reward.judges:
+        for header in judge.headers:
+            if header.secret_key_ref is not None:
+                place = f"header {header.name} of reward.functions[{index}].judge"
+                yield place, header.secret_key_ref

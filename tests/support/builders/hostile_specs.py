@@ -3,6 +3,7 @@
 They come from the schema itself, so a new field is attacked without anybody thinking of it.
 """
 
+import json
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,6 +133,8 @@ class _Writer:
     def _value(self, schema: Mapping[str, Any]) -> Any:
         if "enum" in schema:
             return self._random.choice(schema["enum"])
+        if schema.get("x-kubernetes-preserve-unknown-fields"):
+            return self._free_json(4)
         match schema["type"]:
             case "boolean":
                 return self._random.random() < 0.5
@@ -149,6 +152,18 @@ class _Writer:
                 return self._object(schema)
             case _:
                 return self._map(schema)
+
+    def _free_json(self, levels: int) -> Any:
+        """Return any JSON: texts of every kind, numbers, nested lists and maps, far too much."""
+        roll = self._random.random()
+        if roll < self._size / 4:
+            return {"deep": json.loads("[" * 60 + "]" * 60), "many": [0] * 3000}
+        if roll < 0.5 or not levels:
+            return self._free_text(2000)
+        if roll < 0.6:
+            return self._random.choice([None, True, 0, -1.5, 10**30, 1e300])
+        inner = [self._free_json(levels - 1) for _ in range(self._random.randint(0, 3))]
+        return inner if roll < 0.8 else {self._free_text(64) or "k": each for each in inner}
 
     def _number(self, schema: Mapping[str, Any]) -> float:
         low, high = float(schema["minimum"]), float(schema["maximum"])

@@ -23,6 +23,8 @@ class Received:
     headers: dict[str, str]
     number: int
     """Counted from 0 in the order of arrival."""
+    method: str = "POST"
+    query: dict[str, str] = field(default_factory=dict)
 
 
 Respond = Callable[[Received], Awaitable[Response]]
@@ -40,13 +42,17 @@ class FaultyServer:
 
 @asynccontextmanager
 async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
-    """Serve POST / by `respond` on a free port of 127.0.0.1 until the block ends."""
+    """Serve GET and POST / by `respond` on a free port of 127.0.0.1 until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
     faulty = FaultyServer(url=f"http://127.0.0.1:{listener.getsockname()[1]}/")
 
     async def endpoint(request: Request) -> Response:
         received = Received(
-            json.loads(await request.body()), dict(request.headers), len(faulty.requests)
+            json.loads(await request.body() or b"null"),
+            dict(request.headers),
+            len(faulty.requests),
+            request.method,
+            dict(request.query_params),
         )
         faulty.requests.append(received)
         faulty.in_flight += 1
@@ -56,7 +62,7 @@ async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
         finally:
             faulty.in_flight -= 1
 
-    app = Starlette(routes=[Route("/", endpoint, methods=["POST"])])
+    app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST"])])
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -31,6 +31,7 @@ KIND = "v0.33.0"
 HELM = "v4.3.1"
 KUBERAY = "v1.6.2"
 KUEUE = "v0.16.2"
+WEAVIATE = "v1.35.2"
 REGISTRY = "v3.1.1"
 
 SOURCES = Path(__file__).parent / "go"
@@ -284,6 +285,9 @@ TOOLS: Mapping[str, Tool] = {
     "kuberay": Tool(KUBERAY, _build_kuberay, f"{_SMALL} {_FLAGS}"),
     "kuberay-config": Tool(KUBERAY, _config_of(_KUBERAY_MODULE, KUBERAY), ""),
     "kueue": Tool(KUEUE, _build_kueue, f"{_SMALL} {_FLAGS}"),
+    "weaviate": Tool(
+        WEAVIATE, _install("github.com/weaviate/weaviate/cmd/weaviate-server", WEAVIATE), _SMALL
+    ),
     "kueue-config": Tool(KUEUE, _config_of(_KUEUE_MODULE, KUEUE), ""),
 }
 

@@ -1,23 +1,22 @@
 """Read prompts from a job's data files; errors name the file, row and column at fault."""
 
+import dataclasses
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.placeholders import column_placeholders, names_context
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
 from raggrpo_trainer.errors import TrainerError
 
-from .columns import MISSING, column_of, leaves, value_at
+from .columns import MISSING, leaves, value_at
 from .conversation import (
     DoesNotFit,
     Message,
@@ -27,6 +26,7 @@ from .conversation import (
     read_tools,
     refused,
 )
+from .rows import Row, data_error, read_rows
 
 SHOWN_ROWS = 3
 """Rows that do not fit are told one by one up to here, and then counted."""
@@ -52,6 +52,8 @@ class Prompt:
     """Messages before the question: system prompt and earlier turns."""
     tools: tuple[Any, ...] = ()
     """Functions that the chat template tells the policy of."""
+    columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Values of the columns that request templates name."""
 
 
 def read_prompts(
@@ -62,12 +64,13 @@ def read_prompts(
     Answer and context columns are required only if a reward or an endpoint needs them.
     Raises TrainerError DATA_ERROR with file, row, column and remedy of the rows that do not fit.
     """
-    needed = needed_fields(data, retrieval, reward)
-    rows = (row for file in files for row in _rows(Path(file), data))
+    needed, named = needed_fields(data, retrieval, reward), column_placeholders(retrieval, reward)
+    paths = {*data.columns.model_dump().values(), *named}
+    rows = (row for file in files for row in read_rows(Path(file), paths))
     limited = islice(rows, data.max_samples or None)
-    prompts = _fitting(limited, data, needed)
+    prompts = _fitting(limited, data, needed, named)
     if files and not prompts:
-        raise _error(", ".join(files), "there is no row", "add one line for each prompt")
+        raise data_error(", ".join(files), "there is no row", "add one line for each prompt")
     return prompts
 
 
@@ -78,7 +81,7 @@ def needed_fields(
     needed = {"prompt"}
     if data.columns.query:
         needed.add("query")
-    if retrieval.mode is RetrievalMode.REWARD:
+    if retrieval.mode is RetrievalMode.REWARD or names_context(retrieval, reward):
         needed.add("context")
     if reward and any(term.name in ANSWER_REWARDS for term in reward.functions):
         needed.add("answer")
@@ -96,7 +99,7 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
         try:
             _copy(source, target)
         except OSError as error:
-            raise _error(
+            raise data_error(
                 file,
                 f"cannot be copied to {target} ({error})",
                 "make room there, or set data.stageToLocalDisk: false",
@@ -105,64 +108,18 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
     return staged
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    place: str
-    values: Mapping[str, object]
-    columns: Iterable[str]
-    """All columns in the file, read or not."""
-
-
-def _rows(path: Path, data: DataSpec) -> Iterator[_Row]:
-    if not path.exists():
-        raise _error(str(path), "there is no such file", "mount it, or mend data.trainFiles")
-    match path.suffix:
-        case ".parquet":
-            return _parquet_rows(path, data)
-        case ".jsonl":
-            return _jsonl_rows(path)
-    raise _error(str(path), "unknown kind of file", "name it .parquet or .jsonl")
-
-
-def _parquet_rows(path: Path, data: DataSpec) -> Iterator[_Row]:
-    wanted = {name for path in data.columns.model_dump().values() for name in column_of(path)}
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            present = [name for name in names if name in wanted]
-            for batch in file.iter_batches(columns=present):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield _Row(f"{path}, row {number}", values, names)
-    except (OSError, pa.ArrowException) as error:
-        what = f"not readable as parquet ({' '.join(str(error).split())})"
-        raise _error(str(path), what, "write the file again") from error
-
-
-def _jsonl_rows(path: Path) -> Iterator[_Row]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            place = f"{path}, line {number}"
-            try:
-                values = json.loads(line)
-            except ValueError as error:
-                raise _error(place, f"not JSON ({error})", "write one object per line") from error
-            if not isinstance(values, dict):
-                raise _error(place, "not a JSON object", "write one object per line")
-            yield _Row(place, values, values)
-
-
-def _fitting(rows: Iterable[_Row], data: DataSpec, needed: set[str]) -> list[Prompt]:
+def _fitting(
+    rows: Iterable[Row], data: DataSpec, needed: set[str], named: Mapping[str, str]
+) -> list[Prompt]:
     """Return the rows' prompts. Raises TrainerError naming those that do not fit."""
     prompts: list[Prompt] = []
     problems: list[str] = []
     default_tools = _default_tools(data)
     for index, row in enumerate(rows):
         try:
-            prompts.append(_prompt(index, row, data, needed, default_tools))
+            prompt = _prompt(index, row, data, needed, default_tools)
+            columns = {name: _named(row, name, place) for name, place in named.items()}
+            prompts.append(dataclasses.replace(prompt, columns=columns))
         except TrainerError as error:
             problems.append(str(error))
             if len(problems) == MAX_BAD_ROWS:
@@ -176,7 +133,7 @@ def _fitting(rows: Iterable[_Row], data: DataSpec, needed: set[str]) -> list[Pro
 
 
 def _prompt(
-    index: int, row: _Row, data: DataSpec, needed: set[str], default_tools: tuple[Any, ...]
+    index: int, row: Row, data: DataSpec, needed: set[str], default_tools: tuple[Any, ...]
 ) -> Prompt:
     column = data.columns.prompt
     another = "convert it, or set data.columns.prompt to another column"
@@ -186,7 +143,7 @@ def _prompt(
         raise refused(f"{row.place}: column {column!r}", error, another) from error
     text, earlier = conversation.question, conversation.earlier
     if not text.strip():
-        raise _error(row.place, f"column {column!r} is blank", "drop the row")
+        raise data_error(row.place, f"column {column!r} is blank", "drop the row")
     if data.system_prompt:
         system = {"role": "system", "content": data.system_prompt}
         earlier = (system, *(each for each in earlier if each["role"] != "system"))
@@ -208,7 +165,7 @@ def _default_tools(data: DataSpec) -> tuple[Any, ...]:
         raise refused("data.tools", error) from error
 
 
-def _tools(row: _Row, data: DataSpec) -> tuple[Any, ...]:
+def _tools(row: Row, data: DataSpec) -> tuple[Any, ...]:
     value = _value(row, data, "tools", set()) if data.columns.tools else None
     if value is None:
         return ()
@@ -218,7 +175,22 @@ def _tools(row: _Row, data: DataSpec) -> tuple[Any, ...]:
         raise refused(f"{row.place}: column {data.columns.tools!r}", error) from error
 
 
-def _answers(row: _Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
+def _named(row: Row, path: str, place: str) -> Any:
+    """Return the value of a column that the template at `place` names."""
+    value = value_at(row.values, path)
+    if value is None or value is MISSING:
+        state = "is null" if value is None else "does not exist"
+        what = f"column {path!r} {state}, and {place} names {{{path}}}"
+        raise data_error(row.place, what, f"fill it in, or name another of: {_known(row)}")
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        what = f"column {path!r} is {type(value).__name__}, and {place} names {{{path}}}"
+        raise data_error(row.place, what, "convert it to text, numbers or lists") from error
+    return value
+
+
+def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     value = _value(row, data, "answer", needed)
     if value is None:
         return ()
@@ -233,7 +205,7 @@ def _answers(row: _Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     return tuple(answers)
 
 
-def _text(row: _Row, data: DataSpec, field: str, needed: set[str]) -> str:
+def _text(row: Row, data: DataSpec, field: str, needed: set[str]) -> str:
     value = _value(row, data, field, needed)
     if value is None:
         return ""
@@ -242,7 +214,7 @@ def _text(row: _Row, data: DataSpec, field: str, needed: set[str]) -> str:
     return value
 
 
-def _value(row: _Row, data: DataSpec, field: str, needed: set[str]) -> object:
+def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
     """Return a column's value, or None if it is missing or null and not needed."""
     column = getattr(data.columns, field)
     value = value_at(row.values, column)
@@ -251,25 +223,26 @@ def _value(row: _Row, data: DataSpec, field: str, needed: set[str]) -> object:
     if value is not MISSING and (value is not None or field not in needed):
         return value
     if value is None:
-        raise _error(row.place, f"column {column!r} is null", "fill it in, or drop the row")
-    known = {leaf for name in row.columns for leaf in leaves(row.values.get(name), name)}
-    raise _error(
+        raise data_error(row.place, f"column {column!r} is null", "fill it in, or drop the row")
+    raise data_error(
         row.place,
         f"there is no column {column!r}",
-        f"set data.columns.{field} to one of: {', '.join(sorted(known))}",
+        f"set data.columns.{field} to one of: {_known(row)}",
     )
 
 
-def _wrong_type(row: _Row, data: DataSpec, field: str, value: object, wanted: str) -> TrainerError:
+def _known(row: Row) -> str:
+    return ", ".join(
+        sorted({leaf for name in row.columns for leaf in leaves(row.values.get(name), name)})
+    )
+
+
+def _wrong_type(row: Row, data: DataSpec, field: str, value: object, wanted: str) -> TrainerError:
     column, shown = getattr(data.columns, field), repr(value)[:60]
     what = f"column {column!r} is {type(value).__name__} {shown} instead of {wanted}"
     others = ", ".join(leaves(value, column)) if isinstance(value, Mapping) and value else ""
     remedy = f"set data.columns.{field} to {others or 'another column'}"
-    return _error(row.place, what, remedy if others else f"convert it, or {remedy}")
-
-
-def _error(place: str, what: str, remedy: str) -> TrainerError:
-    return TrainerError(ExitCode.DATA_ERROR, f"{place}: {what}; {remedy}")
+    return data_error(row.place, what, remedy if others else f"convert it, or {remedy}")
 
 
 def _copy(source: Path, target: Path) -> None:

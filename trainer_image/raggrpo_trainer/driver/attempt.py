@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -38,7 +39,7 @@ from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.http.outages import Outages
-from raggrpo_trainer.job_config import endpoint_headers, read_config
+from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
 from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.ranks import Ranks, end_older_ranks
@@ -168,11 +169,18 @@ class _Attempt:
         reporter.stage(Stage.WARMING_RETRIEVAL)
         outages = Outages(reporter.waiting)
         async with (
-            Rewards(config.reward, config.retrieval, outages=outages) as rewards,
+            Rewards(
+                config.reward,
+                config.retrieval,
+                headers=judge_headers(config.reward, self._env),
+                outages=outages,
+            ) as rewards,
             retrieval_client(config, self._env, outages) as retrieval,
         ):
             with outages.waited_for():
-                warming = asyncio.ensure_future(warm_up(config, retrieval))
+                warming = asyncio.ensure_future(
+                    warm_up(config, retrieval, train_prompts[0].columns)
+                )
                 if await stopped_before(self._stop, warming):
                     raise Stopped("stopped by a signal while it waited for its endpoints")
                 warming.result()
@@ -287,10 +295,12 @@ def retrieval_client(
     return RetrievalClient(config.retrieval, headers, log_calls=debug.rag_calls, outages=outages)
 
 
-async def warm_up(config: TrainerConfig, retrieval: RetrievalClient) -> None:
+async def warm_up(
+    config: TrainerConfig, retrieval: RetrievalClient, columns: Mapping[str, Any]
+) -> None:
     """Call every endpoint before step 1, because the first call to a service is slow."""
     endpoints, limit = config.retrieval.endpoints, config.retrieval.warm_up_timeout_seconds
-    found = await asyncio.gather(*(retrieval.warm_up(e.name, limit) for e in endpoints))
+    found = await asyncio.gather(*(retrieval.warm_up(e.name, limit, columns) for e in endpoints))
     for endpoint, seconds in zip(endpoints, found, strict=True):
         log.info(
             "endpoint %s answers: first call %.2f s, next %.3f s",

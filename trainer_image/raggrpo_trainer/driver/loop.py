@@ -28,7 +28,7 @@ from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord

@@ -1,17 +1,15 @@
-"""Post JSON to one HTTP service with retries and limits; knows no protocol.
+"""Exchange JSON with one HTTP service: retries, limits, outages; knows no protocol.
 
 Every failure is a CallFailed with its cause. Header values must never appear in a message.
 """
 
 import asyncio
 import json
-import math
 import random
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import aiohttp
@@ -20,13 +18,14 @@ from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 from raggrpo_api.addresses import shown_url
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
+from .answers import TooLarge, decoded
 from .background_tasks import BackgroundTasks
+from .call_statistics import CallStatistics
 from .outages import Outages
 from .pool import Answer, HttpPool, proxy_of
 from .service_gate import ServiceGate
 
 EXCERPT_CHARACTERS = 200
-LATENCIES_KEPT = 4096
 SECRET_LENGTH = 8
 OUTAGES_BEFORE_ALONE = 2
 """Outages in a row that a call meets before it is asked without others of its kind beside it."""
@@ -52,8 +51,16 @@ class RetryPolicy:
 
 ONE_TRY = RetryPolicy(retries=0)
 
-JsonObject = dict[str, Any]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call: a JSON body (None: none), and a URL in place of the service's own if not empty."""
+
+    body: Any
+    method: str = "POST"
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +78,8 @@ class Waits:
         return None if outages is None else cls(name, outages, tasks)
 
 
-@dataclass(frozen=True)
-class CallSummary:
-    """Calls to one service: number answered, latency percentiles in seconds, failures by cause."""
-
-    answered: int
-    p50: float
-    p95: float
-    p99: float
-    failures: Mapping[FailureCause, int]
-
-
-@dataclass
-class CallStatistics:
-    """Collects failures and the latencies of the last 4,096 answered requests of one service."""
-
-    answered: int = 0
-    failures: Counter[FailureCause] = field(default_factory=Counter)
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
-
-    def record(self, seconds: float) -> None:
-        """Count an answered request."""
-        self.answered += 1
-        self._seconds.append(seconds)
-
-    def summary(self) -> CallSummary:
-        """Return nearest-rank percentiles; NaN until something has been answered."""
-        ordered = sorted(self._seconds)
-        p50, p95, p99 = (_nearest_rank(ordered, percent) for percent in (50, 95, 99))
-        return CallSummary(self.answered, p50, p95, p99, dict(self.failures))
-
-
 class JsonService:
-    """One HTTP service that answers a posted JSON object with a JSON object."""
+    """One HTTP service that answers requests with JSON, or with a stream of JSON events."""
 
     def __init__(
         self,
@@ -129,8 +105,8 @@ class JsonService:
         self._gate: ServiceGate | None = None
         if waits is not None:
             self._gate = ServiceGate(waits.name, self._answers, waits.outages, waits.tasks)
-        self._answered: Mapping[str, Any] | None = None  # the first request that was answered
-        self._asked: Mapping[str, Any] = {}
+        self._answered: Request | None = None  # the first request that was answered
+        self._asked = Request({})
 
     @property
     def shown_url(self) -> str:
@@ -139,8 +115,8 @@ class JsonService:
 
     async def post(
         self,
-        body: Mapping[str, Any],
-        parse: Callable[[JsonObject], T],
+        request: Request,
+        parse: Callable[[Any], T],
         retry: RetryPolicy | None = None,
     ) -> T:
         """Return the parsed answer; retry transient failures. Raises CallFailed.
@@ -154,7 +130,7 @@ class JsonService:
             is_alone = outages >= OUTAGES_BEFORE_ALONE
             async with self._one_by_one if is_alone else nullcontext():
                 try:
-                    return parse(await self._post(body))
+                    return parse(await self._post(request))
                 except CallFailed as failure:
                     was_down = felled < MOST_FELLED and await self._was_down(failure, failed)
                     if not was_down and (not failure.transient or failed == retry.retries):
@@ -167,28 +143,28 @@ class JsonService:
                 await asyncio.sleep(retry.delay_seconds(failed))
                 failed += 1
 
-    async def post_once(self, body: Mapping[str, Any], timeout_seconds: float) -> JsonObject:
+    async def post_once(self, request: Request, timeout_seconds: float) -> Any:
         """Post without retries, even to a service that is known to be down. Raises CallFailed."""
         async with self._slots:
             started = time.monotonic()
-            response = await self._send(body, timeout_seconds)
+            response = await self._send(request, timeout_seconds)
             seconds = time.monotonic() - started
         self.statistics.record(seconds)
         if self._gate is not None:
             self._gate.took(seconds)
-        answer = self._json_object(response)
-        self._answered = self._answered or body
+        answer = self._json_in(response)
+        self._answered = self._answered or request
         return answer
 
-    async def _post(self, body: Mapping[str, Any]) -> JsonObject:
+    async def _post(self, request: Request) -> Any:
         """Post once, as soon as the service is not known to be down, and tell the gate."""
         if self._gate is None:
-            return await self.post_once(body, self._timeout_seconds)
+            return await self.post_once(request, self._timeout_seconds)
         await self._gate.passed()
-        self._asked = body
+        self._asked = request
         watched = self._gate.watched()
         try:
-            answer = await self.post_once(body, self._timeout_seconds)
+            answer = await self.post_once(request, self._timeout_seconds)
         except CallFailed as failure:
             if not failure.transient:  # it is up, and rejected this one request
                 self._gate.answered()
@@ -207,14 +183,12 @@ class JsonService:
     async def _answers(self) -> bool:
         """Return whether the service answers a request, beside the calls in flight."""
         try:
-            self._json_object(
-                await self._send(self._answered or self._asked, self._timeout_seconds)
-            )
+            self._json_in(await self._send(self._answered or self._asked, self._timeout_seconds))
         except CallFailed as failure:
             return not failure.transient
         return True
 
-    def _json_object(self, response: Answer) -> JsonObject:
+    def _json_in(self, response: Answer) -> Any:
         if not 200 <= response.status < 300:
             raise CallFailed(
                 FailureCause.HTTP_STATUS,
@@ -222,23 +196,26 @@ class JsonService:
                 transient=response.status >= 500 or response.status == TOO_MANY_REQUESTS,
             )
         try:
-            answer = json.loads(response.body)
-        except ValueError as error:
+            return decoded(response.body, response.content_type)
+        except json.JSONDecodeError as error:
             raise CallFailed(FailureCause.BAD_JSON, self._excerpt(response)) from error
-        if not isinstance(answer, dict):
-            raise CallFailed(FailureCause.BAD_JSON, f"no JSON object: {self._excerpt(response)}")
-        return answer
+        except ValueError as error:
+            raise CallFailed(FailureCause.BAD_JSON, self._without_secrets(str(error))) from error
 
-    async def _send(self, body: Mapping[str, Any], timeout_seconds: float) -> Answer:
-        content = json.dumps(body)  # escapes lone surrogates, which are not valid UTF-8
-        headers = {"content-type": "application/json"} | self._headers
+    async def _send(self, request: Request, timeout_seconds: float) -> Answer:
+        url, headers, content = request.url or self._url, self._headers, None
+        if request.body is not None:
+            content = json.dumps(request.body)  # escapes lone surrogates, which are no valid UTF-8
+            headers = {"content-type": "application/json"} | headers
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._http.post(self._url, content, headers, self._proxy)
+                return await self._http.send(request.method, url, content, headers, self._proxy)
         except TimeoutError as error:
             raise CallFailed(
                 FailureCause.TIMEOUT, f"no answer in {timeout_seconds:g} s", transient=True
             ) from error
+        except TooLarge as error:
+            raise CallFailed(FailureCause.BAD_JSON, str(error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             cause, why = what_failed(error)
             transient = cause not in (FailureCause.TLS_FAILURE, FailureCause.BAD_JSON)
@@ -286,7 +263,3 @@ def what_failed(error: Exception) -> tuple[FailureCause, str]:
 def _secrets_in(values: Iterable[str]) -> list[str]:
     # In "Bearer abc…" the scheme is not secret, and masking short words would garble messages.
     return [word for value in values for word in value.split() if len(word) >= SECRET_LENGTH]
-
-
-def _nearest_rank(ordered: list[float], percent: int) -> float:
-    return ordered[math.ceil(len(ordered) * percent / 100) - 1] if ordered else math.nan

@@ -7,7 +7,9 @@ from functools import cached_property
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+from .answers import MAX_ANSWER_BYTES, TooLarge
 
 IDLE_SECONDS = 4.0
 """How long an idle connection stays open; many servers close theirs after 5 s."""
@@ -20,26 +22,45 @@ class Answer:
     status: int
     body: bytes
     encoding: str
+    content_type: str = ""
 
     @property
     def text(self) -> str:
         """The body, with what cannot be decoded replaced."""
-        return self.body.decode(self.encoding, errors="replace")
+        try:
+            return self.body.decode(self.encoding, errors="replace")
+        except LookupError:  # the service names an encoding that nobody knows
+            return self.body.decode(errors="replace")
 
 
 class HttpPool:
     """Keeps connections open; concurrency and time limits are up to the caller."""
 
-    async def post(
-        self, url: str, content: str, headers: Mapping[str, str], proxy: str | None
+    async def send(
+        self,
+        method: str,
+        url: str,
+        content: str | None,
+        headers: Mapping[str, str],
+        proxy: str | None,
     ) -> Answer:
-        """Post and return the answer. Raises ClientError, OSError, or ValueError for a header."""
+        """Send a request and return the answer.
+
+        Raises ClientError, OSError, TooLarge, or ValueError for a header.
+        """
         for _ in range(2):  # lets the loop notice connections closed by their server
             await asyncio.sleep(0)
-        async with self._session.post(
-            url, data=content, headers=headers, proxy=proxy, allow_redirects=False
+        async with self._session.request(
+            method,
+            url,
+            data=content,
+            headers=headers,
+            proxy=proxy,
+            allow_redirects=False,
         ) as response:
-            return Answer(response.status, await response.read(), response.get_encoding())
+            body = await _bounded(response)
+            kind = response.headers.get("content-type", "")
+            return Answer(response.status, body, response.charset or "utf-8", kind)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -53,6 +74,18 @@ class HttpPool:
             cookie_jar=DummyCookieJar(),  # sticky-session cookies would defeat load balancing
             timeout=ClientTimeout(),
         )
+
+
+async def _bounded(response: ClientResponse) -> bytes:
+    """Return the decoded body; it is not read further than the limit."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            response.close()
+            raise TooLarge
+        parts.append(part)
+    return b"".join(parts)
 
 
 def proxy_of(url: str) -> str | None:

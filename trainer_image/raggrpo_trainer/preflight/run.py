@@ -29,7 +29,7 @@ async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> Preflight
         asyncio.to_thread(_check_files, config),
         asyncio.to_thread(check_free, config),
         check_retrieval(config, env),
-        check_rewards(config.reward),
+        check_rewards(config, env),
     )
     return result_of(facts, [*findings, free, retrieval, rewards, _gpu_memory(config)])
 

@@ -5,17 +5,28 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from raggrpo_api.addresses import shown_url
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.placeholders import column_placeholders
 from raggrpo_api.preflight import CheckId
 from raggrpo_api.spec.retrieval import EndpointRole, RetrievalEndpoint
-from raggrpo_api.spec.reward import RewardKind, RewardSpec
+from raggrpo_api.spec.reward import RewardKind
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.data.prompt_files import read_prompts
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
-from raggrpo_trainer.job_config import endpoint_headers
+from raggrpo_trainer.job_config import endpoint_headers, judge_headers
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT, RetrievalClient
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RetrievalFailed
+from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
+from raggrpo_trainer.sample_failures import (
+    CallFailed,
+    FailureCause,
+    RetrievalFailed,
+    RewardFailed,
+)
 
 from .finding import Finding, judged, not_evaluated
 
@@ -37,8 +48,11 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     except TrainerError as error:
         return judged(CheckId.RETRIEVAL_REACHABLE, [str(error)], "", error.exit_code)
     fields = dict.fromkeys(spec.actor_output.fields, WARM_UP_TEXT)
+    columns = await asyncio.to_thread(_columns_of_a_sample, config)
+    if columns is None:
+        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates need the data")
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
-        answers = await asyncio.gather(*(_call(client, e, fields) for e in endpoints))
+        answers = await asyncio.gather(*(_call(client, e, fields, columns) for e in endpoints))
     problems = [text for failure, text in answers if failure is not None]
     evidence = "; ".join(text for _, text in answers)
     failures = [failure for failure, _ in answers if failure is not None]
@@ -55,30 +69,101 @@ def may_come_back(failure: CallFailed) -> bool:
     return failure.transient and failure.cause is not FailureCause.DNS_FAILURE
 
 
-async def check_rewards(spec: RewardSpec) -> Finding:
-    """Import every Python reward, each in its own process because it is user code."""
+async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
+    """Import every Python reward, in its own process because it is user code; ask every judge."""
+    spec = config.reward
     targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
-    if not targets:
-        return not_evaluated(CheckId.REWARD_CODE, "no Python reward")
+    if not targets and not spec.judges:
+        return not_evaluated(CheckId.REWARD_CODE, "no Python reward, no judge")
     outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
     problems = [outcome for outcome in outcomes if outcome]
-    evidence = f"{', '.join(targets)} can be imported"
-    return judged(CheckId.REWARD_CODE, problems, evidence, ExitCode.REWARD_CODE_ERROR)
+    evidence = [f"{target} can be imported" for target in targets]
+    is_outage = not problems  # so far; a judge that is down is waited for, wrong code is not
+    if spec.judges:
+        judges = await _ask_judges(config, env)
+        problems, evidence = problems + judges.problems, evidence + judges.evidence
+        is_outage = is_outage and judges.may_come_back
+    code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
+    if any(outcomes):
+        code = ExitCode.REWARD_CODE_ERROR
+    return judged(CheckId.REWARD_CODE, problems, "; ".join(evidence), code)
+
+
+@dataclass
+class _Judges:
+    """What came of asking the judges."""
+
+    problems: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+    may_come_back: bool = True
+    """Whether all that went wrong is that judges are down."""
+
+
+async def _ask_judges(config: TrainerConfig, env: Mapping[str, str]) -> _Judges:
+    """Have every judge grade one stand-in completion of the first sample.
+
+    A reply without a grade does not fail the check: a stand-in is no completion of a policy.
+    """
+    found = _Judges()
+    columns = await asyncio.to_thread(_columns_of_a_sample, config)
+    if columns is None:
+        found.evidence.append("judges are not asked: their prompts need the data")
+        return found
+    sample = RewardSample("preflight", WARM_UP_TEXT, WARM_UP_TEXT, columns=columns)
+    for place, judge in config.reward.judges:
+        term = config.reward.functions[place]
+        alone = config.reward.model_copy(update={"functions": [term]})
+        at = f"reward.functions[{place}] (judge {judge.model} at {shown_url(term.url)})"
+        try:
+            headers = {0: judge_headers(config.reward, env)[place]}
+            async with Rewards(alone, config.retrieval, headers=headers) as rewards:
+                score = await rewards.score(sample)
+        except TrainerError as error:
+            found.problems.append(f"{at}: {error}")
+            found.may_come_back = False
+        except RewardFailed as failure:
+            told = f"{at}: {failure.cause}: {failure.detail}"
+            if failure.cause is FailureCause.NOT_A_NUMBER:
+                found.evidence.append(told)
+            else:
+                remedy = "check that the judge runs, its url, model and headers"
+                found.problems.append(f"{told}; {remedy}")
+                found.may_come_back = found.may_come_back and may_come_back(failure)
+        else:
+            found.evidence.append(f"{at} grades {next(iter(score.parts.values())):.2f}")
+    return found
+
+
+def _columns_of_a_sample(config: TrainerConfig) -> Mapping[str, Any] | None:
+    """Return what templates name of the first row; None without it, which other checks say."""
+    if not column_placeholders(config.retrieval, config.reward):
+        return {}
+    first = config.data.model_copy(update={"max_samples": 1})
+    try:
+        [prompt] = read_prompts(first.train_files, first, config.retrieval, config.reward)
+    except TrainerError:
+        return None
+    return prompt.columns
 
 
 async def _call(
-    client: RetrievalClient, endpoint: RetrievalEndpoint, fields: Mapping[str, str]
+    client: RetrievalClient,
+    endpoint: RetrievalEndpoint,
+    fields: Mapping[str, str],
+    columns: Mapping[str, Any],
 ) -> tuple[CallFailed | None, str]:
     """Return why there is no usable answer, None if there is one, and what happened."""
     sent = fields if endpoint.role is EndpointRole.ACTOR else None
     began = time.monotonic()
     try:
-        passages = await client.retrieve(endpoint.name, WARM_UP_TEXT, sent, sample="preflight")
-    except RetrievalFailed as failure:
-        return failure, (
-            f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}; "
-            "check that the service runs, its URL and its headers"
+        passages = await client.retrieve(
+            endpoint.name, WARM_UP_TEXT, sent, sample="preflight", columns=columns
         )
+    except RetrievalFailed as failure:
+        what = f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}"
+        if failure.cause is FailureCause.MISSING_FIELD:  # it says what to set
+            return failure, what
+        return failure, f"{what}; check that the service runs, its URL and its headers"
     seconds = time.monotonic() - began
     return None, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.http.call_statistics import CallSummary
 
 _NO_SCALARS = {"step", "reward_parts", "trained", "seconds", "step_seconds", "retrieval"}
 _NO_SCALARS |= {"non_finite", "rank_memory_bytes", "device_memory_bytes"}

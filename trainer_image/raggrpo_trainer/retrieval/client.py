@@ -21,9 +21,9 @@ from raggrpo_api.spec.retrieval import (
 )
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
+from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.http.json_service import (
     ONE_TRY,
-    CallSummary,
     JsonService,
     RetryPolicy,
     Waits,
@@ -33,7 +33,8 @@ from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
 
 from .micro_batch import MicroBatcher
-from .protocols import Passage, Query, parse_answer, request_body
+from .passage import Columns, Passage, Query
+from .protocols import column_names, parse_answer, request_for
 
 logger = logging.getLogger(__name__)
 
@@ -111,14 +112,21 @@ class RetrievalClient:
         await self._http.close()
 
     async def retrieve(
-        self, endpoint: str, context: str, fields: Mapping[str, str] | None = None, *, sample: str
+        self,
+        endpoint: str,
+        context: str,
+        fields: Mapping[str, str] | None = None,
+        *,
+        sample: str,
+        columns: Columns | None = None,
     ) -> Passages:
         """Return the passages for a query, or for a context with the actor's `fields`.
 
-        `sample` is the id used in log lines. Raises RetrievalFailed.
+        `sample` is the id used in log lines; `columns` are values that templates may name.
+        Raises RetrievalFailed.
         """
-        query = Query(context, tuple((fields or {}).items()))
         asked = self._endpoints[endpoint]
+        query = asked.query(context, fields or {}, columns or {})
         status = "remembered" if asked.remembers(query) else "asked"
         started = time.monotonic()
         try:
@@ -134,10 +142,13 @@ class RetrievalClient:
         asked = self._endpoints[endpoint]
         return await asked.ask_once(query, asked.spec.timeout_seconds)
 
-    async def warm_up(self, endpoint: str, limit_seconds: float) -> WarmUp:
+    async def warm_up(
+        self, endpoint: str, limit_seconds: float, columns: Columns | None = None
+    ) -> WarmUp:
         """Ask until the first answer arrives, then once more, and return both durations.
 
-        A cold service is slow to answer at first, so the first answer may take the whole limit.
+        `columns`: those of any sample, for templates that name some. A cold service is slow to
+        answer at first, so the first answer may take the whole limit.
         Raises TrainerError with the endpoint's name, URL, status and the start of its body: at
         the limit, unless calls wait for an endpoint that is down.
         """
@@ -145,7 +156,7 @@ class RetrievalClient:
         fields: dict[str, str] = {}
         if asked.spec.role is EndpointRole.ACTOR:
             fields = dict.fromkeys(self._actor_fields, WARM_UP_TEXT)
-        query = Query(WARM_UP_TEXT, tuple(fields.items()))
+        query = asked.query(WARM_UP_TEXT, fields, columns or {})
         started = time.monotonic()
         try:
             await self._ask_until_answered(asked, query, limit_seconds)
@@ -205,6 +216,7 @@ class _Endpoint:
     ) -> None:
         self.spec = spec
         self.service = service
+        self._named = column_names(spec)
         self._tasks = tasks
         self._cached_answers = cached_answers
         self._batcher: MicroBatcher[Query, Passages] = MicroBatcher(
@@ -212,6 +224,11 @@ class _Endpoint:
         )
         # In flight or answered, least recently used first.
         self._answers: OrderedDict[Query, asyncio.Task[Passages]] = OrderedDict()
+
+    def query(self, context: str, fields: Mapping[str, str], columns: Columns) -> Query:
+        """Keep only what the templates name, so that equal requests share an answer."""
+        named = {name: columns[name] for name in self._named & columns.keys()}
+        return Query.of(context, fields, named)
 
     def remembers(self, query: Query) -> bool:
         return query in self._answers
@@ -229,15 +246,15 @@ class _Endpoint:
         return await asyncio.shield(task)
 
     async def ask_once(self, query: Query, timeout_seconds: float) -> Passages:
-        answer = await self.service.post_once(request_body(self.spec, [query]), timeout_seconds)
-        [passages] = parse_answer(self.spec.protocol, answer, 1)
+        answer = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
+        [passages] = parse_answer(self.spec, answer, 1)
         return passages
 
     async def _ask_anew(self, query: Query) -> Passages:
         match self.spec.protocol:
             case EndpointProtocol.SEARCH_R1:
                 return await self._batcher.ask(query)
-            case EndpointProtocol.RAG_CHAT:
+            case EndpointProtocol.RAG_CHAT | EndpointProtocol.HTTP:
                 [passages] = await self._post([query])
                 return passages
             case _:
@@ -260,8 +277,8 @@ class _Endpoint:
     ) -> list[Passages]:
         try:
             return await self.service.post(
-                request_body(self.spec, queries),
-                lambda answer: parse_answer(self.spec.protocol, answer, len(queries)),
+                request_for(self.spec, queries),
+                lambda answer: parse_answer(self.spec, answer, len(queries)),
                 retry,
             )
         except CallFailed as failure:

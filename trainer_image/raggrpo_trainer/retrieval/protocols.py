@@ -1,8 +1,10 @@
 """The retrieval protocols' wire formats: request bodies and answers. Does no I/O."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, assert_never
+from urllib.parse import quote
+from uuid import uuid4
 
 from pydantic import (
     AliasChoices,
@@ -14,36 +16,26 @@ from pydantic import (
     model_validator,
 )
 
-from raggrpo_api.spec.retrieval import EndpointProtocol, RetrievalEndpoint
+from raggrpo_api.json_values import filled, placeholders
+from raggrpo_api.spec.retrieval import (
+    EndpointProtocol,
+    EndpointRole,
+    HttpMethod,
+    RetrievalEndpoint,
+)
+from raggrpo_trainer.http.answers import as_object
+from raggrpo_trainer.http.json_service import Request
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A passage returned by an endpoint; `score` is 1.0 if the answer had none."""
-
-    id: str
-    text: str
-    score: float
+from .answer_mapping import passages_in
+from .passage import Passage, Query
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A query or dialogue context; for role Actor also the fields the policy wrote."""
+def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
+    """Return the request for `queries`; RagChat and Http take exactly one.
 
-    context: str
-    fields: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The query for protocols without fields: the fields' values, then the context."""
-        return "\n".join([*(value for _, value in self.fields), self.context])
-
-
-def request_body(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, Any]:
-    """Return the request body for `queries`; RagChat takes exactly one.
-
-    `extraBody` adds fields but cannot override the protocol's own.
+    `extraBody` adds fields but cannot override the protocol's own. Raises CallFailed if a
+    placeholder has no value, which preflight has found out before.
     """
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
@@ -60,42 +52,95 @@ def request_body(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[
                 "score_threshold": endpoint.score_threshold,
                 "top_k": endpoint.top_k,
             }
+        case EndpointProtocol.HTTP:
+            return _templated(endpoint, queries)
         case _:
             assert_never(endpoint.protocol)
-    return {**endpoint.extra_body, **own}
+    if not endpoint.extra_body:
+        return Request(own)
+    return Request({**_filled(endpoint.extra_body, _values(endpoint, queries)), **own})
 
 
 def parse_answer(
-    protocol: EndpointProtocol, answer: Mapping[str, Any], num_queries: int
+    endpoint: RetrievalEndpoint, answer: Any, num_queries: int
 ) -> list[tuple[Passage, ...]]:
     """Return each query's passages, in the endpoint's order.
 
     Search-R1: {"result": [[{"document": {...}, "score"} or the bare document, ...], ...]};
-    RagChat: {"results": [{"id", "text", "score"}, ...]}. Raises CallFailed (MissingField).
+    RagChat and Http: by `response`, else by the usual names, such as {"results": [{"id", "text",
+    "score"}, ...]}. Raises CallFailed (MissingField).
     """
+    match endpoint.protocol:
+        case EndpointProtocol.SEARCH_R1:
+            return _search_r1(as_object(answer), num_queries)
+        case EndpointProtocol.RAG_CHAT:
+            return [passages_in(answer, endpoint.response, needs_score=_weighs(endpoint))]
+        case EndpointProtocol.HTTP:
+            found = passages_in(answer, endpoint.response, needs_score=_weighs(endpoint))
+            return [found[: endpoint.top_k]]
+        case _:
+            assert_never(endpoint.protocol)
+
+
+def column_names(endpoint: RetrievalEndpoint) -> frozenset[str]:
+    """Return the placeholders in an endpoint's templates."""
+    return frozenset(placeholders([endpoint.extra_body, endpoint.body, endpoint.url]))
+
+
+def _weighs(endpoint: RetrievalEndpoint) -> bool:
+    """Return whether scores count: RagScore weighs results by them."""
+    return endpoint.role is not EndpointRole.RETRIEVER
+
+
+def _templated(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
+    [query] = queries
+    values = _values(endpoint, [query])
+    quoted = {name: quote(_as_text(value), safe="") for name, value in values.items()}
+    url = _filled(endpoint.url, quoted)
+    body = None if endpoint.method is HttpMethod.GET else _filled(endpoint.body, values)
+    return Request(body, method=endpoint.method, url=url)
+
+
+def _values(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, Any]:
+    """Return the values of placeholders; several queries share what belongs to no one query."""
+    shared = {
+        "top_k": endpoint.top_k,
+        "score_threshold": endpoint.score_threshold,
+        "message_id": uuid4().hex,
+    }
+    if len(queries) != 1:
+        return shared
+    [query] = queries
+    columns = {name: json.loads(text) for name, text in query.columns}
+    own = {"context": query.context, **columns, **dict(query.fields), "question": query.text}
+    return own | shared
+
+
+def _filled(template: Any, values: Mapping[str, Any]) -> Any:
     try:
-        passages = _passages(protocol, answer)
+        return filled(template, values)
+    except KeyError as error:
+        raise CallFailed(
+            FailureCause.MISSING_FIELD, f"the sample has no value for {{{error.args[0]}}}"
+        ) from error
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _search_r1(answer: Mapping[str, Any], num_queries: int) -> list[tuple[Passage, ...]]:
+    try:
+        lists = _SearchR1Answer.model_validate(answer).result
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise CallFailed(FailureCause.MISSING_FIELD, f"{place}: {first['msg']}") from error
-    if len(passages) != num_queries:
+    if len(lists) != num_queries:
         raise CallFailed(
-            FailureCause.MISSING_FIELD, f"result: {len(passages)} lists for {num_queries} queries"
+            FailureCause.MISSING_FIELD, f"result: {len(lists)} lists for {num_queries} queries"
         )
-    return passages
-
-
-def _passages(protocol: EndpointProtocol, answer: Mapping[str, Any]) -> list[tuple[Passage, ...]]:
-    match protocol:
-        case EndpointProtocol.SEARCH_R1:
-            lists = _SearchR1Answer.model_validate(answer).result
-            return [tuple(found.passage() for found in each) for each in lists]
-        case EndpointProtocol.RAG_CHAT:
-            results = _RagChatAnswer.model_validate(answer).results
-            return [tuple(result.passage() for result in results)]
-        case _:
-            assert_never(protocol)
+    return [tuple(found.passage() for found in each) for each in lists]
 
 
 class _Document(BaseModel):
@@ -124,14 +169,3 @@ class _Found(BaseModel):
 
 class _SearchR1Answer(BaseModel):
     result: list[list[_Found]]
-
-
-class _ChatResult(_Document):
-    score: FiniteFloat
-
-    def passage(self) -> Passage:
-        return self.scored(self.score)
-
-
-class _RagChatAnswer(BaseModel):
-    results: list[_ChatResult]

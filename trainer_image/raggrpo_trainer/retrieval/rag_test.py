@@ -4,6 +4,7 @@ Reads the configuration from RAGGRPO_CONFIG and writes the result to standard ou
 """
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -21,12 +22,12 @@ from raggrpo_api.spec.retrieval import (
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.http.json_service import CallStatistics
+from raggrpo_trainer.http.call_statistics import CallStatistics
 from raggrpo_trainer.job_config import endpoint_headers, read_config
 from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
 
 from .client import RetrievalClient
-from .protocols import Query
+from .passage import Query
 
 MORE = 1.1
 """Throughput gain below which additional concurrent calls only add latency."""
@@ -60,7 +61,7 @@ def variants(
         open_to_all = endpoint.model_copy(update={"score_threshold": 0.0})
         yield "scoreThreshold 0", query, open_to_all
     if query.fields:
-        yield "context alone", Query(query.context), endpoint
+        yield "context alone", Query(query.context, columns=query.columns), endpoint
 
 
 def saturation(levels: Sequence[LoadLevel]) -> int:
@@ -158,7 +159,13 @@ class _Test:
         async with self._client(self._endpoint) as client:
             began = time.monotonic()
             calls = (
-                client.retrieve(self._endpoint.name, q.context, dict(q.fields), sample=str(i))
+                client.retrieve(
+                    self._endpoint.name,
+                    q.context,
+                    dict(q.fields),
+                    sample=str(i),
+                    columns={name: json.loads(text) for name, text in q.columns},
+                )
                 for i, q in enumerate(queries)
             )
             for ended in await asyncio.gather(*calls, return_exceptions=True):
@@ -178,11 +185,11 @@ class _Test:
         prompt, spec = self._prompts[number % len(self._prompts)], self._config.retrieval
         context = prompt.context or prompt.query
         if spec.mode is not RetrievalMode.REWARD:
-            return Query(prompt.query)
+            return Query.of(prompt.query, {}, {**prompt.columns, "context": prompt.context})
         if self._endpoint.role is not EndpointRole.ACTOR:
-            return Query(context)
+            return Query.of(context, {}, prompt.columns)
         words = f"{prompt.query} {number if sample is None else sample}"
-        return Query(context, tuple((name, words) for name in spec.actor_output.fields))
+        return Query.of(context, dict.fromkeys(spec.actor_output.fields, words), prompt.columns)
 
 
 def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.http.json_service import JsonObject, JsonService, RetryPolicy, Waits
+from raggrpo_trainer.http.answers import as_object
+from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
@@ -178,16 +179,17 @@ class HttpJudge:
     async def score(self, sample: Sample) -> float:
         """Post prompt, completion, answer, passages and fields; return the judge's number."""
         body = {name: sample[name] for name in JUDGE_FIELDS}
-        return await self._service.post(body, _judge_score)
+        return await self._service.post(Request(body), _judge_score)
 
     async def close(self) -> None:
         """Do nothing: the pool owns the connections."""
 
 
-def _judge_score(answer: JsonObject) -> float:
-    if "score" not in answer:
+def _judge_score(answer: Any) -> float:
+    scored = as_object(answer)
+    if "score" not in scored:
         raise CallFailed(FailureCause.MISSING_FIELD, "score: Field required")
-    return as_number(answer["score"])
+    return as_number(scored["score"])
 
 
 def _timed_out(seconds: float) -> CallFailed:

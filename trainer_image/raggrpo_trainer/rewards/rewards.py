@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Self, assert_never
+from typing import Any, Literal, Self, assert_never
 
 from raggrpo_api.addresses import shown_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
@@ -19,10 +19,11 @@ from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import RetryPolicy, Waits
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import HttpPool
-from raggrpo_trainer.retrieval.protocols import Passage
+from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.sample_failures import CallFailed, RewardFailed
 
 from .hooks import HttpJudge, RewardHook, Sample, python_reward
+from .judge import JudgeReward
 from .text_match import contains, exact_match, f1
 
 BuiltIn = Literal[
@@ -52,6 +53,8 @@ class RewardSample:
     """Passages shown to the policy, modes Prompt and Search."""
     fields: Mapping[str, str] | None = None
     """The actor's fields, mode Reward; None if they did not parse."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of the data that a template of the job names."""
     retrieved: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
     """Passages by endpoint role, mode Reward; empty if no call was made."""
 
@@ -65,6 +68,7 @@ class RewardSample:
             "context": self.context,
             "passages": list(self.passages),
             "fields": None if self.fields is None else dict(self.fields),
+            "columns": dict(self.columns),
             "retrieved": {
                 str(role): [{"id": p.id, "text": p.text, "score": p.score} for p in passages]
                 for role, passages in self.retrieved.items()
@@ -134,11 +138,13 @@ class Rewards:
         spec: RewardSpec,
         retrieval: RetrievalSpec,
         retry: RetryPolicy = RetryPolicy(),
+        headers: Mapping[int, Mapping[str, str]] = {},
         outages: Outages | None = None,
     ) -> None:
-        """Import Python rewards. Raises TrainerError (RewardCodeError) naming the function.
+        """Import Python rewards; `headers` of judges by the place of their term, secrets resolved.
 
         With `outages`, calls wait for a judge that is down instead of failing.
+        Raises TrainerError (RewardCodeError) naming the function.
         """
         if spec.code_from.path and spec.code_from.path not in sys.path:
             sys.path.insert(0, spec.code_from.path)
@@ -150,7 +156,10 @@ class Rewards:
         self._http = HttpPool()
         self._outages, self._tasks = outages, BackgroundTasks()
         self._hooks: list[RewardHook] = []
-        self._terms = [self._term(function, retry) for function in spec.functions]
+        self._terms = [
+            self._term(function, retry, headers.get(place, {}))
+            for place, function in enumerate(spec.functions)
+        ]
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,11 +187,27 @@ class Rewards:
             exact_match=exact_match(final_answer(sample.completion, self._marker), sample.answers),
         )
 
-    def _term(self, function: RewardFunction, retry: RetryPolicy) -> "_Term":
+    def _term(
+        self, function: RewardFunction, retry: RetryPolicy, headers: Mapping[str, str]
+    ) -> "_Term":
+        hook: RewardHook
         match function.name:
             case RewardKind.PYTHON:
                 name = function.python
                 hook = python_reward(name, function.timeout_seconds)
+            case RewardKind.JUDGE:
+                assert function.judge is not None  # a rule requires it
+                name = f"Judge {function.judge.model}"
+                told = f"reward {name} at {shown_url(function.url)}"
+                waits = Waits.of(told, self._outages, self._tasks)
+                hook = JudgeReward(
+                    self._http,
+                    function.url,
+                    function.judge,
+                    headers,
+                    function.timeout_seconds,
+                    waits=waits,
+                )
             case RewardKind.HTTP:
                 name = f"Http {shown_url(function.url)}"
                 waits = Waits.of(f"reward {name}", self._outages, self._tasks)
@@ -227,7 +252,9 @@ async def _ask_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
     try:
         return await hook.score(sample.as_json())
     except CallFailed as failure:
-        raise RewardFailed(name, failure.cause, failure.detail) from failure
+        raise RewardFailed(
+            name, failure.cause, failure.detail, transient=failure.transient
+        ) from failure
 
 
 def _actor_threshold(retrieval: RetrievalSpec) -> float:

@@ -152,7 +152,10 @@ class Collector:
             if endpoint.role is EndpointRole.RETRIEVER:
                 try:
                     found = await self._retrieval.retrieve(
-                        endpoint.name, prompt.query, sample=str(prompt.index)
+                        endpoint.name,
+                        prompt.query,
+                        sample=str(prompt.index),
+                        columns=_columns(prompt),
                     )
                 except SampleFailed as error:
                     return error
@@ -216,7 +219,12 @@ class Collector:
                 sample.insert(self._tokens(NO_QUERY)[: room - 1])
                 continue
             try:
-                found = await self._retrieval.retrieve(endpoint.name, query, sample=sample.name)
+                found = await self._retrieval.retrieve(
+                    endpoint.name,
+                    query,
+                    sample=sample.name,
+                    columns=_columns(sample.prompt),
+                )
             except SampleFailed as error:
                 _failed(sample, error, batch.ledger)
                 return
@@ -260,6 +268,7 @@ class Collector:
             context=sample.prompt.context,
             passages=sample.passages,
             fields=fields,
+            columns=sample.prompt.columns,
         )
         try:
             if fields is not None:
@@ -285,6 +294,7 @@ class Collector:
                     subject.context,
                     subject.fields if e.role is EndpointRole.ACTOR else None,
                     sample=subject.name,
+                    columns=subject.columns,
                 )
                 for e in endpoints
             )
@@ -314,3 +324,8 @@ def _failed(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sampl
     ledger.failed(sample.name, error)
     sample.failure = str(error)
     return sample
+
+
+def _columns(prompt: Prompt) -> dict[str, Any]:
+    """Return what a retriever's templates may name besides the query."""
+    return {**prompt.columns, "context": prompt.context}

@@ -34,6 +34,8 @@ OF_GPU_MEMORY = frozenset(
     }
 )
 """What the check GpuMemory consists of."""
+OF_SERVICES = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
+"""Checks that may fail because a service is down: an endpoint, or a judge."""
 OUTAGE_PAUSE_SECONDS = 30.0
 """Between two checks of services that are down; each takes a pod."""
 MAX_PREFLIGHT_LOSSES = 3
@@ -122,8 +124,8 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     )
     this.remember(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeletePreflight())
-    if [c.id for c in failed] == [CheckId.RETRIEVAL_REACHABLE] and _is_outage(result):
-        return _await_services(this, failed[0].evidence)
+    if failed and {c.id for c in failed} <= OF_SERVICES and _is_outage(result):
+        return _await_services(this, "; ".join(c.evidence for c in failed))
     outages.over(this, "Answers")
     if failed:
         of_rules = (rules.id, CheckId.GPU_MEMORY)

@@ -124,7 +124,7 @@ def container(
 def trainer_env(
     spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
 ) -> list[Manifest]:
-    """Return the environment: ours, the job's, and Secrets of endpoint headers if needed.
+    """Return the environment: ours, the job's, and Secrets of headers if needed.
 
     The job's variables override ours, except for reserved names, which the rules reject.
     """
@@ -136,6 +136,7 @@ def trainer_env(
         plain = _plain(given.name, given.value)
         env[given.name] = _from_secret(given.name, ref) if ref is not None else plain
     headers = [header for each in spec.retrieval.endpoints for header in each.headers]
+    headers += [header for _, judge in spec.reward.judges for header in judge.headers]
     for ref in (header.secret_key_ref for header in headers if with_headers):
         if ref is not None:
             name = names.secret_env(ref.name, ref.key)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from raggrpo_api import names
+from raggrpo_api.json_values import FREE_JSON
 from raggrpo_api.spec.resources import CPU_RANGE, MEMORY_RANGE, SHM_RANGE
 from raggrpo_operator.core.spec.path_fields import path_fields
 from raggrpo_operator.core.spec.quantity import parse_quantity
@@ -62,14 +63,15 @@ def texts_fit_into_an_object(given: RuleInput) -> Iterator[Violation]:
     env = sum(_text_bytes(each.model_dump(exclude_unset=True)) for each in spec.env)
     if env > names.MAX_ENV_BYTES:
         yield _too_large("spec.env", env, names.MAX_ENV_BYTES, "shorten values, or use a file")
-    whole = _text_bytes(spec.model_dump(mode="json", exclude_unset=True))
+    whole = _text_bytes(spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
     if whole > names.MAX_SPEC_BYTES:
         yield _too_large("spec", whole, names.MAX_SPEC_BYTES, "shorten templates, lists or env")
 
 
 def configuration_fits(given: RuleInput) -> Iterator[Violation]:
     """Require a configuration that fits into a process's environment, in every later attempt."""
-    texts = _text_bytes(given.job.spec.model_dump(mode="json", exclude_unset=True))
+    given_spec = given.job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    texts = _text_bytes(given_spec)
     added = LEFT_OUT_CHECKPOINTS * len(given.spec.checkpoint.path.encode())
     if ESCAPED * (texts + added) + USUAL_BYTES <= names.MAX_CONFIG_BYTES:
         return  # most jobs are so far from it that they need not be rendered
@@ -88,14 +90,16 @@ def _too_large(
     return Violation(path, Reason.SPEC_TOO_LARGE, message, remedy)
 
 
-def _text_bytes(value: Any) -> int:
-    """Return the bytes of all texts in a JSON value, in UTF-8; keys do not count."""
+def _text_bytes(value: Any, is_free: bool = False) -> int:
+    """Return the bytes of all texts in a JSON value, in UTF-8; names count in free JSON alone."""
     match value:
         case str():
             return len(value.encode())
+        case dict() if is_free:
+            return sum(len(key.encode()) + _text_bytes(each, True) for key, each in value.items())
         case dict():
-            return sum(map(_text_bytes, value.values()))
+            return sum(_text_bytes(each, key in FREE_JSON) for key, each in value.items())
         case list():
-            return sum(map(_text_bytes, value))
+            return sum(_text_bytes(each, is_free) for each in value)
         case _:
             return 0

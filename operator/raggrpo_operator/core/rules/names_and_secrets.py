@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from raggrpo_api import names
 from raggrpo_api.addresses import url_problem
 from raggrpo_api.base import SecretKeyRef
+from raggrpo_api.json_values import texts_in
 from raggrpo_api.spec.retrieval import Header
 from raggrpo_api.spec.secret_names import looks_secret
 from raggrpo_api.spec.secret_values import holds_secret
@@ -119,8 +120,13 @@ def _literals(given: RuleInput) -> Iterator[Literal]:
         path = f"spec.retrieval.endpoints[{index}]"
         for position, header in enumerate(endpoint.headers):
             yield f"{path}.headers[{position}].value", header.name, header.value
-        for key, value in endpoint.extra_body.items():
-            yield f"{path}.extraBody.{key}", key, value
+        yield from texts_in(endpoint.extra_body, f"{path}.extraBody")
+        yield from texts_in(endpoint.body, f"{path}.body")
+    for index, judge in given.spec.reward.judges:
+        path = f"spec.reward.functions[{index}].judge"
+        for position, header in enumerate(judge.headers):
+            yield f"{path}.headers[{position}].value", header.name, header.value
+        yield from texts_in(judge.extra_body, f"{path}.extraBody")
 
 
 def _urls(given: RuleInput) -> Iterator[tuple[str, str]]:
@@ -141,6 +147,9 @@ def _headers(given: RuleInput) -> Iterator[tuple[str, Header]]:
     for index, endpoint in enumerate(given.spec.retrieval.endpoints):
         for position, header in enumerate(endpoint.headers):
             yield f"spec.retrieval.endpoints[{index}].headers[{position}]", header
+    for index, judge in given.spec.reward.judges:
+        for position, header in enumerate(judge.headers):
+            yield f"spec.reward.functions[{index}].judge.headers[{position}]", header
 
 
 def _references(given: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:

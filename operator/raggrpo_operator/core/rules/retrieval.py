@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from string import Formatter
 
+from raggrpo_api.json_values import placeholders
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
+    HttpMethod,
     IndexKind,
+    ResponseMapping,
     RetrievalEndpoint,
     RetrievalMode,
 )
@@ -18,6 +21,13 @@ from .rule_input import RuleInput, warning
 MODE = "spec.retrieval.mode"
 RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
 """Fields required in a RagChat request besides the context."""
+_USED_BY = {
+    "extraBody": "write it into body, or protocol: SearchR1 or RagChat",
+    "body": "protocol: Http with method: POST, or extraBody",
+    "method": "protocol: Http, or leave it out",
+    "response": "protocol: Http or RagChat, or leave it out",
+    "managed": "protocol: SearchR1 or RagChat, or url in place of managed",
+}
 
 
 def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
@@ -41,14 +51,55 @@ def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
 
 
 def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
-    """Require SearchR1 of retrievers, and RagChat of Actor and Reference."""
+    """Require SearchR1 of retrievers, and RagChat of Actor and Reference; Http fits all roles."""
     for path, endpoint in _endpoints(given):
         is_retriever = endpoint.role is EndpointRole.RETRIEVER
         wanted = EndpointProtocol.SEARCH_R1 if is_retriever else EndpointProtocol.RAG_CHAT
-        if endpoint.protocol is not wanted:
+        if endpoint.protocol not in (wanted, EndpointProtocol.HTTP):
             message = f"{endpoint.name} with role {endpoint.role} has protocol {endpoint.protocol}"
-            remedy = f"protocol: {wanted}, or another role"
+            remedy = f"protocol: {wanted} or Http, or another role"
             yield Violation(f"{path}.protocol", Reason.PROTOCOL_MISMATCH, message, remedy)
+
+
+def fields_fit_protocol(given: RuleInput) -> Iterator[Violation]:
+    """Reject fields that the protocol would ignore: the call would not be the one they describe."""
+    for path, endpoint in _endpoints(given):
+        is_http = endpoint.protocol is EndpointProtocol.HTTP
+        ignored = {
+            "extraBody": is_http and bool(endpoint.extra_body),
+            "body": not is_http and endpoint.body is not None,
+            "method": not is_http and endpoint.method is not HttpMethod.POST,
+            "response": endpoint.protocol is EndpointProtocol.SEARCH_R1
+            and endpoint.response != ResponseMapping(),
+            "managed": is_http and endpoint.managed is not None,
+        }
+        if is_http and endpoint.method is HttpMethod.GET and endpoint.body is not None:
+            ignored["body"] = True
+        for field in (name for name, is_ignored in ignored.items() if is_ignored):
+            message = f"{endpoint.name} with protocol {endpoint.protocol} does not use {field}"
+            yield Violation(f"{path}.{field}", Reason.PROTOCOL_MISMATCH, message, _USED_BY[field])
+
+
+def calls_carry_the_question(given: RuleInput) -> Iterator[Violation]:
+    """Require the question in an Http call, and of SearchR1 nothing that differs by sample."""
+    for path, endpoint in _endpoints(given):
+        match endpoint.protocol:
+            case EndpointProtocol.HTTP:
+                named = placeholders([endpoint.body, endpoint.url])
+                of_the_sample = named - {"top_k", "score_threshold", "message_id"}
+                if not of_the_sample:
+                    message = f"no call to {endpoint.name} says what is looked for"
+                    remedy = 'body: {query: "{question}"}, or {question} in url'
+                    yield Violation(f"{path}.body", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
+            case EndpointProtocol.SEARCH_R1:
+                shared = {"top_k", "score_threshold", "message_id"}
+                for name in sorted(placeholders(endpoint.extra_body) - shared):
+                    message = f"one SearchR1 call asks for many samples, {{{name}}} is of one"
+                    remedy = "protocol: Http with a body, or leave it out"
+                    place = f"{path}.extraBody"
+                    yield Violation(place, Reason.TEMPLATE_PLACEHOLDER, message, remedy)
+            case _:
+                pass
 
 
 def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
@@ -88,7 +139,9 @@ def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
     """Require every field of a RagChat request; the service refuses incomplete ones."""
     fields = given.spec.retrieval.actor_output.fields
     missing = [name for name in RAG_FIELDS if name not in fields]
-    if _uses_rag_score(given) and missing:
+    actors = _with_role(given, EndpointRole.ACTOR)
+    is_rag_chat = not actors or any(e.protocol is EndpointProtocol.RAG_CHAT for e in actors)
+    if _uses_rag_score(given) and is_rag_chat and missing:
         path = "spec.retrieval.actorOutput.fields"
         message = f"RagChat requests need {', '.join(missing)}"
         remedy = f"fields: [{', '.join([*fields, *missing])}]"

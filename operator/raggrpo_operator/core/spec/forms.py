@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from raggrpo_api import addresses, base, kubernetes_names
+from raggrpo_api import addresses, base, json_values, kubernetes_names
 from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
+from raggrpo_api.spec.reward import JUDGE_MODEL
 
 _NAME = "use lower-case letters, digits, hyphens and dots, at most 253"
 
@@ -23,6 +24,8 @@ _BY_PATTERN: Mapping[str, str] = {
     base.MEMORY: "write an amount such as 64Gi",
     base.PLAIN_TEXT: "leave control characters out",
     WANDB_PROJECT: "use letters, digits, hyphens and underscores",
+    json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
+    JUDGE_MODEL: "use printable ASCII",
     BODY_FIELD: "use printable ASCII characters, at most 64",
 }
 

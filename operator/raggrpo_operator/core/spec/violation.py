@@ -83,6 +83,7 @@ class Reason(StrEnum):
     COLUMN_NEEDED = "ColumnNeeded"
     REWARD_INCOMPLETE = "RewardIncomplete"
     REWARD_FIELD_UNUSED = "RewardFieldUnused"
+    JUDGE_UNREADABLE = "JudgeUnreadable"
     NO_REWARD = "NoReward"
 
     # Checkpoints, paths and validation (rules/checkpoint.py, rules/paths.py)

@@ -44,6 +44,19 @@ def opened(rules: list[Manifest]) -> list[str]:
     return found
 
 
+A_JUDGE = {
+    "name": "Judge",
+    "url": "http://llm.grading.svc/v1/chat/completions",
+    "judge": {"model": "m", "prompt": "{completion}"},
+}
+A_SEARCH_SERVER = {
+    "name": "kb",
+    "protocol": "Http",
+    "method": "GET",
+    "url": "http://search.find.svc/q?q={question}&k={top_k}",
+}
+
+
 def test_a_job_that_calls_nobody_reaches_names_and_its_own_pods() -> None:
     dns, own = egress({})
     assert dns == {"ports": [{"protocol": p, "port": 53} for p in ("UDP", "TCP")]}
@@ -102,6 +115,8 @@ def test_what_is_open_everywhere_is_closed_at_the_api_server() -> None:
     ("changes", "expected"),
     [
         ({"reward.functions": [{"name": "Http", "url": "http://judge.eval.svc"}]}, "pods of eval"),
+        ({"reward.functions": [A_JUDGE]}, "pods of grading"),
+        ({"retrieval": {"mode": "Prompt", "endpoints": [A_SEARCH_SERVER]}}, "pods of find"),
         ({"checkpoint.backup": {"url": "s3://bucket/runs"}}, "0.0.0.0/0:443"),
         ({"checkpoint.backup": {"url": "file:///mnt/runs/copies"}}, ""),
         ({"monitoring.wandb": {"project": "p"}}, "0.0.0.0/0:443"),

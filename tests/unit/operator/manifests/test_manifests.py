@@ -514,13 +514,32 @@ def test_headers_and_bodies_of_calls_reach_the_attempt_and_no_record() -> None:
             "store": "Server=h;Password=c4n4ry",
         },
     }
-    job = a_clustered_job(a_job({"retrieval": {"mode": "Prompt", "endpoints": [kb]}}))
+    search = {
+        "name": "search",
+        "url": "http://search:9200/_search",
+        "protocol": "Http",
+        "role": "Actor",
+        "body": {"query": [{"clientSecret": "c4n4ry"}, "Server=h;Password=c4n4ry", "{question}"]},
+    }
+    judge = {
+        "model": "grader",
+        "prompt": "{completion}",
+        "headers": [{"name": "X-Tenant", "value": "c4n4ry"}],
+        "extraBody": {"metadata": {"apiKey": "c4n4ry", "top_p": 1}},
+    }
+    term = {"name": "Judge", "url": "http://grader:8000/v1/chat/completions", "judge": judge}
+    endpoints = {"mode": "Prompt", "endpoints": [kb, search]}
+    job = a_clustered_job(a_job({"retrieval": endpoints, "reward.functions": [term]}))
     config = trainer_config(job, resolve(job), number=1)
     record = all_manifests(job)["configmap"]["data"]["config.json"]
 
-    assert config.to_json().count("c4n4ry") == 4
+    assert config.to_json().count("c4n4ry") == 8
     assert "c4n4ry" not in record
-    [shown] = json.loads(record)["retrieval"]["endpoints"]
+    shown, searched = json.loads(record)["retrieval"]["endpoints"]
+    assert searched["body"] == {"query": [{"clientSecret": "(hidden)"}, "(hidden)", "{question}"]}
+    [graded] = json.loads(record)["reward"]["functions"]
+    assert graded["judge"]["extraBody"] == {"metadata": {"apiKey": "(hidden)", "top_p": 1}}
+    assert graded["judge"]["headers"][0]["value"] == "(hidden)"
     assert shown["extraBody"] == {
         "tenant_id": "t1",
         "dbPass": "(hidden)",

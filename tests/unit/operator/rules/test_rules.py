@@ -39,6 +39,7 @@ from raggrpo_operator.local_runtime.mounts import mounted
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
+SEARCH = KB | {"protocol": "Http", "body": {"query": "{question}", "size": "{top_k}"}}
 ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
 REFERENCE = ACTOR | {"name": "reference", "role": "Reference"}
 RAG_SCORE = {"functions": [{"name": "RagScore"}]}
@@ -57,6 +58,15 @@ def with_steps(**changes: Any) -> dict[str, Any]:
 
 def in_mode(mode: str, *endpoints: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {"retrieval": {"mode": mode, "endpoints": list(endpoints)} | changes}
+
+
+def rewarded_by(*functions: Mapping[str, Any]) -> dict[str, Any]:
+    return {"reward": {"functions": list(functions)}}
+
+
+def a_judge(**values: Any) -> dict[str, Any]:
+    judge = {"model": "j", "prompt": "Grade {completion} for {prompt}."} | values
+    return rewarded_by({"name": "Judge", "url": "http://j/v1/chat/completions", "judge": judge})
 
 
 @dataclass(frozen=True)
@@ -237,6 +247,19 @@ ROWS: tuple[Row, ...] = (
     Row(retrieval.protocol_fits_role, Reason.PROTOCOL_MISMATCH,
         "spec.retrieval.endpoints[0].protocol",
         in_mode("Reward", ACTOR | {"protocol": "SearchR1"}), in_mode("Reward", ACTOR)),
+    Row(retrieval.fields_fit_protocol, Reason.PROTOCOL_MISMATCH,
+        "spec.retrieval.endpoints[0].body",
+        in_mode("Prompt", KB | {"body": {"q": "{question}"}}), in_mode("Prompt", SEARCH)),
+    Row(retrieval.fields_fit_protocol, Reason.PROTOCOL_MISMATCH,
+        "spec.retrieval.endpoints[0].extraBody",
+        in_mode("Prompt", SEARCH | {"extraBody": {"a": 1}}), in_mode("Prompt", SEARCH)),
+    Row(retrieval.calls_carry_the_question, Reason.TEMPLATE_PLACEHOLDER,
+        "spec.retrieval.endpoints[0].body",
+        in_mode("Prompt", SEARCH | {"body": {"k": "{top_k}"}}), in_mode("Prompt", SEARCH)),
+    Row(retrieval.calls_carry_the_question, Reason.TEMPLATE_PLACEHOLDER,
+        "spec.retrieval.endpoints[0].extraBody",
+        in_mode("Prompt", KB | {"extraBody": {"t": "{tenant}"}}),
+        in_mode("Prompt", KB | {"extraBody": {"t": ["{top_k}", {"id": "{message_id}"}]}})),
     Row(retrieval.passages_need_a_retriever, Reason.RETRIEVER_NEEDED, "spec.retrieval.endpoints",
         in_mode("Prompt"), in_mode("Prompt", KB)),
     Row(retrieval.passages_need_a_retriever, Reason.RETRIEVER_NEEDED, "spec.retrieval.endpoints",
@@ -268,6 +291,15 @@ ROWS: tuple[Row, ...] = (
     Row(retrieval.templates_have_their_placeholders, Reason.TEMPLATE_PLACEHOLDER,
         "spec.retrieval.passageTemplate",
         in_mode("Search", KB, passageTemplate="{index}: {text"), in_mode("Search", KB)),
+    Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].judge",
+        rewarded_by({"name": "Judge", "url": "http://j/v1/chat/completions"}), a_judge()),
+    Row(reward.judge_can_grade, Reason.TEMPLATE_PLACEHOLDER,
+        "spec.reward.functions[0].judge.prompt", a_judge(prompt="Grade {prompt}."), a_judge()),
+    Row(reward.judge_can_grade, Reason.JUDGE_UNREADABLE,
+        "spec.reward.functions[0].judge.scorePattern", a_judge(scorePattern="(("),
+        a_judge(scorePattern=r"Grade: (\d+)")),
+    Row(reward.judge_can_grade, Reason.JUDGE_UNREADABLE,
+        "spec.reward.functions[0].judge.highest", a_judge(lowest=10.0), a_judge(lowest=1.0)),
     Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].python",
         {"reward": {"functions": [{"name": "Python"}]}},
         {"reward": {"functions": [{"name": "Python", "python": "pkg.mod:f"}]}}),
@@ -412,6 +444,9 @@ ROWS: tuple[Row, ...] = (
     Row(limits.texts_fit_into_an_object, Reason.SPEC_TOO_LARGE, "spec.env",
         {"env": [{"name": f"A{i}", "value": "x" * 2048} for i in range(16)]},
         {"env": [{"name": f"A{i}", "value": "x" * 2040} for i in range(16)]}),
+    Row(limits.texts_fit_into_an_object, Reason.SPEC_TOO_LARGE, "spec",
+        in_mode("Prompt", KB | {"extraBody": {"a": {f"{i:0>256}": 1 for i in range(300)}}}),
+        in_mode("Prompt", KB | {"extraBody": {"a": {f"{i:0>256}": 1 for i in range(200)}}})),
     Row(limits.configuration_fits, Reason.SPEC_TOO_LARGE, "spec",
         in_mode("Prompt", KB, promptTemplate="{passages}{prompt}" + "中" * 10_000),
         in_mode("Prompt", KB, promptTemplate="{passages}{prompt}" + "x" * 16000)),
@@ -434,6 +469,18 @@ ROWS: tuple[Row, ...] = (
         "spec.retrieval.endpoints[0].extraBody.api_key",
         in_mode("Prompt", KB | {"extraBody": {"api_key": "abc"}}),
         in_mode("Prompt", KB | {"extraBody": {"tenant_id": "acme"}})),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].extraBody.auth[0].api_key",
+        in_mode("Prompt", KB | {"extraBody": {"auth": [{"api_key": 12345}]}}),
+        in_mode("Prompt", KB | {"extraBody": {"tenant": [{"id": 12345}]}})),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].body.who",
+        in_mode("Prompt", SEARCH | {"body": {"q": "{question}", "who": "hf_" + "a" * 34}}),
+        in_mode("Prompt", SEARCH)),
+    Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.reward.functions[0].judge.headers[0].value",
+        a_judge(headers=[{"name": "Authorization", "value": "Bearer x"}]),
+        a_judge(headers=[{"name": "Authorization", "secretKeyRef": REF}])),
     Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.retrieval.endpoints[0].url",
         in_mode("Prompt", KB | {"url": "http://kb:8000/r?token=abc"}),

@@ -100,7 +100,7 @@ def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
         ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://kb:8000/\u4e2d?token=s3cr3t"}]),
         ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://me:s3cr3t@kb/"}]),
         ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://kb/" + "s3cr3t" * 400}]),
-        ("spec.retrieval.endpoints", [ENDPOINT | {"extraBody": {"k": ["s3cr3t"]}}]),
+        ("spec.retrieval.endpoints", [ENDPOINT | {"extraBody": {"k": "s3cr3t" * 4000}}]),
         ("spec.reward.functions", [{"name": "Http", "url": "s3cr3t"}]),
     ],
 )

@@ -74,7 +74,7 @@ def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
             ]
         return [place.removeprefix(".")]
 
-    free_form = ("extraBody", "nodeSelector")  # one value each, whatever it holds
+    free_form = ("extraBody", "body", "nodeSelector")  # one value each, whatever it holds
     found = {
         leaf.split(f".{name}.")[0] + f".{name}" if f".{name}." in leaf else leaf
         for leaf in leaves(resolved.spec.model_dump(by_alias=True), "")

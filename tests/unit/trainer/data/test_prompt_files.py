@@ -87,6 +87,30 @@ def bad(name: str, content: bytes, expected: str, **changes: Any) -> Any:
     return pytest.param(name, content, expected, changes, id=expected[:40])
 
 
+def a_judge_naming(column: str) -> RewardSpec:
+    judge = {"model": "m", "prompt": f"{{{column}}} {{completion}}"}
+    term = {"name": "Judge", "url": "http://grader/v1/chat/completions", "judge": judge}
+    return RewardSpec.model_validate({"functions": [term]})
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_templates_name_nested_columns_by_their_path(tmp_path: Path, kind: str) -> None:
+    rows = [{"prompt": "x", "extra_info": {"rubric": "short", "level": level}} for level in (3, 4)]
+    file = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    else:
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    prompts = read([str(file)], reward=a_judge_naming("extra_info.level"))
+    assert [prompt.columns for prompt in prompts] == [
+        {"extra_info.level": 3},
+        {"extra_info.level": 4},
+    ]
+    with pytest.raises(TrainerError, match=r"does not exist, and reward.*of: .*extra_info\.rubric"):
+        read([str(file)], reward=a_judge_naming("extra_info.grade"))
+
+
 GOOD = b'{"prompt": "x", "answer": "y"}\n'
 
 

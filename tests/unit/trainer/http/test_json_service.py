@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from raggrpo_trainer.http.json_service import CallStatistics, RetryPolicy
+from raggrpo_trainer.http.call_statistics import CallStatistics
+from raggrpo_trainer.http.json_service import RetryPolicy
 
 
 def test_delays_double_with_at_most_half_of_jitter() -> None:

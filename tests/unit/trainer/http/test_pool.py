@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from raggrpo_trainer.http.json_service import JsonService, RetryPolicy
-from raggrpo_trainer.http.pool import HttpPool, proxy_of
+from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy
+from raggrpo_trainer.http.pool import Answer, HttpPool, proxy_of
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 
@@ -76,7 +76,7 @@ async def test_what_is_no_answer_is_told_in_one_line_without_the_url(
     http = HttpPool()
     server, url, _ = await served(answer)
     with pytest.raises(CallFailed, match=detail) as failed:
-        await a_service(http, url).post_once({}, 5)
+        await a_service(http, url).post_once(Request({}), 5)
     await http.close()
     server.close()
 
@@ -89,7 +89,7 @@ async def test_a_server_may_close_its_connections_without_a_word() -> None:
     http = HttpPool()
     server, url, heads = await served(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     for _ in range(20):
-        assert await a_service(http, url).post_once({}, 5) == {}
+        assert await a_service(http, url).post_once(Request({}), 5) == {}
     await http.close()
     server.close()
 
@@ -103,8 +103,13 @@ async def test_a_cookie_does_not_bind_all_calls_to_one_server() -> None:
     )
     url = url.replace("127.0.0.1", "localhost")  # to an IP address no cookie is sent anyway
     for _ in range(2):
-        await a_service(http, url).post_once({}, 5)
+        await a_service(http, url).post_once(Request({}), 5)
     await http.close()
     server.close()
 
     assert [b"ookie" in head for head in heads] == [False, False]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "nobody-knows"])
+def test_a_text_can_be_shown_whatever_encoding_its_service_names(encoding: str) -> None:
+    assert Answer(500, b"down \xff", encoding).text == "down \ufffd"

@@ -12,6 +12,7 @@ from raggrpo_trainer.http.json_service import (
     MOST_FELLED,
     OUTAGES_BEFORE_ALONE,
     JsonService,
+    Request,
     RetryPolicy,
     Waits,
 )
@@ -33,9 +34,15 @@ class FakePool(HttpPool):
     def __init__(self, behave: Behave) -> None:
         self.behave, self.asked = behave, list[tuple[float, str]]()
 
-    async def post(
-        self, url: str, content: str, headers: Mapping[str, str], proxy: str | None
+    async def send(
+        self,
+        method: str,
+        url: str,
+        content: str | None,
+        headers: Mapping[str, str],
+        proxy: str | None,
     ) -> Answer:
+        content = content or f"{method} {url}"
         now = asyncio.get_running_loop().time()
         self.asked.append((round(now, 2), content))
         done = self.behave(now, content)
@@ -72,7 +79,7 @@ class World:
             self.told.append((now, names))
 
     async def ask(self, question: str = "q") -> dict[str, Any]:
-        return await self.service.post({"question": question}, lambda answer: answer)
+        return await self.service.post(Request({"question": question}), lambda answer: answer)
 
     async def step(self, *questions: str) -> list[Any]:
         """Ask all at once, as a step does, and return answers and failures."""

@@ -27,7 +27,14 @@ from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_b
 from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
 from support.builders.verl_files import gsm8k_row, search_row, write_jsonl, write_parquet
-from support.servers.faulty_server import FaultyServer, Received, rag_chat, search_r1, serving
+from support.servers.faulty_server import (
+    FaultyServer,
+    Received,
+    always,
+    rag_chat,
+    search_r1,
+    serving,
+)
 
 FAILED, PASSED = CheckState.FAILED, CheckState.PASSED
 
@@ -467,6 +474,67 @@ async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -
     assert "endpoint bad" in evidence
     assert "500 'index is not loaded'" in evidence
     assert "good" not in evidence
+
+
+async def test_an_answer_that_does_not_fit_gets_a_mapping_and_shows_no_values(
+    tmp_path: Path,
+) -> None:
+    answer = {"payload": {"hits": [{"ref": 7, "body": "Savings pay 2 %.", "rel": 0.9}]}}
+    async with serving(always(answer)) as server:
+        kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
+        told = check_of(
+            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+        )
+        kb["response"] = {"items": "payload.hits", "id": "ref", "text": "body", "score": "rel"}
+        followed = check_of(
+            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+        )
+    assert told.state is FAILED
+    assert "response: {items: payload.hits, id: ref, text: body, score: rel}" in told.evidence
+    assert "{payload: {hits: [1 × {ref: number, body: text, rel: number}]}}" in told.evidence
+    assert "Savings" not in told.evidence
+    assert followed.state is CheckState.PASSED
+
+
+async def test_a_placeholder_without_its_column_is_refused_naming_both(tmp_path: Path) -> None:
+    async with serving(always([])) as server:
+        body = {"q": "{question}", "where": "{tenant}"}
+        kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": body}
+        result = await checked(a_fit_config(tmp_path, retrieval(kb)))
+        asked = len(server.requests)
+    check = check_of(result, CheckId.DATA_READABLE)
+    assert check.state is FAILED
+    assert "column 'tenant' does not exist" in check.evidence
+    assert "retrieval.endpoints[0].body names {tenant}" in check.evidence
+    assert result.exit_code == ExitCode.DATA_ERROR
+    assert asked == 0
+
+
+async def test_a_judge_is_asked_once_and_one_that_refuses_is_told(tmp_path: Path) -> None:
+    async with serving(always({"error": "no such model"}, 404)) as server:
+        judge = {"model": "grader", "prompt": "{completion}"}
+        term = {"name": "Judge", "url": server.url, "judge": judge}
+        result = await checked(a_fit_config(tmp_path, {"reward.functions": [term]}))
+        asked = len(server.requests)
+    check = check_of(result, CheckId.REWARD_CODE)
+    assert check.state is FAILED
+    assert "reward.functions[0] (judge grader at" in check.evidence
+    assert "404" in check.evidence
+    assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+    assert asked == 1
+
+
+async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_not(
+    tmp_path: Path,
+) -> None:
+    async with serving(always("loading", 503)) as server:
+        judge = {"model": "grader", "prompt": "{completion}", "retries": 0}
+        down = {"name": "Judge", "url": server.url, "judge": judge}
+        wrong = {"name": "Python", "python": "no_such_module:score"}
+        alone = await checked(a_fit_config(tmp_path, {"reward.functions": [down]}))
+        both = await checked(a_fit_config(tmp_path, {"reward.functions": [down, wrong]}))
+    assert alone.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
+    assert both.exit_code == ExitCode.REWARD_CODE_ERROR
 
 
 async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:

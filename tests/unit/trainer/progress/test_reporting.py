@@ -20,7 +20,7 @@ from raggrpo_api.progress import (
 from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.host_memory import host_memory_bytes
-from raggrpo_trainer.http.json_service import CallSummary
+from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_kept
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe

@@ -20,7 +20,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.retrieval.client import BATCH_QUERIES, RetrievalClient
-from raggrpo_trainer.retrieval.protocols import Passage
+from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed
 from support.servers.faulty_server import (
     FaultyServer,
@@ -139,12 +139,17 @@ ANSWER_WITHOUT_SCORE = {"results": [{"id": "1", "text": "x"}]}
         (always("no", 404), FailureCause.HTTP_STATUS, "404 '\"no\"'", 1),
         (always("moved", 302), FailureCause.HTTP_STATUS, "302 '\"moved\"'", 1),
         (not_json, FailureCause.BAD_JSON, "'<html>boom</html>'", 1),
-        (always([]), FailureCause.BAD_JSON, "no JSON object: '[]'", 1),
-        (always({}), FailureCause.MISSING_FIELD, "results: Field required", 1),
+        (
+            always({}),
+            FailureCause.MISSING_FIELD,
+            "no list of results at a usual name; received {}",
+            1,
+        ),
         (
             always(ANSWER_WITHOUT_SCORE),
             FailureCause.MISSING_FIELD,
-            "results.0.score: Field required",
+            "results: a result has no finite score at a usual name; received "
+            "{results: [1 × {id: text, text: text}]}",
             1,
         ),
     ],

@@ -268,6 +268,7 @@ def test_hooks_see_everything_of_a_sample_as_json_values() -> None:
         "answer",
         "context",
         "passages",
+        "columns",
         "fields",
         "retrieved",
     }

@@ -6,7 +6,7 @@ from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
-from raggrpo_trainer.retrieval.protocols import Passage
+from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.rewards.rewards import (
     Rewards,
     RewardSample,

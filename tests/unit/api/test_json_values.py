@@ -1,0 +1,68 @@
+"""Paths, placeholders and limits of free JSON in a job."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from raggrpo_api.json_values import (
+    JSON_PATH,
+    JsonTemplate,
+    filled,
+    placeholders,
+    values_at,
+)
+
+VALUE = {"a": [{"b": [1, 2]}, {"b": [3]}], "c-d": {"e": None}, "@x": "y"}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("$", [VALUE]),
+        ("a[1].b", [[3]]),
+        ("$.a[*].b", [[1, 2], [3]]),
+        ("a[*].b[*]", [1, 2, 3]),
+        ("c-d.e", [None]),
+        ("@x", ["y"]),
+        ("a.b", []),
+        ("a[9]", []),
+        ("c-d[*]", []),
+    ],
+)
+def test_a_path_leads_to_values_or_nowhere(path: str, expected: list[Any]) -> None:
+    assert re.search(JSON_PATH, path)
+    assert values_at(path, VALUE) == expected
+
+
+@pytest.mark.parametrize("path", ["a..b", ".a", "a.", "a[", "a[x]", "$$", "a b", "a[?(@.x)]", "$a"])
+def test_what_is_no_path_is_refused(path: str) -> None:
+    assert not re.search(JSON_PATH, path)
+
+
+def test_only_names_in_braces_are_placeholders() -> None:
+    template = {"q": "query { Get { text } } {a}", "n": ["{b}", "{{c}}", "{}", "{0}", "{ d }"]}
+    assert placeholders(template) == {"a", "b"}
+    assert filled(template, {"a": "{b}", "b": [1]}) == {
+        "q": "query { Get { text } } {b}",
+        "n": [[1], "{c}", "{}", "{0}", "{ d }"],
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        json.loads("[" * 13 + "]" * 13),
+        [0] * 512,
+        "x" * 16_385,
+        {"x" * 257: 1},
+        float("inf"),
+        10**400,
+        object(),
+    ],
+)
+def test_free_json_is_bounded(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(JsonTemplate).validate_python(value)

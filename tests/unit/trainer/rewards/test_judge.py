@@ -1,0 +1,168 @@
+"""A language model as judge: what it is asked, how its grade is read, what its failures cost."""
+
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from raggrpo_api.spec.retrieval import RetrievalSpec
+from raggrpo_api.spec.reward import JudgeSpec, RewardSpec
+from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.rewards.judge import grade_in
+from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RewardFailed
+from support.servers.faulty_server import FaultyServer, Received, Respond, serving
+
+SAMPLE = RewardSample("1/0", "Capital?", "It is Paris.", ("Paris", "paris"), columns={"lang": "fr"})
+PROMPT = "{lang}: {prompt} {answer} -> {completion} {{completion}}"
+
+
+def replies(text: Any) -> Respond:
+    async def respond(_: Received) -> Response:
+        return JSONResponse({"choices": [{"message": {"role": "assistant", "content": text}}]})
+
+    return respond
+
+
+async def graded(
+    respond: Respond, *samples: RewardSample, **judge: Any
+) -> tuple[FaultyServer, list[float]]:
+    async with serving(respond) as server:
+        given = {"model": "grader", "prompt": PROMPT, **judge}
+        term = {"name": "Judge", "url": server.url, "timeoutSeconds": 5, "judge": given}
+        spec = RewardSpec.model_validate({"functions": [term]})
+        headers = {0: {"Authorization": "Bearer s3cr3t-token"}}
+        async with Rewards(spec, RetrievalSpec(), headers=headers) as rewards:
+            return server, [(await rewards.score(s)).total for s in samples or (SAMPLE,)]
+
+
+async def test_the_judge_reads_the_samples_fields_and_its_grade_is_scaled() -> None:
+    server, [score] = await graded(
+        replies("Good. Grade: 7.5"), system="Be fair.", extraBody={"seed": 3, "stop": ["x"]}
+    )
+    assert score == 0.75
+    [received] = server.requests
+    assert received.body == {
+        "model": "grader",
+        "messages": [
+            {"role": "system", "content": "Be fair."},
+            {"role": "user", "content": "fr: Capital? Paris | paris -> It is Paris. {completion}"},
+        ],
+        "temperature": 0.0,
+        "max_tokens": 256,
+        "stream": False,
+        "seed": 3,
+        "stop": ["x"],
+    }
+    assert received.headers["authorization"] == "Bearer s3cr3t-token"
+
+
+def a_reply(text: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}}]}
+
+
+@pytest.mark.parametrize(
+    ("values", "reply", "expected"),
+    [
+        ({}, "Between 2 and 4, so 3", 0.3),
+        ({}, "10/10", 1.0),
+        ({"scorePattern": r"Grade: (\d+)"}, "Grade: 4 of 10", 0.4),
+        ({"scorePattern": r"\d"}, "7, sure", 0.7),
+        ({"scorePath": "result.grade"}, '```json\n{"result": {"grade": 5}}\n```', 0.5),
+        ({"lowest": 1.0, "highest": 5.0}, "3", 0.5),
+        ({"lowest": -1.0, "highest": 1.0}, "-0.5", 0.25),
+    ],
+)
+def test_grades_are_read_by_pattern_or_path(
+    values: dict[str, Any], reply: str, expected: float
+) -> None:
+    spec = JudgeSpec.model_validate({"model": "m", "prompt": "{completion}", **values})
+    assert grade_in(spec, a_reply(reply)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "answer", "cause", "detail"),
+    [
+        ({}, a_reply("No idea."), FailureCause.NOT_A_NUMBER, "no grade"),
+        ({}, a_reply("42"), FailureCause.NOT_A_NUMBER, "42 is not within 0 to 10"),
+        ({}, a_reply(None), FailureCause.MISSING_FIELD, "wrote no text"),
+        ({}, {"choices": []}, FailureCause.MISSING_FIELD, "choices[0]"),
+        ({}, [], FailureCause.BAD_JSON, "no JSON object"),
+        ({"scorePath": "g"}, a_reply("7"), FailureCause.NOT_A_NUMBER, "nothing at g"),
+        ({"scorePath": "g"}, a_reply("[" * 10_000), FailureCause.NOT_A_NUMBER, "not JSON"),
+        ({"scorePath": "g"}, a_reply('{"g": NaN}'), FailureCause.NOT_A_NUMBER, "nan"),
+        ({"scorePattern": "(a+)+b"}, a_reply("a" * 60 + "c"), FailureCause.NOT_A_NUMBER, ""),
+    ],
+)
+def test_a_reply_without_a_grade_fails_its_sample(
+    values: dict[str, Any], answer: Any, cause: FailureCause, detail: str
+) -> None:
+    spec = JudgeSpec.model_validate({"model": "m", "prompt": "{completion}", **values})
+    with pytest.raises(CallFailed) as caught:
+        grade_in(spec, answer)
+    assert caught.value.cause is cause
+    assert detail in caught.value.detail
+
+
+async def test_equal_samples_are_graded_once_unless_the_cache_is_off() -> None:
+    other = RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
+    server, scores = await graded(replies("5"), SAMPLE, SAMPLE, other)
+    assert (len(server.requests), scores) == (2, [0.5, 0.5, 0.5])
+    server, _ = await graded(replies("5"), SAMPLE, SAMPLE, cache=False)
+    assert len(server.requests) == 2
+
+
+async def test_a_judge_that_is_busy_is_asked_again_and_one_that_refuses_is_not() -> None:
+    async def busy(received: Received) -> Response:
+        return await replies("8")(received) if received.number else JSONResponse({}, 503)
+
+    server, scores = await graded(busy, retries=1)
+    assert (len(server.requests), scores) == (2, [0.8])
+
+    async def refuses(_: Received) -> Response:
+        return JSONResponse({"error": "model not found"}, 404)
+
+    with pytest.raises(RewardFailed, match="reward Judge grader: HttpStatus: 404"):
+        await graded(refuses)
+
+
+async def test_a_failure_is_one_samples_and_is_not_remembered() -> None:
+    async def one_bad(received: Received) -> Response:
+        return await replies("bad" if received.number == 0 else "6")(received)
+
+    async with serving(one_bad) as server:
+        judge = {"model": "m", "prompt": "{completion}"}
+        term = {"name": "Judge", "url": server.url, "judge": judge}
+        spec = RewardSpec.model_validate({"functions": [term]})
+        async with Rewards(spec, RetrievalSpec()) as rewards:
+            with pytest.raises(RewardFailed):
+                await rewards.score(SAMPLE)
+            assert (await rewards.score(SAMPLE)).total == 0.6
+
+
+@pytest.mark.parametrize("cache", [True, False])
+async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_before(
+    cache: bool,
+) -> None:
+    first, lost = SAMPLE, RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
+
+    async def down_for_three_calls(received: Received) -> Response:
+        is_down = 1 <= received.number <= 3
+        return JSONResponse("loading", 503) if is_down else await replies("6")(received)
+
+    told: list[list[str]] = []
+    outages = Outages(lambda found: told.append([each.name for each in found]))
+    async with serving(down_for_three_calls) as server:
+        judge = {"model": "m", "prompt": "{completion}", "retries": 0, "cache": cache}
+        term = {"name": "Judge", "url": server.url, "judge": judge}
+        spec = RewardSpec.model_validate({"functions": [term]})
+        async with Rewards(spec, RetrievalSpec(), outages=outages) as rewards:
+            with outages.waited_for():
+                scores = [(await rewards.score(sample)).total for sample in (first, lost)]
+
+    assert scores == [0.6, 0.6]
+    asked = [received.body["messages"][0]["content"] for received in server.requests]
+    own, probe = lost.completion, first.completion
+    assert asked == [probe, own, probe, probe, probe, own]
+    assert [f"reward Judge m at {server.url}"] in told
+    assert told[-1] == []

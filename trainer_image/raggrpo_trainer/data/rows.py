@@ -1,0 +1,78 @@
+"""Read the rows of a job's data files, `.parquet` and `.jsonl`, one after the other."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.errors import TrainerError
+
+from .columns import column_of
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a file."""
+
+    place: str
+    """File and line, for messages."""
+    values: Mapping[str, object]
+    columns: Iterable[str]
+    """All columns in the file, read or not."""
+
+
+def read_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
+    """Return an iterator over a file's rows, with at least the columns that paths lead into.
+
+    Raises TrainerError DATA_ERROR.
+    """
+    if not path.exists():
+        raise data_error(str(path), "there is no such file", "mount it, or mend data.trainFiles")
+    match path.suffix:
+        case ".parquet":
+            return _parquet_rows(path, paths)
+        case ".jsonl":
+            return _jsonl_rows(path)
+    raise data_error(str(path), "unknown kind of file", "name it .parquet or .jsonl")
+
+
+def _parquet_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
+    wanted = {name for each in paths for name in column_of(each)}
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            present = [name for name in names if name in wanted]
+            for batch in file.iter_batches(columns=present):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(f"{path}, row {number}", values, names)
+    except (OSError, pa.ArrowException) as error:
+        what = f"not readable as parquet ({' '.join(str(error).split())})"
+        raise data_error(str(path), what, "write the file again") from error
+
+
+def _jsonl_rows(path: Path) -> Iterator[Row]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            place = f"{path}, line {number}"
+            try:
+                values = json.loads(line)
+            except ValueError as error:
+                raise data_error(
+                    place, f"not JSON ({error})", "write one object per line"
+                ) from error
+            if not isinstance(values, dict):
+                raise data_error(place, "not a JSON object", "write one object per line")
+            yield Row(place, values, values)
+
+
+def data_error(place: str, what: str, remedy: str) -> TrainerError:
+    """Return the error that a row or a file causes."""
+    return TrainerError(ExitCode.DATA_ERROR, f"{place}: {what}; {remedy}")

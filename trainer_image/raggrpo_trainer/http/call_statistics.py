@@ -1,0 +1,45 @@
+"""What a service's calls took and why some failed."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from raggrpo_trainer.sample_failures import FailureCause
+
+LATENCIES_KEPT = 4096
+
+
+@dataclass(frozen=True)
+class CallSummary:
+    """Calls to one service: number answered, latency percentiles in seconds, failures by cause."""
+
+    answered: int
+    p50: float
+    p95: float
+    p99: float
+    failures: Mapping[FailureCause, int]
+
+
+@dataclass
+class CallStatistics:
+    """Collects failures and the latencies of the last 4,096 answered requests of one service."""
+
+    answered: int = 0
+    failures: Counter[FailureCause] = field(default_factory=Counter)
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
+
+    def record(self, seconds: float) -> None:
+        """Count an answered request."""
+        self.answered += 1
+        self._seconds.append(seconds)
+
+    def summary(self) -> CallSummary:
+        """Return nearest-rank percentiles; NaN until something has been answered."""
+        ordered = sorted(self._seconds)
+        p50, p95, p99 = (_nearest_rank(ordered, percent) for percent in (50, 95, 99))
+        return CallSummary(self.answered, p50, p95, p99, dict(self.failures))
+
+
+def _nearest_rank(ordered: list[float], percent: int) -> float:
+    return ordered[math.ceil(len(ordered) * percent / 100) - 1] if ordered else math.nan
