@@ -91,7 +91,7 @@ class Settings(BaseModel):
     """STATUS_SECONDS between two status writes that differ only in progress."""
     start_grace_seconds: float = _number(120.0, 0, 3600)
     """START_GRACE_SECONDS: how long a pod may fail to start before the failure is final."""
-    workers: int = _number(64, 1, 1024)
+    workers: int = _number(24, 1, 1024)
     """WORKERS: jobs reconciled concurrently."""
     read_nodes: bool = Field(False, description="give true or false")
     """READ_NODES: whether nodes may be listed, whose labels tell the memory of their GPUs."""
