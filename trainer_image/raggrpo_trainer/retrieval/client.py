@@ -7,7 +7,6 @@ failure causes but must not decide whether the run continues.
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, assert_never
@@ -30,6 +29,7 @@ from raggrpo_trainer.http.json_service import (
 )
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import HttpPool
+from raggrpo_trainer.http.shared_calls import SharedCalls
 from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
 
 from .micro_batch import MicroBatcher
@@ -217,13 +217,10 @@ class _Endpoint:
         self.spec = spec
         self.service = service
         self._named = column_names(spec)
-        self._tasks = tasks
-        self._cached_answers = cached_answers
         self._batcher: MicroBatcher[Query, Passages] = MicroBatcher(
             self._ask_batch, tasks, window_seconds=BATCH_WINDOW_SECONDS, max_size=BATCH_QUERIES
         )
-        # In flight or answered, least recently used first.
-        self._answers: OrderedDict[Query, asyncio.Task[Passages]] = OrderedDict()
+        self._answers: SharedCalls[Query, Passages] = SharedCalls(tasks, cached_answers)
 
     def query(self, context: str, fields: Mapping[str, str], columns: Columns) -> Query:
         """Keep only what the templates name, so that equal requests share an answer."""
@@ -236,14 +233,7 @@ class _Endpoint:
     async def ask(self, query: Query) -> Passages:
         if not self.spec.cache:
             return await self._ask_anew(query)
-        task = self._answers.get(query)
-        if task is None:
-            task = self._answers[query] = self._tasks.start(self._ask_anew(query))
-            task.add_done_callback(lambda done: self._forget_failure(query, done))
-            if len(self._answers) > self._cached_answers:
-                self._answers.popitem(last=False)
-        self._answers.move_to_end(query)
-        return await asyncio.shield(task)
+        return await self._answers.answer(query, lambda: self._ask_anew(query))
 
     async def ask_once(self, query: Query, timeout_seconds: float) -> Passages:
         answer = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
@@ -285,8 +275,3 @@ class _Endpoint:
             raise RetrievalFailed(
                 self.spec.name, failure.cause, failure.detail, transient=failure.transient
             ) from failure
-
-    def _forget_failure(self, query: Query, done: asyncio.Task[Passages]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if failed and self._answers.get(query) is done:
-            del self._answers[query]

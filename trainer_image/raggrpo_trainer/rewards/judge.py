@@ -4,9 +4,7 @@ Its reply is read by a path or a regular expression and scaled to 0..1 (LLM-as-a
 al. 2023, arXiv 2306.05685). A failure is a CallFailed and affects one sample.
 """
 
-import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -20,6 +18,7 @@ from raggrpo_trainer.http.answers import as_object
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
 from raggrpo_trainer.http.pool import HttpPool
+from raggrpo_trainer.http.shared_calls import SharedCalls
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .worker import as_number
@@ -49,10 +48,9 @@ class JudgeReward:
     ) -> None:
         """`headers`: secrets resolved. With `waits`, calls wait for a judge that is down."""
         self._spec = spec
-        self._cached_grades = cached_grades
         self._tasks = BackgroundTasks()
-        # In flight or graded, least recently used first; by everything that the request holds.
-        self._grades: OrderedDict[str, asyncio.Task[float]] = OrderedDict()
+        # By everything that the request holds.
+        self._grades: SharedCalls[str, float] = SharedCalls(self._tasks, cached_grades)
         self._service = JsonService(
             http,
             url,
@@ -75,15 +73,7 @@ class JudgeReward:
             return await self._grade(body)
         # Without a value of its own for every call, such as {message_id}.
         key = json.dumps(_body(self._spec, values | {"message_id": ""}), sort_keys=True)
-        task = self._grades.get(key)
-        if task is None:
-            task = self._grades[key] = self._tasks.start(self._grade(body))
-            task.add_done_callback(partial(self._forget_failure, key))
-            if len(self._grades) > self._cached_grades:
-                self._grades.popitem(last=False)
-        self._grades.move_to_end(key)
-        # Shielded: one who gives up must not take the grade from the others.
-        return await asyncio.shield(task)
+        return await self._grades.answer(key, lambda: self._grade(body))
 
     async def close(self) -> None:
         """End the calls in flight."""
@@ -91,11 +81,6 @@ class JudgeReward:
 
     async def _grade(self, body: Mapping[str, Any]) -> float:
         return await self._service.post(Request(body), partial(grade_in, self._spec))
-
-    def _forget_failure(self, key: str, done: "asyncio.Task[float]") -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if failed and self._grades.get(key) is done:
-            del self._grades[key]
 
 
 def grade_in(spec: JudgeSpec, answer: Any) -> float:
