@@ -23,10 +23,13 @@ KEPT_WEIGHT_FILES = 2
 
 
 def num_ranks(resources: ResourcesSpec) -> int:
-    """Return the number of trainer ranks: one per GPU, or `ranks` per node on CPU."""
-    if resources.device is Device.CPU:
-        return resources.nodes * resources.ranks
-    return resources.nodes * resources.gpus_per_node
+    """Return the number of trainer ranks."""
+    return resources.nodes * ranks_per_pod(resources)
+
+
+def ranks_per_pod(resources: ResourcesSpec) -> int:
+    """Return the trainer ranks of a node's pod: one per GPU, or `ranks` on CPU."""
+    return resources.ranks if resources.device is Device.CPU else resources.gpus_per_node
 
 
 def element_bytes(precision: Precision) -> int:

@@ -7,7 +7,9 @@ from raggrpo_api.json_values import placeholders
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 
-OF_A_CALL: Final = frozenset({"question", "context", "top_k", "score_threshold", "message_id"})
+OF_ANY_CALL: Final = frozenset({"top_k", "score_threshold", "message_id"})
+"""What belongs to no one sample."""
+OF_A_CALL: Final = OF_ANY_CALL | {"question", "context"}
 """What every call to an endpoint knows; with role Actor also the fields that the actor wrote."""
 OF_A_COMPLETION: Final = frozenset(
     {"prompt", "question", "completion", "answer", "context", "passages", "message_id"}

@@ -43,6 +43,10 @@ class ClusterObjects:
     config_maps: ByJob = field(default_factory=dict)
     deployments: ByJob = field(default_factory=dict)
 
+    def job(self, key: JobKey) -> Manifest | None:
+        """Return the job as the cache has it, None if it has none."""
+        return next(iter(self.jobs.get(key, ())), None)
+
 
 def job_key_of(child: Mapping[str, Any]) -> JobKey:
     """Return the job that one of our objects belongs to, by label."""

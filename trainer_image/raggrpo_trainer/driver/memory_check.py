@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from raggrpo_api import gpu_memory
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.memory import GIB, MIB, num_ranks
+from raggrpo_api.memory import GIB, MIB, ranks_per_pod
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer_config import TrainerConfig
@@ -39,8 +39,7 @@ def check_memory(
 
 
 def _check_host(config: TrainerConfig, pod: MeasuredDevice) -> None:
-    ranks_per_pod = num_ranks(config.resources) // config.resources.nodes
-    state = ranks_per_pod * gpu_memory.training_state(config, config.facts)
+    state = ranks_per_pod(config.resources) * gpu_memory.training_state(config, config.facts)
     if state > pod.total_bytes:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from raggrpo_api.memory import ranks_per_pod
 from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision, TrainingSpec
@@ -41,5 +42,5 @@ def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
         ),
         temperature=config.rollout.temperature,
         device="cpu" if config.resources.device is Device.CPU else "cuda",
-        ranks_per_pod=config.world.num_ranks // config.resources.nodes,
+        ranks_per_pod=ranks_per_pod(config.resources),
     )

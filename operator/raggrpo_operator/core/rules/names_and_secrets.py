@@ -116,17 +116,14 @@ def urls_can_be_called(given: RuleInput) -> Iterator[Violation]:
 def _literals(given: RuleInput) -> Iterator[Literal]:
     for index, variable in enumerate(given.spec.env):
         yield f"spec.env[{index}].value", variable.name, variable.value
+    for path, header in _headers(given):
+        yield f"{path}.value", header.name, header.value
     for index, endpoint in enumerate(given.spec.retrieval.endpoints):
         path = f"spec.retrieval.endpoints[{index}]"
-        for position, header in enumerate(endpoint.headers):
-            yield f"{path}.headers[{position}].value", header.name, header.value
         yield from texts_in(endpoint.extra_body, f"{path}.extraBody")
         yield from texts_in(endpoint.body, f"{path}.body")
     for index, judge in given.spec.reward.judges:
-        path = f"spec.reward.functions[{index}].judge"
-        for position, header in enumerate(judge.headers):
-            yield f"{path}.headers[{position}].value", header.name, header.value
-        yield from texts_in(judge.extra_body, f"{path}.extraBody")
+        yield from texts_in(judge.extra_body, f"spec.reward.functions[{index}].judge.extraBody")
 
 
 def _urls(given: RuleInput) -> Iterator[tuple[str, str]]:

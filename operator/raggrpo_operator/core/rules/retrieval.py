@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from string import Formatter
 
 from raggrpo_api.json_values import placeholders
+from raggrpo_api.placeholders import OF_ANY_CALL
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
@@ -86,14 +87,12 @@ def calls_carry_the_question(given: RuleInput) -> Iterator[Violation]:
         match endpoint.protocol:
             case EndpointProtocol.HTTP:
                 named = placeholders([endpoint.body, endpoint.url])
-                of_the_sample = named - {"top_k", "score_threshold", "message_id"}
-                if not of_the_sample:
+                if named <= OF_ANY_CALL:
                     message = f"no call to {endpoint.name} says what is looked for"
                     remedy = 'body: {query: "{question}"}, or {question} in url'
                     yield Violation(f"{path}.body", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case EndpointProtocol.SEARCH_R1:
-                shared = {"top_k", "score_threshold", "message_id"}
-                for name in sorted(placeholders(endpoint.extra_body) - shared):
+                for name in sorted(placeholders(endpoint.extra_body) - OF_ANY_CALL):
                     message = f"one SearchR1 call asks for many samples, {{{name}}} is of one"
                     remedy = "protocol: Http with a body, or leave it out"
                     place = f"{path}.extraBody"

@@ -15,6 +15,7 @@ from raggrpo_api.memory import (
     LOADING_BYTES_PER_PARAMETER,
     concurrent_sequences,
     num_ranks,
+    ranks_per_pod,
 )
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device, Placement
@@ -93,17 +94,17 @@ def _gpus(spec: JobSpec) -> int:
 
 
 def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
-    ranks_per_pod = num_ranks(spec.resources) // spec.resources.nodes
+    in_pod = ranks_per_pod(spec.resources)
     ranks = max(1, num_ranks(spec.resources))
-    shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * ranks_per_pod // ranks
-    readers = 1 if spec.training.load_in_turns else ranks_per_pod
+    shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * in_pod // ranks
+    readers = 1 if spec.training.load_in_turns else in_pod
     loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
     staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
     what = f"the most of {readers} ranks reading the model (4 B), this pod's shards (12 B), export"
     staged = of_model(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
-        *_process_terms(spec, facts, ranks_per_pod),
+        *_process_terms(spec, facts),
         _memory("staging", staging, staged),
         _memory(
             "dataset", dataset, f"{facts.rows} rows × 4 B × {spec.data.max_prompt_length} tokens"
@@ -113,17 +114,18 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     return [*terms, _memory("pageCache", 0.1 * total(terms), "10 %")]
 
 
-def _process_terms(spec: JobSpec, facts: Facts, ranks_per_pod: int) -> list[SizingTerm]:
+def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
+    in_pod = ranks_per_pod(spec.resources)
     if spec.resources.device is Device.GPU:
-        heap = PROCESSES_PER_GPU * max(1, ranks_per_pod)
-        return [_memory("processes", heap, f"{ranks_per_pod} GPUs × 4 GiB of CUDA processes")]
+        heap = PROCESSES_PER_GPU * max(1, in_pod)
+        return [_memory("processes", heap, f"{in_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
     training = of_model("16 B per parameter and activations", facts)
     engine = of_model("vLLM 1 GiB, its weights and KV cache", facts)
     return [
         _memory("driver", GIB, "driver, progress server and Ray"),
-        _memory("ranks", ranks_per_pod * GIB, f"{ranks_per_pod} ranks × 1 GiB of libraries"),
-        _memory("training", ranks_per_pod * state, training),
+        _memory("ranks", in_pod * GIB, f"{in_pod} ranks × 1 GiB of libraries"),
+        _memory("training", in_pod * state, training),
         _memory("engine", cpu_engine_bytes(spec, facts), engine),
     ]
 

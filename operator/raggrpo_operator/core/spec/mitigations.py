@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from raggrpo_api.job import JobSpec
-from raggrpo_api.memory import concurrent_sequences, num_ranks
+from raggrpo_api.memory import concurrent_sequences, ranks_per_pod
 from raggrpo_api.shortage import Shortage
 from raggrpo_api.spec.recovery import OnOutOfMemory
 from raggrpo_api.spec.resources import Device, Placement
@@ -122,8 +122,7 @@ def _helps(step: Mitigation, spec: JobSpec) -> bool:
         case Mitigation.SEQUENCES_HALVED:
             return concurrent_sequences(spec.data, spec.rollout) // 2 >= MIN_SEQUENCES
         case Mitigation.LOAD_IN_TURNS:
-            ranks_per_pod = num_ranks(spec.resources) // spec.resources.nodes
-            return ranks_per_pod > 1 and not spec.training.load_in_turns
+            return ranks_per_pod(spec.resources) > 1 and not spec.training.load_in_turns
         case Mitigation.WORKERS_HALVED:
             return spec.data.num_workers > 1
         case _:

@@ -117,10 +117,8 @@ class WorkQueue(Generic[Key]):
         """Return the key to work on next, None if none may begin."""
         quick_since = self._clock() - SLOW_SECONDS
         quick = [key for key, began in self._running.items() if began > quick_since]
-        held, held_quick = (
-            Counter(map(self._group, self._running)),
-            Counter(map(self._group, quick)),
-        )
+        held = Counter(map(self._group, self._running))
+        held_quick = Counter(map(self._group, quick))
         free = self._workers * IN_PROGRESS_PER_WORKER - len(self._running)
         free_workers = self._workers - len(quick)
         for group, keys in self._due.items():

@@ -72,7 +72,7 @@ class Resync:
         self._health.behind_since = min(times) if times else None
 
     def _cached(self, key: JobKey) -> int:
-        found = next(iter(self._objects.jobs.get(key, ())), None)
+        found = self._objects.job(key)
         return int(found["metadata"]["resourceVersion"]) if found is not None else 0
 
     async def _look_for_kuberay(self) -> None:

@@ -24,11 +24,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import (
-    AttemptObserved,
-    ClusterObserved,
-    Observed,
-)
+from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.errors import (
     AccessRefused,

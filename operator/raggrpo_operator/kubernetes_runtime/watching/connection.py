@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import kopf
 
-from .kept import kept
+from raggrpo_operator.kube.client import JOBS
 
-LISTS = frozenset(
-    {"RagGrpoJobList", "RayClusterList", "PodList", "ConfigMapList", "DeploymentList"}
-)
+from .kept import CHILDREN, kept
+
+LISTS = frozenset(f"{each.kind}List" for each in (JOBS, *CHILDREN))
 
 
 class _TrimmedResponse(aiohttp.ClientResponse):

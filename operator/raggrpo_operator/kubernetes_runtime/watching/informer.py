@@ -16,15 +16,9 @@ from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 
 from .connection import connect
 from .evidence_book import EvidenceBook
-from .kept import kept
+from .kept import CHILDREN, kept
 
 OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-CHILDREN = (
-    ("ray.io", "v1", "rayclusters"),
-    ("", "v1", "pods"),
-    ("", "v1", "configmaps"),
-    ("apps", "v1", "deployments"),
-)
 PAGE = 20
 """Objects read at once: each may have 1.5 MB, which takes three times as much while it is read."""
 
@@ -39,8 +33,8 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     made.watching.connect_timeout = 10
     made.watching.chunk_size = PAGE
     made.queueing.idle_timeout = 1  # so long kopf holds the whole of an object that has changed
-    for group, version, plural in CHILDREN:
-        made.watching.label_selectors[f"{group}/{version}" if group else version, plural] = OURS
+    for each in CHILDREN:
+        made.watching.label_selectors[each.api_version, each.plural] = OURS
     made.networking.request_timeout = 30
     made.networking.connect_timeout = 5
     made.networking.error_backoffs = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55]  # then the pod restarts
@@ -99,9 +93,9 @@ def registry(
 
     kopf.index(names.GROUP, names.VERSION, names.PLURAL, registry=made, id="jobs")(index_job)
     kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)(on_job)
-    for group, version, plural in CHILDREN:
-        kopf.index(group, version, plural, registry=made, id=plural)(index_child)
-        kopf.on.event(group, version, plural, registry=made)(on_child)
+    for each in CHILDREN:
+        kopf.index(each.api_version, each.plural, registry=made, id=each.plural)(index_child)
+        kopf.on.event(each.api_version, each.plural, registry=made)(on_child)
     return made
 
 

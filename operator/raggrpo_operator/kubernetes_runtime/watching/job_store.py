@@ -28,7 +28,7 @@ class JobStore:
 
     def newest(self, key: JobKey) -> tuple[Manifest, JobStatus | None] | None:
         """Return the job and a status that was held back, if any; None if there is no such job."""
-        cached = self._cached(key)
+        cached = self._objects.job(key)
         if cached is None:
             self._kept.pop(key, None)
             return None
@@ -43,7 +43,7 @@ class JobStore:
 
         Its spec, the largest part, is the cache's own where both are of one generation.
         """
-        kept, cached = kept_job(body), self._cached(key)
+        kept, cached = kept_job(body), self._objects.job(key)
         if cached is not None and _generation(cached) == _generation(kept):
             kept["spec"] = cached["spec"]
         self._kept[key] = _Kept(kept)
@@ -55,9 +55,6 @@ class JobStore:
     def forget(self, key: JobKey) -> None:
         """Drop a job."""
         self._kept.pop(key, None)
-
-    def _cached(self, key: JobKey) -> Manifest | None:
-        return next(iter(self._objects.jobs.get(key, ())), None)
 
 
 def _generation(body: Manifest) -> tuple[str, int]:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raggrpo_api import names
-from raggrpo_operator.kube.client import Manifest
+from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLUSTERS, Manifest
 from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL
 
+CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
+"""What is watched besides jobs."""
 MAX_ANNOTATION = 253
 MAX_SPEC_BYTES = 2 * names.MAX_SPEC_BYTES
 TOO_LARGE = "tooLarge"
