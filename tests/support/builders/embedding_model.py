@@ -6,7 +6,9 @@ from pathlib import Path
 START, END, PAD, UNKNOWN = "[CLS]", "[SEP]", "[PAD]", "[UNK]"
 
 
-def write_embedding_model(folder: Path, words: Sequence[str], *, context: int = 64) -> Path:
+def write_embedding_model(
+    folder: Path, words: Sequence[str], *, context: int = 64, hidden: int = 16, layers: int = 2
+) -> Path:
     """Write model and tokenizer; a text becomes `[CLS] words [SEP]`. Returns the folder."""
     # Imported late: most who import this module only start processes.
     import torch
@@ -22,10 +24,10 @@ def write_embedding_model(folder: Path, words: Sequence[str], *, context: int = 
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(vocabulary),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=max(2, hidden // 64),
         max_position_embeddings=context,
         initializer_range=0.5,  # so that texts differ clearly
     )
