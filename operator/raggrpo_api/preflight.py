@@ -20,6 +20,7 @@ class CheckId(StrEnum):
     DATA_COLUMNS = "DataColumns"
     SAMPLE_LENGTHS = "SampleLengths"
     RETRIEVAL_REACHABLE = "RetrievalReachable"
+    EMBEDDING_READABLE = "EmbeddingReadable"
     CHECKPOINT_WRITABLE = "CheckpointWritable"
     CHECKPOINT_SPACE = "CheckpointSpace"
     CHECKPOINT_FREE = "CheckpointFree"
@@ -64,7 +65,13 @@ class Facts(ApiModel):
     rows: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
     """Rows of the training files after maxSamples."""
     corpus_bytes: Annotated[int, Field(ge=0, le=1_000_000_000_000_000)] = 0
-    """Bytes of the managed retriever's corpus and vectors."""
+    """Bytes of the managed retrievers' corpora."""
+    corpus_passages: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
+    """Passages of the managed retrievers' corpora."""
+    embedding_parameters: Annotated[int, Field(ge=0, le=10_000_000_000_000)] = 0
+    """Parameters of the largest embedding model of a managed retriever."""
+    embedding_dimension: Annotated[int, Field(ge=0, le=200_000)] = 0
+    """Numbers in the longest vector of a managed retriever."""
     gpu_memory_mib: Annotated[int, Field(ge=0, le=1_048_576)] = 0
     """Memory of one GPU: the operator reads it from node labels, a rank measures it; 0: unknown."""
     gpu_compute_major: Annotated[int, Field(ge=0, le=99)] = 0

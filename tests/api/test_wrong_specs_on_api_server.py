@@ -148,10 +148,15 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
         ["spec.env[0]", "not both"]),
     "url and managed": (prompt_mode(managed={"corpus": "/mnt/runs/corpus.jsonl"}),
         ["endpoints[0]", "exactly one of url and managed"]),
-    "dense without vectors": (
+    "dense without a model": (
         {"spec.retrieval": {"mode": "Prompt", "endpoints": [
             {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl", "index": "Dense"}}]}},
-        ["endpoints[0].managed", "needs vectors"]),
+        ["endpoints[0].managed", "need embedding"]),
+    "model of no use": (
+        {"spec.retrieval": {"mode": "Prompt", "endpoints": [
+            {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl",
+                                       "embedding": {"path": "/mnt/runs/e5"}}}]}},
+        ["endpoints[0].managed", "index BM25 uses neither"]),
     "protocol of another role": (prompt_mode(protocol="RagChat"),
         ["endpoints[0].protocol", "role Retriever speaks SearchR1"]),
     "two retrievers": (

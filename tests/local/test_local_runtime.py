@@ -27,7 +27,11 @@ from raggrpo_operator.local_runtime.processes import Processes, free_ports
 from raggrpo_operator.local_runtime.ray_head import RayHead
 from raggrpo_operator.local_runtime.runtime import SILENT_LOOKS, SILENT_SECONDS, LocalRuntime
 from raggrpo_operator.local_runtime.supervise import prepare
+from raggrpo_retriever.loading import load_index
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from support.builders.embedding_model import write_embedding_model
 from support.builders.jobs import a_job
+from support.builders.rows import write_rows
 
 CORPUS = '{"id": "1", "contents": "a passage"}\n'
 
@@ -57,9 +61,9 @@ def a_plan(job: RagGrpoJob) -> PodPlan:
 
 
 def start_kb(job: RagGrpoJob) -> StartRetriever:
-    [endpoint] = job.spec.retrieval.endpoints
-    assert endpoint.managed is not None
-    return StartRetriever(a_plan(job), endpoint.name, endpoint.managed)
+    plan = a_plan(job)
+    [(name, managed)] = plan.spec.retrieval.managed.items()
+    return StartRetriever(plan, name, managed)
 
 
 def with_retriever(corpus: Path) -> RagGrpoJob:
@@ -114,6 +118,34 @@ async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
     assert dead.cause is None
     assert again.url == endpoint.url
     assert (await runtime.observe(job)).retrievers == ()
+
+
+@pytest.mark.parametrize("index", ["Dense", "Hybrid"])
+async def test_a_retriever_that_embeds_answers_the_trainers_calls(
+    tmp_path: Path, processes: Processes, index: str
+) -> None:
+    model = write_embedding_model(tmp_path / "e5", ["tea", "sky", "is", "hot", "blue", "query:"])
+    texts = ["tea is hot", "sky is blue", "blue tea"]
+    corpus = write_rows(
+        tmp_path / "corpus.jsonl", [{"id": str(n), "contents": t} for n, t in enumerate(texts)]
+    )
+    embedding = {"path": str(model), "queryPrefix": "query: "}
+    managed = {"corpus": str(corpus), "index": index, "embedding": embedding}
+    retrieval = {"mode": "Prompt", "endpoints": [{"name": "kb", "topK": 2, "managed": managed}]}
+    job = a_job({"retrieval": retrieval, "checkpoint.path": str(tmp_path / "checkpoints")})
+    runtime = a_runtime(tmp_path, processes)
+
+    await runtime.perform(job, start_kb(job))
+    await observed_retriever(runtime, job, lambda found: found.is_ready)
+    config = runtime._retrievers.filled_in(trainer_config(job, resolve(job), number=1))
+    async with RetrievalClient(config.retrieval, {}) as client:
+        found = [[p.text for p in await client.retrieve("kb", text, sample="s")] for text in texts]
+    await runtime.perform(job, StopRetrievers())
+
+    truth = load_index(resolve(job).spec.retrieval.managed["kb"])  # kept, so not built again
+    expected = [[h.passage.contents for h in hits] for hits in truth.search(texts, 2)]
+    assert found == expected
+    assert len(list((tmp_path / "checkpoints" / "indexes").iterdir())) == 1
 
 
 async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_use(

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+from pydantic import ValidationError
 
-from raggrpo_api.spec.retrieval import IndexKind
+from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
 
-from .corpus import CorpusError, load_corpus, load_vectors
-from .index import Bm25Index, DenseIndex, Index
+from .corpus import CorpusError
+from .loading import load_index
 from .server import Shelf, build_app
 
 EXIT_USAGE = 2
@@ -31,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     parser = _parser()
     options = parser.parse_args(arguments)
+    try:
+        wanted = _wanted(options)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        parser.error(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
     shelf = Shelf(reason=f"loading {options.corpus}")
     try:
         listener = _listen(options.host, options.port)
@@ -51,9 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     refusals: list[CorpusError] = []
 
+    def report(reason: str) -> None:
+        shelf.reason = reason
+
     def load() -> None:
         try:
-            shelf.index = load_index(options.corpus, options.index, options.vectors)
+            shelf.index = load_index(wanted, report)
         except CorpusError as error:
             refusals.append(error)
         finally:
@@ -69,29 +78,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if shelf.index is not None else 1
 
 
-def load_index(corpus: Path, kind: IndexKind, vectors: Path | None) -> Index:
-    """Build the index; unless given, vectors are read from the corpus's path with suffix `.npy`.
-
-    Raises CorpusError.
-    """
-    passages = load_corpus(corpus)
-    match kind:
-        case IndexKind.BM25:
-            return Bm25Index(passages)
-        case IndexKind.DENSE:
-            beside = vectors or corpus.with_suffix(".npy")
-            return DenseIndex(passages, load_vectors(beside, len(passages)))
-
-
 def _parser() -> argparse.ArgumentParser:
+    usual = EmbeddingModel(path="/")
     parser = argparse.ArgumentParser(prog="raggrpo_retriever", description="Serve one corpus.")
-    parser.add_argument("--corpus", type=Path, required=True, help=".jsonl or .parquet file")
+    parser.add_argument("--corpus", type=_absolute, required=True, help=".jsonl or .parquet file")
     parser.add_argument("--index", type=IndexKind, choices=list(IndexKind), default=IndexKind.BM25)
-    parser.add_argument("--vectors", type=Path, help=".npy, float32 [passages, dimension]")
+    of_dense = parser.add_argument_group("Dense and Hybrid")
+    of_dense.add_argument("--embedding", type=_absolute, help="folder of a Hugging Face model")
+    of_dense.add_argument("--pooling", type=Pooling, choices=list(Pooling), default=usual.pooling)
+    of_dense.add_argument("--query-prefix", default="")
+    of_dense.add_argument("--passage-prefix", default="")
+    of_dense.add_argument("--no-normalize", dest="normalize", action="store_false")
+    of_dense.add_argument("--max-tokens", type=int, default=usual.max_tokens)
+    of_dense.add_argument("--vectors", type=_absolute, help=".npy, float32 [passages, dimension]")
+    of_dense.add_argument("--index-path", type=_absolute, help="folder where the index is kept")
+    of_dense.add_argument("--hnsw-above", type=int, default=ManagedRetriever(corpus="/").hnsw_above)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: a free one (default)")
     parser.add_argument("--port-file", type=Path, help="file that the port is written to")
     return parser
+
+
+def _wanted(options: argparse.Namespace) -> ManagedRetriever:
+    """Return the retriever that the arguments describe. Raises ValidationError."""
+    embedding = None
+    if options.embedding is not None:
+        embedding = EmbeddingModel(
+            path=options.embedding,
+            pooling=options.pooling,
+            query_prefix=options.query_prefix,
+            passage_prefix=options.passage_prefix,
+            normalize=options.normalize,
+            max_tokens=options.max_tokens,
+        )
+    return ManagedRetriever(
+        corpus=options.corpus,
+        index=options.index,
+        embedding=embedding,
+        vectors=options.vectors or "",
+        index_path=options.index_path or "",
+        hnsw_above=options.hnsw_above,
+    )
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,12 +1,13 @@
-"""In-memory search over one corpus: BM25 on words, or exact inner products with given vectors.
+"""In-memory search over one corpus: what every index does, and BM25 on words.
 
-Ties are broken by corpus order, so that results depend only on the corpus and the query.
+Passages of equal score stand in corpus order.
 """
 
 import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import bm25s
 import numpy as np
@@ -19,16 +20,22 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W{_CJK}]+")
 
-QUERIES_AT_ONCE = 64
-"""Bounds the [queries, passages] score matrix of a dense search."""
-
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A passage found and its score: larger is better, the scale depends on the index."""
 
+    position: int
+    """In the corpus, from 0."""
     passage: Passage
     score: float
+
+
+class Index(Protocol):
+    """Search over one corpus. Must be safe to call from several threads."""
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+        """Return each query's best passages: at most `top_k`, best first."""
 
 
 def tokenize(text: str) -> list[str]:
@@ -68,28 +75,7 @@ class Bm25Index:
             return []
         scores: np.ndarray = self._bm25.get_scores_from_ids(known)  # [N]
         best = _best(scores, top_k)
-        return [Hit(self._passages[i], float(scores[i])) for i in best if scores[i] > 0]
-
-
-class DenseIndex:
-    """Exact search by inner product over one float32 vector per passage."""
-
-    def __init__(self, passages: Sequence[Passage], vectors: np.ndarray) -> None:
-        """`vectors`: [N, D] float32, in the order of `passages`."""
-        self._passages = passages
-        self._vectors = vectors
-        self.dimension: int = vectors.shape[1]
-
-    def search(self, queries: np.ndarray, top_k: int) -> list[list[Hit]]:
-        """Return the `top_k` passages by inner product for each row of `queries` [Q, D].
-
-        Takes 4·Q·N bytes for N passages.
-        """
-        scores = queries @ self._vectors.T  # [Q, N]
-        return [[Hit(self._passages[i], float(s[i])) for i in _best(s, top_k)] for s in scores]
-
-
-Index = Bm25Index | DenseIndex
+        return [Hit(i, self._passages[i], float(scores[i])) for i in best if scores[i] > 0]
 
 
 def _best(scores: np.ndarray, top_k: int) -> list[int]:

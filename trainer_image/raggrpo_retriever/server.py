@@ -9,25 +9,24 @@ MAX_ANSWER_BYTES of passages, beyond which the answer is 413.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .index import QUERIES_AT_ONCE, Bm25Index, Hit, Index
+from .index import Hit, Index
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_ANSWER_BYTES = 64 * 2**20
 MAX_TOP_K = 1000
 TOO_LARGE = 413
+QUERIES_AT_ONCE = 64
+"""Searched for together, so that a call of many queries takes no more memory than one of these."""
 
 Body = TypeVar("Body", bound=BaseModel)
-Queries = TypeVar("Queries", list[str], np.ndarray)
 
 
 @dataclass
@@ -51,13 +50,12 @@ class TooLarge(BadRequest):
 
 
 class RetrieveRequest(BaseModel):
-    """Search-R1's request; `query` is a single-query form, `vectors` is for dense indexes."""
+    """Search-R1's request; `query` is a single-query form."""
 
     model_config = ConfigDict(strict=True)
 
     queries: list[str] | None = None
     query: str | None = None
-    vectors: list[list[FiniteFloat]] | None = None
     topk: int = Field(3, ge=1, le=MAX_TOP_K)
     return_scores: bool = False
 
@@ -111,16 +109,22 @@ def retrieve_answer(index: Index, body: RetrieveRequest) -> dict[str, object]:
 def chat_answer(index: Index, body: ChatRequest) -> dict[str, object]:
     """Return the passages found for the joined fields, scores relative to the best one.
 
-    BM25 scores have no upper bound for a threshold to refer to. With relative scores the best
-    passage always scores 1, and `score_threshold` 0.95 keeps those within 5 % of it.
+    The scores of BM25 and of fused ranks have no scale that a threshold could refer to. With
+    relative scores the best passage always scores 1, and `score_threshold` 0.95 keeps those within
+    5 % of it.
     """
-    if not isinstance(index, Bm25Index):
-        raise BadRequest("context", "is text, but this index finds vectors only; use /retrieve")
     fields = (body.rewritten_query, body.user_profile, body.history_summary, body.context)
     [hits] = index.search([" ".join(field for field in fields if field)], body.top_k)
-    shares = [(hit.passage, hit.score / hits[0].score) for hit in hits]
+    shares = [(hit.passage, _share(hit.score, hits[0].score)) for hit in hits]
     kept = [(passage, share) for passage, share in shares if share >= body.score_threshold]
     return {"results": [{"id": p.id, "text": p.contents, "score": share} for p, share in kept]}
+
+
+def _share(score: float, best: float) -> float:
+    """Return a score relative to the best one; inner products may be negative, shares are not."""
+    if best <= 0:
+        return 1.0 if score == best else 0.0
+    return max(0.0, score / best)
 
 
 async def _serve(
@@ -158,28 +162,14 @@ async def _read(request: Request) -> bytes:
 
 
 def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
-    texts = [body.query] if body.queries is None and body.query is not None else body.queries
-    if isinstance(index, Bm25Index):
-        if texts is None:
-            raise BadRequest("queries", "is missing; this index wants a list of strings")
-        return _bounded(partial(index.search, top_k=body.topk), texts)
-    if body.vectors is None:
-        raise BadRequest("vectors", "is missing; this index wants a list of vectors, not text")
-    if any(len(vector) != index.dimension for vector in body.vectors):
-        raise BadRequest("vectors", f"each must have {index.dimension} numbers")
-    with np.errstate(over="ignore"):  # values beyond float32 are caught below
-        queries = np.array(body.vectors, np.float32).reshape(-1, index.dimension)
-    if not np.isfinite(queries).all():
-        raise BadRequest("vectors", "holds a number beyond the range of float32")
-    return _bounded(partial(index.search, top_k=body.topk), queries)
-
-
-def _bounded(search: Callable[[Queries], list[list[Hit]]], queries: Queries) -> list[list[Hit]]:
     """Search for all queries, some at a time. Raises TooLarge as soon as the answer is."""
+    queries = [body.query] if body.queries is None and body.query is not None else body.queries
+    if queries is None:
+        raise BadRequest("queries", "is missing; give a list of strings")
     found: list[list[Hit]] = []
     size = 0
     for start in range(0, len(queries), QUERIES_AT_ONCE):
-        some = search(queries[start : start + QUERIES_AT_ONCE])
+        some = index.search(queries[start : start + QUERIES_AT_ONCE], body.topk)
         size += sum(len(hit.passage.contents) for hits in some for hit in hits)
         if size > MAX_ANSWER_BYTES:
             limit = f"the passages found have more than {MAX_ANSWER_BYTES} characters"

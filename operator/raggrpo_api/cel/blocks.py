@@ -158,9 +158,15 @@ _RETRIEVAL: Mapping[str, tuple[CelRule, ...]] = {
     ),
     "spec.retrieval.endpoints[].managed": (
         CelRule(
-            "!has(self.index) || self.index != 'Dense' || "
-            "(has(self.vectors) && size(self.vectors) > 0)",
-            "index Dense needs vectors",
+            f"{either('index', repr('BM25'))} == 'BM25' || has(self.embedding)",
+            "indexes Dense and Hybrid need embedding: {path}",
+        ),
+        CelRule(
+            f"{either('index', repr('BM25'))} != 'BM25' || !(has(self.embedding) || "
+            "(has(self.vectors) && size(self.vectors) > 0) || "
+            "(has(self.indexPath) && size(self.indexPath) > 0))",
+            "index BM25 uses neither embedding nor vectors nor indexPath; write index: Dense or "
+            "Hybrid",
         ),
         within("memory", MEMORY_RANGE),
     ),

@@ -22,6 +22,7 @@ from raggrpo_api.json_values import JsonPath, JsonTemplate
 BODY_FIELD: Final = "^[ -~]+$"
 BodyField = Annotated[str, StringConstraints(pattern=BODY_FIELD, max_length=64)]
 Template = Annotated[str, StringConstraints(max_length=16384)]
+Prefix = Annotated[str, StringConstraints(max_length=1024)]
 
 
 class RetrievalMode(StrEnum):
@@ -73,7 +74,22 @@ class IndexKind(StrEnum):
     """Index of a managed retriever."""
 
     BM25 = "BM25"
+    """Words in common."""
     DENSE = "Dense"
+    """Closeness in an embedding model's space."""
+    HYBRID = "Hybrid"
+    """Both, joined by reciprocal rank fusion."""
+
+
+class Pooling(StrEnum):
+    """How an embedding model's token vectors become one."""
+
+    MEAN = "Mean"
+    """Their mean, as E5 and GTE."""
+    CLS = "Cls"
+    """The first one, as BGE."""
+    LAST = "Last"
+    """The last one, as Qwen3-Embedding."""
 
 
 class ActorFormat(StrEnum):
@@ -129,17 +145,45 @@ class ResponseMapping(ApiModel):
     """Inside a result: its score, more is better; 1 where an answer has none."""
 
 
+class EmbeddingModel(ApiModel):
+    """The model that turns queries and passages into vectors, on CPU in FP32."""
+
+    path: AbsolutePath
+    """Folder of a Hugging Face encoder or decoder with safetensors and a tokenizer."""
+    pooling: Pooling = Pooling.MEAN
+    """How token vectors become one; must be what the model was trained with."""
+    query_prefix: Prefix = ""
+    """Put before every query, such as `query: ` for E5."""
+    passage_prefix: Prefix = ""
+    """Put before every passage, such as `passage: ` for E5."""
+    normalize: bool = True
+    """Scale vectors to length 1, so that scores are cosines."""
+    max_tokens: Annotated[int, Field(ge=8, le=8192)] = 512
+    """Tokens read of a text; the rest is cut off."""
+
+
 class ManagedRetriever(ApiModel):
     """A retriever that the operator runs beside the job."""
 
     corpus: AbsolutePath
     """JSONL or parquet file with `id` and `contents` (or `text`) per passage."""
     index: IndexKind = IndexKind.BM25
-    """BM25 over words, or exact dense search over given vectors."""
+    """BM25 over words, Dense over an embedding model's vectors, or Hybrid of both."""
+    embedding: EmbeddingModel | None = None
+    """Dense, Hybrid: the embedding model."""
     vectors: OptionalPath = ""
-    """`.npy` of float32 [passages, dimension], needed by Dense."""
+    """Dense, Hybrid: `.npy` of float32 [passages, dimension] by that model; empty: computed."""
+    index_path: OptionalPath = ""
+    """Dense, Hybrid: where the index is kept; empty: `indexes` in checkpoint.path."""
+    hnsw_above: Annotated[int, Field(ge=0, le=10**9)] = 200_000
+    """Dense, Hybrid: more passages are searched approximately (HNSW), up to them exactly."""
     memory: Memory = ""
-    """Memory of the retriever; empty: sized from the corpus."""
+    """Memory of the retriever; empty: sized from corpus, vectors and embedding model."""
+
+    @property
+    def embeds(self) -> bool:
+        """Whether queries are turned into vectors."""
+        return self.index is not IndexKind.BM25
 
 
 class RetrievalEndpoint(ApiModel):

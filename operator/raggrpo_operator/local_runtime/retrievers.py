@@ -10,6 +10,7 @@ from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, Retrieval
 from raggrpo_api.status import Cause
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.core.spec.retriever_command import retriever_arguments
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import HttpApi, open_session
 
@@ -71,9 +72,8 @@ class Retrievers:
 
 def command(managed: ManagedRetriever, port: int) -> list[str]:
     """Return a retriever's command line."""
-    words = [sys.executable, "-m", "raggrpo_retriever", "--corpus", managed.corpus]
-    words += ["--index", str(managed.index), "--host", "127.0.0.1", "--port", str(port)]
-    return [*words, "--vectors", managed.vectors] if managed.vectors else words
+    words = [sys.executable, "-m", "raggrpo_retriever", *retriever_arguments(managed)]
+    return [*words, "--host", "127.0.0.1", "--port", str(port)]
 
 
 async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:

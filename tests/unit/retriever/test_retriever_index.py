@@ -1,10 +1,9 @@
 import math
 
-import numpy as np
 import pytest
 
 from raggrpo_retriever.corpus import Passage
-from raggrpo_retriever.index import QUERIES_AT_ONCE, Bm25Index, DenseIndex, Hit, tokenize
+from raggrpo_retriever.index import Bm25Index, Hit, tokenize
 
 
 def some_passages(*texts: str) -> list[Passage]:
@@ -58,21 +57,3 @@ def test_equal_scores_keep_the_corpus_order(top_k: int) -> None:
     index = Bm25Index(some_passages("tea", "rare tea", "tea", "tea", "coffee", "tea"))
     [hits] = index.search(["rare tea"], top_k)
     assert ids(hits) == ["1", "0", "2", "3", "5"][:top_k]
-
-
-def test_dense_search_equals_a_full_sort_of_all_inner_products() -> None:
-    random = np.random.default_rng(0)
-    vectors = random.integers(-3, 4, (200, 4)).astype(np.float32)  # many equal products
-    queries = random.integers(-3, 4, (QUERIES_AT_ONCE + 5, 4)).astype(np.float32)
-    found = DenseIndex(some_passages(*["x"] * 200), vectors).search(queries, top_k=7)
-
-    for query, hits in zip(queries, found, strict=True):
-        products = vectors @ query
-        expected = np.argsort(-products, kind="stable")[:7]
-        assert ids(hits) == [str(i) for i in expected]
-        assert [hit.score for hit in hits] == [products[i] for i in expected]
-
-
-def test_dense_search_returns_the_whole_corpus_when_more_is_asked_for() -> None:
-    index = DenseIndex(some_passages("a", "b"), np.array([[1.0], [2.0]], np.float32))
-    assert ids(index.search(np.array([[1.0]], np.float32), top_k=10)[0]) == ["1", "0"]

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 
 from raggrpo_retriever.__main__ import main
+from support.builders.embedding_model import write_embedding_model
 from support.builders.rows import write_rows
 from support.waiting import wait_for
 
@@ -49,13 +49,14 @@ def is_healthy(port: int) -> bool:
 
 def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
-    np.save(tmp_path / "corpus.npy", np.eye(3, dtype=np.float32))
-    arguments = ["--corpus", str(a_corpus(tmp_path)), "--index", "Dense"]
+    model = write_embedding_model(tmp_path / "model", ["word0", "word1", "word2", "shared"])
+    arguments = ["--corpus", str(a_corpus(tmp_path)), "--index", "Hybrid"]
+    arguments += ["--embedding", str(model), "--index-path", str(tmp_path / "indexes")]
 
     with a_retriever(*arguments, "--port-file", str(port_file)) as process:
         port = the_port(port_file)
-        wait_for(lambda: is_healthy(port))
-        answer = httpx.post(f"http://127.0.0.1:{port}/retrieve", json={"vectors": [[0, 1, 0]]})
+        wait_for(lambda: is_healthy(port), seconds=60)
+        answer = httpx.post(f"http://127.0.0.1:{port}/retrieve", json={"query": "word1 shared"})
         process.send_signal(signal.SIGTERM)
         code = process.wait(DEADLINE_SECONDS)
         assert process.stderr is not None
@@ -123,3 +124,22 @@ def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str])
         main(["--corpus", "corpus.jsonl", "--index", "FAISS"])
     assert ending.value.code == 2
     assert "invalid IndexKind value: 'FAISS'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--index", "Dense"], "index Dense has no embedding model; give one"),
+        (
+            ["--index", "Hybrid", "--embedding", "/no/model", "--index-path", "/tmp/indexes"],
+            "/no/model: no embedding model can be loaded",
+        ),
+    ],
+)
+def test_what_a_dense_index_misses_ends_with_one_line_and_exit_code_3(
+    tmp_path: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--corpus", str(a_corpus(tmp_path)), *arguments]) == 3
+    errors = capsys.readouterr().err
+    assert expected in errors
+    assert errors.count("\n") == 1

@@ -1,12 +1,11 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import httpx
-import numpy as np
 import pytest
 
 from raggrpo_retriever import server
 from raggrpo_retriever.corpus import Passage
-from raggrpo_retriever.index import Bm25Index, DenseIndex, Index
+from raggrpo_retriever.index import Bm25Index, Hit, Index
 from raggrpo_retriever.server import MAX_TOP_K, Shelf, build_app
 
 PASSAGES = [
@@ -24,12 +23,6 @@ def a_client(index: Index | None) -> httpx.AsyncClient:
 @pytest.fixture
 async def words() -> AsyncIterator[httpx.AsyncClient]:
     async with a_client(Bm25Index(PASSAGES)) as client:
-        yield client
-
-
-@pytest.fixture
-async def dense() -> AsyncIterator[httpx.AsyncClient]:
-    async with a_client(DenseIndex(PASSAGES, np.eye(3, 2, dtype=np.float32))) as client:
         yield client
 
 
@@ -60,12 +53,6 @@ async def test_single_query_without_scores_gets_bare_documents(words: httpx.Asyn
     assert answer.json() == {"result": [[{"id": "c3", "contents": "Tea is a drink"}]]}
 
 
-async def test_dense_index_answers_vectors(dense: httpx.AsyncClient) -> None:
-    body = {"vectors": [[0.5, 2]], "topk": 2, "return_scores": True}
-    [found] = (await dense.post("/retrieve", json=body)).json()["result"]
-    assert [(hit["document"]["id"], hit["score"]) for hit in found] == [("c2", 2.0), ("c1", 0.5)]
-
-
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -89,35 +76,13 @@ async def test_a_bad_retrieve_request_is_refused_naming_the_field(
     assert answer.json()["error"].startswith(f"{field}: ")
 
 
-@pytest.mark.parametrize(
-    ("body", "field", "expected"),
-    [
-        (b'{"queries": ["tea"]}', "vectors", "is missing"),
-        (b'{"vectors": [[1, 2], [1]]}', "vectors", "each must have 2 numbers"),
-        (b'{"vectors": [[1, 1e39]]}', "vectors", "beyond the range"),
-        (b'{"vectors": [[1, NaN]]}', "vectors.0.1", "finite"),
-    ],
-)
-async def test_a_bad_dense_request_is_refused_naming_the_field(
-    dense: httpx.AsyncClient, body: bytes, field: str, expected: str
-) -> None:
-    answer = await dense.post("/retrieve", content=body)
-    assert answer.status_code == 400
-    assert answer.json()["field"] == field
-    assert expected in answer.json()["error"]
-
-
 async def test_a_call_as_large_as_search_r1s_training_makes_is_answered(
-    words: httpx.AsyncClient, dense: httpx.AsyncClient
+    words: httpx.AsyncClient,
 ) -> None:
-    calls = [
-        (words, {"queries": ["tea", "capital"] * 1280, "topk": 1}),
-        (dense, {"vectors": [[0, 1], [1, 0]] * 1280, "topk": 1}),
-    ]
-    for client, body in calls:
-        found = (await client.post("/retrieve", json=body)).json()["result"]
-        assert len(found) == 2560
-        assert {hits[0]["id"] for hits in found[::2]} != {hits[0]["id"] for hits in found[1::2]}
+    body = {"queries": ["tea", "capital"] * 1280, "topk": 1}
+    found = (await words.post("/retrieve", json=body)).json()["result"]
+    assert len(found) == 2560
+    assert {hits[0]["id"] for hits in found[::2]} != {hits[0]["id"] for hits in found[1::2]}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +149,25 @@ async def test_a_bad_chat_request_is_refused_naming_the_field(
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 
-async def test_chat_on_a_dense_index_is_refused(dense: httpx.AsyncClient) -> None:
-    answer = await dense.post("/chat", json={"context": "tea"})
-    assert answer.status_code == 422
-    assert "finds vectors only" in answer.json()["error"]
+class Scored:
+    """Scores as inner products give them, negative ones too."""
+
+    def __init__(self, *scores: float) -> None:
+        self._scores = scores
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+        found = zip(PASSAGES, self._scores, strict=False)
+        hits = [Hit(position, passage, score) for position, (passage, score) in enumerate(found)]
+        return [hits[:top_k] for _ in queries]
+
+
+@pytest.mark.parametrize(
+    ("scores", "shares"),
+    [((0.8, 0.4, -0.2), [1.0, 0.5, 0.0]), ((-0.1, -0.2), [1.0, 0.0]), ((0.0,), [1.0])],
+)
+async def test_chat_scores_are_shares_whatever_the_index_scores(
+    scores: tuple[float, ...], shares: list[float]
+) -> None:
+    async with a_client(Scored(*scores)) as client:
+        answer = await client.post("/chat", json={"context": "tea", "score_threshold": 0.0})
+    assert [result["score"] for result in answer.json()["results"]] == shares

@@ -30,7 +30,7 @@ class Model:
     """None if it cannot be loaded."""
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """A file is missing, damaged or of the wrong kind; the message says which."""
 
 
@@ -43,15 +43,15 @@ def check_model(path: Path) -> Model:
     facts = Facts()
     try:
         facts = _shape(path / "config.json")
-    except _Unreadable as error:
+    except Unreadable as error:
         problems.append(str(error))
     try:
         facts = facts.model_copy(update={"parameters": count_parameters(path)})
-    except _Unreadable as error:
+    except Unreadable as error:
         problems.append(str(error))
     tokenizer = None
     try:
-        tokenizer = _tokenizer(path)
+        tokenizer = load_folder_tokenizer(path)
     except Exception as error:  # tokenizers raise whatever they like
         problems.append(f"the tokenizer in {path} cannot be loaded: {error}")
     evidence = (
@@ -70,13 +70,13 @@ def count_parameters(path: Path) -> int:
 
 
 def _shape(path: Path) -> Facts:
-    config = _read_json(path)
+    config = read_json(path)
     config = config.get("text_config", config)
 
     def number(*keys: str, default: int | None = None) -> int:
         value = next((config[key] for key in keys if config.get(key) is not None), default)
         if not isinstance(value, int):
-            raise _Unreadable(f"{path} has no {keys[0]}: it is not a causal language model's")
+            raise Unreadable(f"{path} has no {keys[0]}: it is not a causal language model's")
         return value
 
     heads = number("num_attention_heads", "n_head")
@@ -95,11 +95,11 @@ def _shape(path: Path) -> Facts:
 def _weight_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if index.exists():
-        names = _read_json(index).get("weight_map", {}).values()
+        names = read_json(index).get("weight_map", {}).values()
         return [path / name for name in sorted(set(names))]
     files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise _Unreadable(f"{path} has no *.safetensors: save the model with save_pretrained()")
+        raise Unreadable(f"{path} has no *.safetensors: save the model with save_pretrained()")
     return files
 
 
@@ -114,16 +114,17 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
         tensors = {name: tensor["shape"] for name, tensor in header.items()}
         end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     except OSError as error:
-        raise _Unreadable(f"{path} cannot be read: {error.strerror}") from error
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Unreadable(f"{path} is not a safetensors file: copy it again") from error
+        raise Unreadable(f"{path} is not a safetensors file: copy it again") from error
     found, wanted = path.stat().st_size, 8 + size + end
     if found != wanted:
-        raise _Unreadable(f"{path} has {found} of {wanted} bytes: copy it again")
+        raise Unreadable(f"{path} has {found} of {wanted} bytes: copy it again")
     yield from tensors.items()
 
 
-def _tokenizer(path: Path) -> Tokenizer:
+def load_folder_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer of a model's folder. Raises whatever tokenizers raise."""
     if not (path / "tokenizer.json").exists():
         return load_tokenizer(str(path))
     # Unlike AutoTokenizer, this avoids importing torch, which would take half of preflight's time.
@@ -133,13 +134,14 @@ def _tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object. Raises Unreadable."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
-        raise _Unreadable(f"{path} cannot be read: {error.strerror}") from error
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise _Unreadable(f"{path} is not JSON: {error}") from error
+        raise Unreadable(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise _Unreadable(f"{path} is not a JSON object")
+        raise Unreadable(f"{path} is not a JSON object")
     return value

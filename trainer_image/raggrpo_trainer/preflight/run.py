@@ -12,6 +12,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
 from .data import check_data, check_lengths
+from .embedding import check_embeddings, corpus_facts
 from .family import check_family
 from .finding import Finding, not_evaluated
 from .model import check_model
@@ -71,12 +72,13 @@ def to_bytes(result: PreflightResult) -> bytes:
 
 def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
     model, data = check_model(Path(config.model.path)), check_data(config)
-    family = check_family(config)
+    family, embeddings = check_family(config), check_embeddings(config)
     facts = model.facts.model_copy(
         update={
             "row_layout": family.row_layout,
             "rows": len(data.prompts),
             "corpus_bytes": corpus_bytes(config),
+            **corpus_facts(embeddings),
             "ray_version": importlib.metadata.version("ray"),
             "schema_digest": schema_digest(),
         }
@@ -85,6 +87,7 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
         check_paths(config),
         model.finding,
         family.finding,
+        embeddings.finding,
         *data.findings,
         check_lengths(config, data.prompts, model.tokenizer),
         check_writable(config),

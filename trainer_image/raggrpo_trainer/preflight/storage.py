@@ -34,14 +34,13 @@ def check_paths(config: TrainerConfig) -> Finding:
 
 
 def corpus_bytes(config: TrainerConfig) -> int:
-    """Return the size of the files that managed retrievers load."""
-    managed = config.retrieval.managed.values()
-    files = [Path(name) for m in managed for name in (m.corpus, m.vectors) if name]
+    """Return the size of the managed retrievers' corpora."""
+    files = [Path(managed.corpus) for managed in config.retrieval.managed.values()]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def check_writable(config: TrainerConfig) -> Finding:
-    """Create, flush and delete a file in the checkpoint and log folders; list the backups."""
+    """Create, flush and delete a file in every folder that is written; list the backups."""
     problems = []
     for field, text in _written_paths(config):
         try:
@@ -103,6 +102,9 @@ def _read_paths(config: TrainerConfig) -> Iterator[tuple[str, str]]:
     for number, endpoint in enumerate(config.retrieval.endpoints):
         if endpoint.managed is not None:
             yield f"retrieval.endpoints[{number}].managed.corpus", endpoint.managed.corpus
+            if endpoint.managed.embedding is not None:
+                place = f"retrieval.endpoints[{number}].managed.embedding.path"
+                yield place, endpoint.managed.embedding.path
             if endpoint.managed.vectors:
                 yield f"retrieval.endpoints[{number}].managed.vectors", endpoint.managed.vectors
     if config.reward.code_from.path:
@@ -113,6 +115,10 @@ def _written_paths(config: TrainerConfig) -> Iterator[tuple[str, str]]:
     yield "checkpoint.path", config.checkpoint.path
     if not Path(config.monitoring.log_dir).is_relative_to(config.checkpoint.path):
         yield "monitoring.logDir", config.monitoring.log_dir
+    for number, endpoint in enumerate(config.retrieval.endpoints):
+        if endpoint.managed is not None and endpoint.managed.index_path:
+            place = f"retrieval.endpoints[{number}].managed.indexPath"
+            yield place, endpoint.managed.index_path
 
 
 def _try_to_write(folder: Path) -> None:

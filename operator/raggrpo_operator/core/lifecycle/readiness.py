@@ -226,7 +226,10 @@ def retrievers(this: Round) -> Decision | None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")
     limit = this.spec.recovery.deadlines.provisioning_seconds
     if this.elapsed(this.state.launch.waiting_since) > limit:
-        message = f"the managed retriever was not ready after {limit} s: {problems}"
+        message = (
+            f"the managed retriever was not ready after {limit} s: {problems}; "
+            "recovery.deadlines.provisioningSeconds gives it more time"
+        )
         return recovery.fail(this, Cause.START_FAILED, message)
     return this.end(requeue_after=0.5)
 

@@ -88,7 +88,7 @@ def container(
         {"name": "home", "mountPath": names.HOME_DIR},
         *(
             {
-                "name": _claim(volume.name),
+                "name": claim_volume(volume.name),
                 "mountPath": volume.mount_path,
                 "readOnly": volume.read_only or read_only_claims,
             }
@@ -167,7 +167,7 @@ def _from_secret(name: str, reference: SecretKeyRef) -> Manifest:
     return {"name": name, "valueFrom": {"secretKeyRef": source}}
 
 
-def _claim(name: str) -> str:
+def claim_volume(name: str) -> str:
     """Return the name of a claim's volume; the prefix avoids clashes with our own volumes."""
     return f"claim-{name}"
 
@@ -175,7 +175,7 @@ def _claim(name: str) -> str:
 def _claims(spec: JobSpec) -> list[Manifest]:
     return [
         {
-            "name": _claim(volume.name),
+            "name": claim_volume(volume.name),
             "persistentVolumeClaim": {
                 "claimName": volume.claim_name,
                 "readOnly": volume.read_only,

@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 
 from raggrpo_api import names
-from raggrpo_api.job import Metadata
+from raggrpo_api.job import JobSpec, Metadata
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
 from raggrpo_api.status import PodRole
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import StartRetriever
 from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.spec.path_fields import lies_in, volume_of
+from raggrpo_operator.core.spec.retriever_command import retriever_arguments
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
-from .pods import container, literal, plain_env, pod_labels, pod_spec
+from .pods import claim_volume, container, literal, plain_env, pod_labels, pod_spec
 
 
 def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRetriever) -> Manifest:
@@ -27,7 +29,9 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
         sizing=sized,
         env=plain_env({}),
         read_only_claims=True,
-    ) | {
+    )
+    server["volumeMounts"] += _index_mounts(plan.spec, action.managed)
+    server |= {
         "command": _command(action.managed),
         "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],
         # The port opens before the index is loaded; only /healthz shows when it is ready.
@@ -105,7 +109,16 @@ def _selector(job: Metadata, endpoint: str) -> dict[str, str]:
 
 
 def _command(managed: ManagedRetriever) -> list[str]:
-    command = ["python", "-m", "raggrpo_retriever", "--corpus", managed.corpus, "--index"]
-    command += [str(managed.index), "--host", "0.0.0.0", "--port", str(names.RETRIEVER_PORT)]
-    command += ["--vectors", managed.vectors] if managed.vectors else []
+    command = ["python", "-m", "raggrpo_retriever", *retriever_arguments(managed)]
+    command += ["--host", "0.0.0.0", "--port", str(names.RETRIEVER_PORT)]
     return [literal(word) for word in command]
+
+
+def _index_mounts(spec: JobSpec, managed: ManagedRetriever) -> list[Manifest]:
+    """Return the mount of the one folder that a retriever may write; preflight has made it."""
+    volume = volume_of(managed.index_path, spec.volumes) if managed.embeds else None
+    if volume is None or lies_in(volume.mount_path, managed.index_path):
+        return []
+    inside = managed.index_path[len(volume.mount_path.rstrip("/")) + 1 :].rstrip("/")
+    path = managed.index_path.rstrip("/")
+    return [{"name": claim_volume(volume.name), "mountPath": path, "subPath": inside}]

@@ -6,8 +6,9 @@ from raggrpo_api import gpu_memory
 from raggrpo_api.job import Preset
 from raggrpo_api.memory import num_ranks
 from raggrpo_api.spec.resources import Device, Placement
-from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
+from raggrpo_operator.core.sizing.retriever_memory import retriever_terms
 from raggrpo_operator.core.sizing.size import estimate
+from raggrpo_operator.core.sizing.terms import total
 from raggrpo_operator.core.spec.mitigations import MAX_UTILIZATION, MIN_UTILIZATION
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.violation import Reason, Violation
@@ -166,9 +167,11 @@ def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
     """Require a managed retriever's memory to hold its texts and index."""
     if not given.facts.corpus_bytes:
         return
-    needed = retriever_bytes(given.facts)
     for index, endpoint in enumerate(given.spec.retrieval.endpoints):
-        memory = endpoint.managed.memory if endpoint.managed else ""
+        if endpoint.managed is None:
+            continue
+        memory = endpoint.managed.memory
+        needed = total(retriever_terms(endpoint.name, endpoint.managed, given.facts))
         if memory and parse_quantity(memory) < needed:
             path = f"spec.retrieval.endpoints[{index}].managed.memory"
             message = f"{memory} is less than the {readable(needed)} that corpus and index need"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from raggrpo_api.spec.resources import Placement, Volume
-from raggrpo_operator.core.spec.path_fields import lies_in, path_fields
+from raggrpo_operator.core.spec.path_fields import lies_in, path_fields, volume_of
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
@@ -20,7 +20,7 @@ def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
         remedy = "volumes: [{name, claimName, mountPath}] for data and checkpoints"
         yield warning("spec.volumes", Reason.NO_VOLUME, message, remedy)
         return
-    volume = _volume_of(path, volumes)
+    volume = volume_of(path, volumes)
     if volume is None:
         yield Violation(
             CHECKPOINT,
@@ -34,12 +34,35 @@ def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
         yield Violation(CHECKPOINT, Reason.CHECKPOINT_READ_ONLY, message, remedy)
 
 
+def index_can_be_kept(given: RuleInput) -> Iterator[Violation]:
+    """Require a writable folder of its own for a retriever's index, if the job has volumes."""
+    volumes = given.spec.volumes
+    for number, endpoint in enumerate(given.spec.retrieval.endpoints):
+        managed = endpoint.managed
+        if managed is None or not managed.embeds or not volumes:
+            continue
+        path = managed.index_path
+        place = f"spec.retrieval.endpoints[{number}].managed.indexPath"
+        volume = volume_of(path, volumes)
+        if volume is None:
+            message = f"{path} lies on no volume ({_mounts(volumes)})"
+        elif volume.read_only:
+            message = f"{path} lies on volume {volume.name}, which is read-only"
+        elif lies_in(volume.mount_path, path):
+            message = f"{path} is all of volume {volume.name}, the retriever may write one folder"
+        else:
+            continue
+        remedy = "a folder below a volume that can be written, or leave it out"
+        yield Violation(place, Reason.INDEX_PATH_UNFIT, message, remedy)
+
+
 def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
     """Warn of other paths on no volume: they exist only if they are part of the image."""
     volumes = given.spec.volumes
     for place, path in path_fields(given.job.spec):
         is_other = place != CHECKPOINT and not place.startswith("spec.volumes")
-        if volumes and is_other and _volume_of(path, volumes) is None:
+        is_other = is_other and not place.endswith(".managed.indexPath")
+        if volumes and is_other and volume_of(path, volumes) is None:
             message = f"{path} lies on no volume ({_mounts(volumes)})"
             remedy = "mount a volume there, unless the image holds it"
             yield warning(place, Reason.PATH_NOT_ON_VOLUME, message, remedy)
@@ -53,12 +76,6 @@ def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
         message = "trainer pods can land on several nodes"
         remedy = f"claims with ReadWriteMany: {', '.join(volume.claim_name for volume in volumes)}"
         yield warning("spec.volumes", Reason.NEEDS_READ_WRITE_MANY, message, remedy)
-
-
-def _volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
-    """Return the volume that `path` is on: the one with the longest mount path above it."""
-    holding = [volume for volume in volumes if lies_in(path, volume.mount_path)]
-    return max(holding, key=lambda volume: len(volume.mount_path.rstrip("/")), default=None)
 
 
 def _mounts(volumes: Sequence[Volume]) -> str:

@@ -9,7 +9,6 @@ from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
     HttpMethod,
-    IndexKind,
     ResponseMapping,
     RetrievalEndpoint,
     RetrievalMode,
@@ -41,14 +40,27 @@ def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
             yield Violation(path, Reason.ENDPOINT_SOURCE, message, remedy)
 
 
-def dense_index_has_vectors(given: RuleInput) -> Iterator[Violation]:
-    """Require vectors for dense search."""
+def index_has_its_model(given: RuleInput) -> Iterator[Violation]:
+    """Require an embedding model for Dense and Hybrid, and nothing of it for BM25."""
     for path, endpoint in _endpoints(given):
         managed = endpoint.managed
-        if managed and managed.index is IndexKind.DENSE and not managed.vectors:
-            message = "a Dense index has no vectors"
-            remedy = "vectors: /path/to/vectors.npy, or index: BM25"
-            yield Violation(f"{path}.managed.vectors", Reason.VECTORS_NEEDED, message, remedy)
+        if managed is None:
+            continue
+        if managed.embeds and managed.embedding is None:
+            message = f"index {managed.index} has no model that embeds queries"
+            remedy = "embedding: {path: /path/to/model}, or index: BM25"
+            yield Violation(f"{path}.managed.embedding", Reason.EMBEDDING_NEEDED, message, remedy)
+        of_embedding = {
+            "embedding": managed.embedding is not None,
+            "vectors": bool(managed.vectors),
+            "indexPath": bool(managed.index_path),
+        }
+        for field in (name for name, is_given in of_embedding.items() if is_given):
+            if not managed.embeds:
+                message = f"index BM25 does not use {field}"
+                remedy = "index: Dense or Hybrid, or leave it out"
+                place = f"{path}.managed.{field}"
+                yield Violation(place, Reason.EMBEDDING_UNUSED, message, remedy)
 
 
 def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:

@@ -11,10 +11,12 @@ from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status import PodRole, PodSizing, SizingTerm
-from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
 from raggrpo_operator.core.spec.world import CPUS_PER_GPU, num_engines
 
+from .retriever_memory import retriever_terms
 from .shared_memory import (
     head_shm_terms,
     head_store_bytes,
@@ -119,28 +121,18 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
 
 def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
     """Return the managed retrievers, named after their endpoints."""
-    needed = retriever_bytes(facts)
-    reason = f"0.5 GiB + 4 × corpus of {readable(facts.corpus_bytes)}"
-    if not facts.corpus_bytes:
-        reason = "0.5 GiB; the corpus is measured in preflight"
-    return [
-        (
-            PodSizing(
-                role=PodRole.RETRIEVER,
-                name=endpoint.name,
-                cpu=_within_given(spec, SIDE_CPU),
-                memory=endpoint.managed.memory or format_bytes(needed, memory_unit(spec)),
-            ),
-            [term("retriever", endpoint.name, needed, reason)],
-        )
-        for endpoint in spec.retrieval.endpoints
-        if endpoint.managed is not None
-    ]
+    return [_retriever(spec, facts, *found) for found in spec.retrieval.managed.items()]
 
 
-def retriever_bytes(facts: Facts) -> int:
-    """Return the memory of a managed retriever: texts, their tokens and the index."""
-    return 512 * MIB + 4 * facts.corpus_bytes
+def _retriever(spec: JobSpec, facts: Facts, name: str, managed: ManagedRetriever) -> Sized:
+    terms = retriever_terms(name, managed, facts)
+    pod = PodSizing(
+        role=PodRole.RETRIEVER,
+        name=name,
+        cpu=_within_given(spec, SIDE_CPU),
+        memory=managed.memory or format_bytes(total(terms), memory_unit(spec)),
+    )
+    return pod, terms
 
 
 def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:

@@ -1,10 +1,11 @@
 """Finds every file-system path in a specification. Does not touch the file system."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, get_args
 
 from raggrpo_api.base import ApiModel, PathMarker
+from raggrpo_api.spec.resources import Volume
 
 
 def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, str]]:
@@ -27,6 +28,12 @@ def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, st
 def lies_in(path: str, folder: str) -> bool:
     """Return whether a path is a folder or lies below it; both have one spelling only."""
     return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
+    """Return the volume that `path` is on: the one with the longest mount path above it."""
+    holding = [volume for volume in volumes if lies_in(path, volume.mount_path)]
+    return max(holding, key=lambda volume: len(volume.mount_path.rstrip("/")), default=None)
 
 
 @cache

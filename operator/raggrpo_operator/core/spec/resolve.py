@@ -168,6 +168,11 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
         sized["training.miniBatchPrompts"] = data.train_batch_size
     if data.num_workers > min(cpu_limit, MAX_WORKERS):
         sized["data.numWorkers"] = min(cpu_limit, MAX_WORKERS)
+    for number, endpoint in enumerate(retrieval.endpoints):
+        managed = endpoint.managed
+        if managed is not None and managed.embeds and not managed.index_path:
+            place = f"retrieval.endpoints[{number}].managed.indexPath"
+            sized[place] = f"{spec.checkpoint.path.rstrip('/')}/indexes"
     if not spec.monitoring.log_dir:
         sized["monitoring.logDir"] = f"{spec.checkpoint.path.rstrip('/')}/logs"
     steps = total_steps(spec, facts.rows if facts else 0)
@@ -218,7 +223,5 @@ def _get(values: Any, path: str) -> Any:
 
 
 def _put(values: dict[str, Any], path: str, value: object) -> None:
-    *parents, last = path.split(".")
-    for key in parents:
-        values = values[key]
-    values[last] = value
+    parent, _, last = path.rpartition(".")
+    (_get(values, parent) if parent else values)[last] = value

@@ -43,7 +43,15 @@ def test_template_environment_and_paths_reach_every_container_as_written() -> No
                 "retrieval.mode": "Prompt",
                 "retrieval.promptTemplate": template,
                 "retrieval.endpoints": [
-                    {"name": "kb", "managed": {"corpus": corpus, "vectors": corpus}}
+                    {
+                        "name": "kb",
+                        "managed": {
+                            "corpus": corpus,
+                            "index": "Dense",
+                            "embedding": {"path": corpus, "queryPrefix": REFERENCES},
+                            "vectors": corpus,
+                        },
+                    }
                 ],
             }
         ),
@@ -65,6 +73,7 @@ def test_template_environment_and_paths_reach_every_container_as_written() -> No
     command, _ = started(retriever)
     assert command[command.index("--corpus") + 1] == corpus
     assert command[command.index("--vectors") + 1] == corpus
+    assert f"--query-prefix={REFERENCES}" in command
 
 
 def test_the_configuration_of_the_preflight_cannot_be_given_by_the_job() -> None:

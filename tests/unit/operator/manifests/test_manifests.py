@@ -547,3 +547,31 @@ def test_headers_and_bodies_of_calls_reach_the_attempt_and_no_record() -> None:
         "store": "(hidden)",
     }
     assert shown["headers"] == [{"name": "X-Tenant", "value": "(hidden)", "secretKeyRef": None}]
+
+
+DENSE = {"corpus": "/mnt/runs/c.jsonl", "index": "Dense", "embedding": {"path": "/mnt/runs/e5"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "writable"),
+    [
+        ({"corpus": "/mnt/runs/c.jsonl"}, []),
+        (DENSE, [("/mnt/runs/demo/indexes", "demo/indexes")]),
+        (DENSE | {"indexPath": "/mnt/runs/shared/i/"}, [("/mnt/runs/shared/i", "shared/i")]),
+    ],
+)
+def test_a_retriever_may_write_its_index_and_nothing_else_of_a_volume(
+    given: dict[str, Any], writable: list[tuple[str, str]]
+) -> None:
+    changes = {
+        "retrieval": {"mode": "Prompt", "endpoints": [{"name": "kb", "managed": given}]},
+        "checkpoint.path": "/mnt/runs/demo",
+        "volumes": [{"name": "runs", "claimName": "runs", "mountPath": "/mnt/runs"}],
+    }
+    job = a_clustered_job(a_job(changes), KNOWN_TINY)
+    container = container_of(all_manifests(job)["retriever-kb"]["spec"]["template"])
+
+    of_claim = [each for each in container["volumeMounts"] if each["name"] == "claim-runs"]
+    assert of_claim[0] == {"name": "claim-runs", "mountPath": "/mnt/runs", "readOnly": True}
+    assert [(each["mountPath"], each["subPath"]) for each in of_claim[1:]] == writable
+    assert not any(each.get("readOnly") for each in of_claim[1:])

@@ -120,7 +120,12 @@ OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
         Reason.SPEC_TOO_LARGE,
         Reason.TOO_MANY_STEPS,
     ),
-    "B21": (Reason.ENDPOINT_SOURCE, Reason.VECTORS_NEEDED),
+    "B21": (
+        Reason.ENDPOINT_SOURCE,
+        Reason.EMBEDDING_NEEDED,
+        Reason.EMBEDDING_UNUSED,
+        Reason.INDEX_PATH_UNFIT,
+    ),
 }
 """Rows of the operator, of which only the reasons are held here."""
 

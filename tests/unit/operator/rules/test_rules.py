@@ -49,6 +49,11 @@ GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
 NOTHING_KNOWN = Facts()
 CORPUS = {"corpus": "/mnt/runs/corpus.jsonl"}
+VOLUMES = [
+    {"name": "runs", "claimName": "runs", "mountPath": "/mnt/runs"},
+    {"name": "models", "claimName": "models", "mountPath": "/mnt/models", "readOnly": True},
+]
+DENSE = CORPUS | {"index": "Dense", "embedding": {"path": "/mnt/runs/e5"}}
 MANAGED = {"name": "kb", "managed": CORPUS}
 
 
@@ -204,6 +209,12 @@ ROWS: tuple[Row, ...] = (
         in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "4Gi"}}),
         in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "5Gi"}}),
         Facts(corpus_bytes=2**30)),
+    Row(memory.retriever_memory_covers_index, Reason.RETRIEVER_MEMORY_TOO_SMALL,
+        "spec.retrieval.endpoints[0].managed.memory",
+        in_mode("Prompt", {"name": "kb", "managed": DENSE | {"memory": "6Gi"}}),
+        in_mode("Prompt", {"name": "kb", "managed": DENSE | {"memory": "7Gi"}}),
+        Facts(corpus_bytes=2**30, corpus_passages=2**18, embedding_dimension=2**11,
+              embedding_parameters=2**27)),
     Row(world.gpus_are_asked_for, Reason.NO_GPUS, "spec.resources.gpusPerNode",
         {"resources": {"gpusPerNode": 0}}, {"resources": {"gpusPerNode": 0, "device": "CPU"}}),
     Row(world.rollout_gpus_match_placement, Reason.ROLLOUT_GPUS_MISMATCH,
@@ -239,11 +250,18 @@ ROWS: tuple[Row, ...] = (
         in_mode("Prompt", KB | MANAGED), in_mode("Prompt", MANAGED)),
     Row(retrieval.endpoint_has_one_source, Reason.ENDPOINT_SOURCE, "spec.retrieval.endpoints[0]",
         in_mode("Prompt", {"name": "kb"}), in_mode("Prompt", KB)),
-    Row(retrieval.dense_index_has_vectors, Reason.VECTORS_NEEDED,
+    Row(retrieval.index_has_its_model, Reason.EMBEDDING_NEEDED,
+        "spec.retrieval.endpoints[0].managed.embedding",
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"index": "Hybrid"}}),
+        in_mode("Prompt", {"name": "kb", "managed": DENSE})),
+    Row(retrieval.index_has_its_model, Reason.EMBEDDING_UNUSED,
+        "spec.retrieval.endpoints[0].managed.embedding",
+        in_mode("Prompt", {"name": "kb", "managed": DENSE | {"index": "BM25"}}),
+        in_mode("Prompt", {"name": "kb", "managed": DENSE | {"index": "Hybrid"}})),
+    Row(retrieval.index_has_its_model, Reason.EMBEDDING_UNUSED,
         "spec.retrieval.endpoints[0].managed.vectors",
-        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"index": "Dense"}}),
-        in_mode("Prompt", {"name": "kb", "managed": CORPUS
-                           | {"index": "Dense", "vectors": "/mnt/runs/vectors.npy"}})),
+        in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"vectors": "/mnt/runs/v.npy"}}),
+        in_mode("Prompt", {"name": "kb", "managed": DENSE | {"vectors": "/mnt/runs/v.npy"}})),
     Row(retrieval.protocol_fits_role, Reason.PROTOCOL_MISMATCH,
         "spec.retrieval.endpoints[0].protocol",
         in_mode("Reward", ACTOR | {"protocol": "SearchR1"}), in_mode("Reward", ACTOR)),
@@ -356,6 +374,19 @@ ROWS: tuple[Row, ...] = (
                      {"name": "c", "claimName": "c", "mountPath": "/mnt/runs/checkpoints"}]}),
     Row(paths.other_paths_lie_on_volumes, Reason.PATH_NOT_ON_VOLUME, "spec.data.trainFiles[0]",
         {"data.trainFiles": ["/data/train.jsonl"]}, {}, severity=WARNING),
+    *(
+        Row(paths.index_can_be_kept, Reason.INDEX_PATH_UNFIT,
+            "spec.retrieval.endpoints[0].managed.indexPath",
+            in_mode("Prompt", {"name": "kb", "managed": DENSE | {"indexPath": path}})
+            | {"volumes": VOLUMES},
+            in_mode("Prompt", {"name": "kb", "managed": DENSE | {"indexPath": "/mnt/runs/i"}})
+            | {"volumes": VOLUMES})
+        for path in ("/elsewhere", "/mnt/models/indexes", "/mnt/runs/")
+    ),
+    Row(paths.other_paths_lie_on_volumes, Reason.PATH_NOT_ON_VOLUME,
+        "spec.retrieval.endpoints[0].managed.embedding.path",
+        in_mode("Prompt", {"name": "kb", "managed": DENSE | {"embedding": {"path": "/e5"}}}),
+        in_mode("Prompt", {"name": "kb", "managed": DENSE}), severity=WARNING),
     Row(paths.other_paths_lie_on_volumes, Reason.PATH_NOT_ON_VOLUME,
         "spec.retrieval.endpoints[0].managed.corpus",
         in_mode("Prompt", {"name": "kb", "managed": {"corpus": "/kb/corpus.jsonl"}}),

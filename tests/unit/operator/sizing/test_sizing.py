@@ -7,7 +7,6 @@ from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
 from raggrpo_api.status import PodRole, Sizing
-from raggrpo_operator.core.sizing.pod_sizing import retriever_bytes
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, pod, size
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
@@ -242,7 +241,39 @@ def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
     spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(corpus_bytes=GIB)
     assert terms_of(size(spec, facts), "retriever") == {"kb": 4 * GIB + 512 * MIB}
-    assert retriever_bytes(facts) == 4 * GIB + 512 * MIB
+
+
+def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -> None:
+    dense = {
+        "corpus": "/mnt/runs/c.jsonl",
+        "index": "Hybrid",
+        "embedding": {"path": "/mnt/runs/e5"},
+        "hnswAbove": 999_999,
+    }
+    kb = {"name": "kb", "managed": dense}
+    spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
+    facts = Facts(
+        corpus_bytes=GIB,
+        corpus_passages=1_000_000,
+        embedding_parameters=110_000_000,
+        embedding_dimension=768,
+    )
+    sizing = size(spec, facts)
+
+    expected = {
+        "kb server": 3 * GIB // 2,
+        "kb texts": 4 * GIB + 320 * 1_000_000,
+        "kb model": 4 * 110_000_000,
+        "kb vectors": 4 * 768 * 1_000_000,
+        "kb links": 300 * 1_000_000,
+    }
+    assert terms_of(sizing, "retriever") == expected
+    memory = parse_quantity(pod(sizing, PodRole.RETRIEVER, "kb").memory)
+    assert 0 <= memory - sum(expected.values()) < GIB
+
+    words = {"managed": dense | {"index": "Dense"}}
+    spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb | words]})
+    assert terms_of(size(spec, facts), "retriever")["kb texts"] == 2 * GIB + 320 * 1_000_000
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -560,6 +561,114 @@ async def test_a_managed_retriever_is_measured_and_not_called(tmp_path: Path) ->
         "kb: started after preflight",
     )
     assert result.facts.corpus_bytes == 1234
+    assert result.facts.corpus_passages == 1
+    assert check_of(result, CheckId.EMBEDDING_READABLE).state is CheckState.NOT_EVALUATED
+
+
+def a_dense_config(folder: Path, embedding: dict[str, Any] | None = None, **managed: Any) -> Any:
+    """Return a fit configuration with a managed retriever whose model folder is there."""
+    if not (folder / "e5").exists():
+        a_model_folder(folder / "e5")
+    corpus = write_rows(folder / "corpus.jsonl", [{"id": n, "contents": "x"} for n in range(7)])
+    given = {
+        "corpus": str(corpus),
+        "index": "Dense",
+        "embedding": {"path": str(folder / "e5"), **(embedding or {})},
+        "indexPath": str(folder / "indexes"),
+        **managed,
+    }
+    return a_fit_config(folder, retrieval({"name": "kb", "managed": given}))
+
+
+async def test_an_embedding_model_is_measured(tmp_path: Path) -> None:
+    result = await checked(a_dense_config(tmp_path))
+
+    check = check_of(result, CheckId.EMBEDDING_READABLE)
+    assert (check.state, check.evidence) == (PASSED, f"kb: {PARAMETERS} parameters, 7 × 8")
+    facts = result.facts
+    assert (facts.corpus_passages, facts.embedding_parameters) == (7, PARAMETERS)
+    assert facts.embedding_dimension == 8
+    assert (tmp_path / "indexes").is_dir()  # which a pod's mount needs
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+async def test_passages_of_parquet_are_counted(tmp_path: Path, rows: int) -> None:
+    corpus = tmp_path / "corpus.parquet"
+    pq.write_table(pa.table({"id": ["a"] * rows, "text": ["x"] * rows}), corpus)
+    result = await checked(a_dense_config(tmp_path, corpus=str(corpus)))
+    assert result.facts.corpus_passages == rows
+
+
+def _declares(pooling: str) -> Any:
+    def write(model: Path) -> None:
+        (model / "1_Pooling").mkdir()
+        (model / "1_Pooling" / "config.json").write_text(json.dumps({pooling: True}))
+
+    return write
+
+
+def _has_module(kind: str) -> Any:
+    modules = [{"type": f"sentence_transformers.models.{kind}"}]
+    return lambda model: (model / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (shutil.rmtree, "e5 is no folder, give a Hugging Face model's"),
+        (lambda model: (model / "config.json").write_text("{}"), "has no hidden_size"),
+        (lambda model: (model / "tokenizer.json").write_text("{"), "cannot be loaded"),
+        (lambda model: (model / "b.safetensors").write_bytes(b"x"), "copy it again"),
+        (
+            lambda model: (model / "config.json").write_text(
+                '{"hidden_size": 8, "is_encoder_decoder": true}'
+            ),
+            "has encoder and decoder",
+        ),
+        (_declares("pooling_mode_cls_token"), "says Cls, the job Mean: pooling: Cls"),
+        (_declares("pooling_mode_max_tokens"), "says pooling_mode_max_tokens, which no pooling"),
+        (_has_module("Dense"), "modules.json has Dense, which the retriever leaves out"),
+    ],
+)
+async def test_an_unfit_embedding_model_fails_its_check(
+    tmp_path: Path, change: Any, words: str
+) -> None:
+    config = a_dense_config(tmp_path)
+    change(tmp_path / "e5")
+    result = await checked(config)
+
+    check = check_of(result, CheckId.EMBEDDING_READABLE)
+    assert check.state is FAILED
+    assert "retrieval.endpoints[0].managed.embedding." in check.evidence
+    assert words in check.evidence
+    assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_declares("pooling_mode_mean_tokens"), _has_module("Normalize"), _has_module("Pooling")],
+)
+async def test_what_an_embedding_model_says_of_itself_may_agree(
+    tmp_path: Path, change: Any
+) -> None:
+    config = a_dense_config(tmp_path)
+    change(tmp_path / "e5")
+    assert check_of(await checked(config), CheckId.EMBEDDING_READABLE).state is PASSED
+
+
+async def test_vectors_of_another_size_fail_the_check(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.zeros((7, 3), np.float32))
+    result = await checked(a_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
+    evidence = check_of(result, CheckId.EMBEDDING_READABLE).evidence
+    assert "v.npy has shape [7, 3], the model's vectors have 8 numbers" in evidence
+
+
+async def test_an_index_that_cannot_be_written_fails_the_check(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = await checked(a_dense_config(tmp_path, indexPath=str(tmp_path / "file" / "i")))
+    evidence = check_of(result, CheckId.CHECKPOINT_WRITABLE).evidence
+    assert "retrieval.endpoints[0].managed.indexPath" in evidence
 
 
 CODE = {

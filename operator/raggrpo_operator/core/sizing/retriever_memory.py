@@ -1,0 +1,65 @@
+"""Memory of a managed retriever as named terms: texts, search by words, vectors and their model.
+
+`tests/bench/dense_search.py` compares them with what a retriever takes.
+"""
+
+from functools import partial
+
+from raggrpo_api.memory import GIB, MIB
+from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.retrieval import IndexKind, ManagedRetriever
+from raggrpo_api.status import SizingTerm
+from raggrpo_operator.core.spec.quantity import readable
+
+from .terms import term
+
+SERVER = 512 * MIB
+EMBEDDING_SERVER = 3 * GIB // 2
+"""With torch, transformers and a forward pass of 4,096 tokens."""
+TEXTS = 4
+"""Texts, their tokens and BM25's index, relative to the corpus file."""
+TEXTS_ALONE = 2
+OBJECTS_PER_PASSAGE = 320
+"""Bytes of a passage's Python objects: two texts, itself, and its place in the list."""
+LINKS_PER_PASSAGE = 300
+"""Bytes of HNSW's links: 64 of 4 bytes on the lowest layer, and what the others add."""
+FLOAT32 = 4
+
+
+def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[SizingTerm]:
+    """Return what one retriever holds; the corpus is counted for all retrievers together."""
+    of = partial(term, "retriever")
+    if not managed.embeds:
+        reason = f"0.5 GiB + {TEXTS} × corpus of {readable(facts.corpus_bytes)}"
+        if not facts.corpus_bytes:
+            reason = "0.5 GiB; the corpus is measured in preflight"
+        return [of(name, SERVER + TEXTS * facts.corpus_bytes, reason)]
+    passages, dimension = facts.corpus_passages, facts.embedding_dimension
+    share = TEXTS if managed.index is IndexKind.HYBRID else TEXTS_ALONE
+    objects = OBJECTS_PER_PASSAGE * passages
+    terms = [
+        of(f"{name} server", EMBEDDING_SERVER, "server, torch and a pass of 4,096 tokens"),
+        of(
+            f"{name} texts",
+            share * facts.corpus_bytes + objects,
+            f"{share} × corpus of {readable(facts.corpus_bytes)} + {OBJECTS_PER_PASSAGE} B × "
+            f"{passages:,} passages",
+        ),
+        of(
+            f"{name} model",
+            FLOAT32 * facts.embedding_parameters,
+            f"4 B × {facts.embedding_parameters:,} parameters of the embedding model",
+        ),
+        of(
+            f"{name} vectors",
+            FLOAT32 * dimension * passages,
+            f"4 B × {dimension} × {passages:,} passages",
+        ),
+    ]
+    if managed.vectors:  # read whole while the index is built
+        copy = FLOAT32 * dimension * passages
+        terms.append(of(f"{name} given", copy, "the file of vectors while the index is built"))
+    if passages > managed.hnsw_above:
+        reason = f"{LINKS_PER_PASSAGE} B × {passages:,} passages in HNSW's graph"
+        terms.append(of(f"{name} links", LINKS_PER_PASSAGE * passages, reason))
+    return terms

@@ -1,0 +1,262 @@
+"""The managed retriever's dense and hybrid search with a tiny real model, against brute force."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
+from raggrpo_retriever import building, embedding
+from raggrpo_retriever.corpus import CorpusError, Passage
+from raggrpo_retriever.dense import RANK_CONSTANT, fused
+from raggrpo_retriever.embedding import Embedder
+from raggrpo_retriever.index import Hit
+from raggrpo_retriever.loading import load_index
+from raggrpo_retriever.vectors import VectorIndex
+from support.builders.embedding_model import write_embedding_model
+from support.builders.rows import write_rows
+
+WORDS = [f"w{number}" for number in range(40)]
+CONTEXT = 64
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_embedding_model(tmp_path_factory.mktemp("model"), WORDS, context=CONTEXT)
+
+
+def some_texts(count: int, seed: int = 0) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [" ".join(random.choice(WORDS, random.integers(1, 30))) for _ in range(count)]
+
+
+def a_retriever(folder: Path, model: Path, texts: Sequence[str], **given: Any) -> ManagedRetriever:
+    folder.mkdir(exist_ok=True)
+    corpus = folder / "corpus.jsonl"
+    write_rows(corpus, [{"id": str(n), "contents": text} for n, text in enumerate(texts)])
+    spec = {"path": str(model), **given.pop("embedding", {})}
+    return ManagedRetriever(
+        **{
+            "corpus": str(corpus),
+            "index": IndexKind.DENSE,
+            "embedding": EmbeddingModel(**spec),
+            "index_path": str(folder / "indexes"),
+            **given,
+        }
+    )
+
+
+def one_by_one(
+    path: Path, texts: Sequence[str], *, pooling: Pooling, normalize: bool, prefix: str
+) -> np.ndarray:
+    """Embed without batches and padding: what the vectors ought to be."""
+    model, tokenizer = AutoModel.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
+    found = []
+    for text in texts:
+        inputs = tokenizer(prefix + text, truncation=True, return_tensors="pt")
+        with torch.inference_mode():
+            [states] = model(**inputs).last_hidden_state
+        vector = {
+            Pooling.MEAN: states.mean(0),
+            Pooling.CLS: states[0],
+            Pooling.LAST: states[-1],
+        }[pooling].numpy()
+        found.append(vector / np.linalg.norm(vector) if normalize else vector)
+    return np.stack(found)
+
+
+def ids(hits: list[Hit]) -> list[str]:
+    return [hit.passage.id for hit in hits]
+
+
+@pytest.mark.parametrize("pooling", list(Pooling))
+@pytest.mark.parametrize("normalize", [True, False])
+def test_dense_search_finds_what_brute_force_finds(
+    tmp_path: Path, model: Path, pooling: Pooling, normalize: bool
+) -> None:
+    texts, queries = some_texts(300), some_texts(70, seed=1)
+    fields = {"pooling": pooling, "normalize": normalize}
+    prefixes = {"query_prefix": "w1 ", "passage_prefix": "w2 w3 "}
+    index = load_index(a_retriever(tmp_path, model, texts, embedding={**fields, **prefixes}))
+
+    passages = one_by_one(model, texts, prefix="w2 w3 ", **fields)
+    asked = one_by_one(model, queries, prefix="w1 ", **fields)
+    scores = asked @ passages.T  # [Q, N]
+    for row, hits in zip(scores, index.search(queries, top_k=5), strict=True):
+        best = np.sort(row)[::-1][:5]
+        assert [hit.score for hit in hits] == pytest.approx(best.tolist(), abs=1e-4)
+        assert [hit.score for hit in hits] == pytest.approx(
+            [float(row[hit.position]) for hit in hits], abs=1e-4
+        )
+
+
+def test_long_texts_are_cut_and_blank_queries_find_nothing(tmp_path: Path, model: Path) -> None:
+    long = " ".join(["w5"] * 3 * CONTEXT)
+    wanted = a_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
+    found = load_index(wanted).search([" ", long, ""], top_k=9)
+    assert [ids(hits) for hits in found] == [[], ["0", "1"], []]
+
+
+def test_vectors_do_not_depend_on_the_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, texts = Embedder(EmbeddingModel(path=str(model))), some_texts(50)
+    together = embedder.passages(texts)
+    monkeypatch.setattr(embedding, "TOKENS_AT_ONCE", 1)
+    np.testing.assert_allclose(embedder.passages(texts), together, atol=1e-5)
+
+
+def test_exact_search_has_the_scores_of_a_full_sort() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.integers(-3, 4, (200, 4)).astype(np.float32)  # many equal products
+    queries = random.integers(-3, 4, (70, 4)).astype(np.float32)
+    scores, positions = VectorIndex.of([vectors[:90], vectors[90:]], 4, exact=True).search(
+        queries, 7
+    )
+    products = queries @ vectors.T
+    assert scores.tolist() == np.sort(products)[:, ::-1][:, :7].tolist()
+    assert np.take_along_axis(products, positions, 1).tolist() == scores.tolist()
+
+
+def test_equal_passages_stand_in_corpus_order(tmp_path: Path, model: Path) -> None:
+    index = load_index(a_retriever(tmp_path, model, ["w1", "w2", "w1", "w1"]))
+    assert [hit.position for hit in index.search(["w1"], 4)[0]] == [0, 2, 3, 1]
+
+
+def test_above_the_size_search_is_approximate_and_finds_nearly_all(
+    tmp_path: Path, model: Path
+) -> None:
+    texts, queries = some_texts(2000), some_texts(50, seed=1)
+    exact = load_index(a_retriever(tmp_path, model, texts))
+    near = load_index(a_retriever(tmp_path, model, texts, hnsw_above=1999))
+    pairs = list(zip(exact.search(queries, 10), near.search(queries, 10), strict=True))
+    shared = [len(set(ids(a)) & set(ids(b))) for a, b in pairs]
+    assert sum(shared) / (10 * len(queries)) > 0.95
+    assert len(list((tmp_path / "indexes").iterdir())) == 2  # neither takes the other's
+
+
+def test_given_vectors_are_searched_with_embedded_queries(tmp_path: Path, model: Path) -> None:
+    texts = some_texts(30)
+    vectors = one_by_one(model, texts, pooling=Pooling.MEAN, normalize=True, prefix="")
+    np.save(tmp_path / "v.npy", vectors[::-1])  # told apart from computed ones by their order
+    wanted = a_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
+    assert load_index(wanted).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
+
+
+def test_given_vectors_of_another_model_are_refused(tmp_path: Path, model: Path) -> None:
+    np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
+    wanted = a_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
+    with pytest.raises(CorpusError, match=r"v\.npy: 3 numbers in a vector, .* makes 16; embed"):
+        load_index(wanted)
+
+
+def test_hybrid_search_is_the_fusion_of_both_rankings(tmp_path: Path, model: Path) -> None:
+    texts, queries = some_texts(200), some_texts(10, seed=1)
+    found = {
+        kind: load_index(a_retriever(tmp_path, model, texts, index=kind)).search(queries, 100)
+        for kind in IndexKind
+    }
+    for number, hits in enumerate(found[IndexKind.HYBRID]):
+        expected: dict[str, float] = {}
+        for kind in (IndexKind.BM25, IndexKind.DENSE):
+            for rank, name in enumerate(ids(found[kind][number]), start=1):
+                expected[name] = expected.get(name, 0) + 1 / (60 + rank)
+        order = sorted(expected, key=lambda name: (-expected[name], int(name)))[:100]
+        assert ids(hits) == order
+        assert [hit.score for hit in hits] == pytest.approx([expected[name] for name in order])
+
+
+def test_reciprocal_rank_fusion_worked_by_hand() -> None:
+    a, b, c = (Hit(n, Passage(name, name), 9.0 - n) for n, name in enumerate("abc"))
+    fusion = fused([[a, b], [c, b, a]])
+    assert RANK_CONSTANT == 60
+    assert [(hit.passage.id, hit.score) for hit in fusion] == [
+        ("a", pytest.approx(1 / 61 + 1 / 63)),
+        ("b", pytest.approx(2 / 62)),
+        ("c", pytest.approx(1 / 61)),
+    ]
+
+
+def test_an_index_is_built_once_and_again_only_for_what_changes_it(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded: list[int] = []
+    compute = Embedder.passages
+
+    def counting(self: Embedder, texts: Sequence[str]) -> np.ndarray:
+        embedded.append(len(texts))
+        return compute(self, texts)
+
+    monkeypatch.setattr(Embedder, "passages", counting)
+    texts = some_texts(20)
+    first = load_index(a_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
+    again = load_index(a_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
+    assert (embedded, again) == ([20], first)
+
+    of_queries = {"query_prefix": "w3 "}
+    load_index(a_retriever(tmp_path, model, texts, embedding=of_queries))
+    load_index(a_retriever(tmp_path, model, texts, index=IndexKind.HYBRID))
+    assert embedded == [20]
+    for changed in ({"passage_prefix": "w3 "}, {"pooling": "Cls"}, {"normalize": False}):
+        load_index(a_retriever(tmp_path, model, texts, embedding=changed))
+    load_index(a_retriever(tmp_path, model, [*texts[:-1], "w9"]))
+    assert embedded == [20] * 5
+
+
+def test_an_interrupted_build_goes_on_where_it_was(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "PASSAGES_AT_ONCE", 8)
+    embedded: list[int] = []
+    compute = Embedder.passages
+
+    def dying(self: Embedder, texts: Sequence[str]) -> np.ndarray:
+        if len(embedded) == 2:
+            raise KeyboardInterrupt
+        embedded.append(len(texts))
+        return compute(self, texts)
+
+    texts = some_texts(30)
+    wanted = a_retriever(tmp_path, model, texts)
+    with monkeypatch.context() as broken:
+        broken.setattr(Embedder, "passages", dying)
+        with pytest.raises(KeyboardInterrupt):
+            load_index(wanted)
+    assert not list((tmp_path / "indexes").glob("*/COMPLETE"))
+
+    told: list[str] = []
+    index = load_index(wanted, told.append)
+    assert [line for line in told if line.startswith("embedding")] == [
+        "embedding passages: 16 of 30",
+        "embedding passages: 24 of 30",
+    ]
+    whole = load_index(a_retriever(tmp_path / "other", model, texts))
+    assert index.search(texts, 5) == whole.search(texts, 5)
+    assert len(list((tmp_path / "indexes").iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(
+    tmp_path: Path, model: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    wanted = a_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
+    with pytest.raises(CorpusError, match=r"cannot be kept there \(Not a directory\); give a"):
+        load_index(wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda path: (path / "config.json").unlink(), "no embedding model can be loaded"),
+        (lambda path: (path / "tokenizer.json").write_text("{"), "no embedding model can be"),
+        (lambda path: (path / "model.safetensors").write_bytes(b""), "no embedding model can be"),
+    ],
+)
+def test_a_broken_model_is_refused_in_one_line(tmp_path: Path, change: Any, expected: str) -> None:
+    path = write_embedding_model(tmp_path / "model", WORDS)
+    change(path)
+    with pytest.raises(CorpusError, match=expected) as refusal:
+        load_index(a_retriever(tmp_path, path, ["w1"]))
+    assert "\n" not in str(refusal.value)

@@ -1,0 +1,131 @@
+"""Text → vector with a Hugging Face model on CPU in FP32. Knows no corpus and no index."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
+
+from .corpus import CorpusError
+
+transformers_logging.disable_progress_bar()  # a log is no terminal
+
+TOKENS_AT_ONCE = 4096
+"""Bounds a forward pass: texts of a batch times the tokens of its longest one."""
+TRIAL = "a "
+"""Repeated, the text of the longest kind that is tried before any is served."""
+
+
+class Embedder:
+    """An embedding model.
+
+    One forward pass at a time, whoever asks: so memory does not grow with the calls in flight.
+    Its vectors are [N, dimension] float32; equal texts may differ in the last bits between batches.
+    """
+
+    def __init__(self, spec: EmbeddingModel) -> None:
+        """Load the model. Raises CorpusError if it cannot embed a text as long as maxTokens."""
+        self._spec = spec
+        self._lock = threading.Lock()
+        self._model, self._tokenizer = _load(Path(spec.path))
+        own_limit = int(min(self._tokenizer.model_max_length, 2**31))
+        self._max_tokens = min(spec.max_tokens, own_limit)
+        pad = self._tokenizer.pad_token_id
+        self._pad: int = 0 if pad is None else pad
+        try:
+            trial = self._embed([TRIAL * self._max_tokens])
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise CorpusError(
+                f"{spec.path}: cannot embed {self._max_tokens} tokens ({_line(error)}); "
+                "lower embedding.maxTokens to the model's context"
+            ) from error
+        self.dimension: int = trial.shape[1]
+
+    def passages(self, texts: Sequence[str]) -> np.ndarray:
+        """Return a vector per passage."""
+        return self._embed([self._spec.passage_prefix + text for text in texts])
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Return a vector per query."""
+        return self._embed([self._spec.query_prefix + text for text in texts])
+
+    def _embed(self, texts: Sequence[str]) -> np.ndarray:
+        if not texts:
+            return np.empty((0, self.dimension), np.float32)
+        rows: list[list[int]] = self._tokenizer(
+            list(texts), truncation=True, max_length=self._max_tokens, verbose=False
+        )["input_ids"]
+        rows = [row or [self._pad] for row in rows]
+        # By length, so that little of a batch is padding.
+        order = sorted(range(len(rows)), key=lambda i: (len(rows[i]), i))
+        vectors: np.ndarray | None = None
+        start = 0
+        while start < len(order):
+            end = start + 1
+            while end < len(order) and (end + 1 - start) * len(rows[order[end]]) <= TOKENS_AT_ONCE:
+                end += 1
+            batch = order[start:end]
+            found = self._forward([rows[i] for i in batch])
+            if vectors is None:
+                vectors = np.empty((len(rows), found.shape[1]), np.float32)
+            vectors[batch] = found
+            start = end
+        assert vectors is not None
+        return vectors
+
+    def _forward(self, rows: Sequence[list[int]]) -> np.ndarray:
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), self._pad)  # [B, L]
+        mask = torch.zeros((len(rows), longest), dtype=torch.long)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = torch.tensor(row)
+            mask[number, : len(row)] = 1
+        with self._lock, torch.inference_mode():
+            states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state  # [B, L, D]
+            pooled = pool(states.float(), mask, self._spec.pooling)
+            if self._spec.normalize:
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        vectors: np.ndarray = pooled.numpy()
+        return vectors
+
+
+def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """Return one vector per row: `states` [B, L, D], `mask` [B, L] with padding on the right."""
+    match pooling:
+        case Pooling.MEAN:
+            weights = mask.unsqueeze(-1).to(states.dtype)
+            return (states * weights).sum(1) / weights.sum(1)
+        case Pooling.CLS:
+            return states[:, 0]
+        case Pooling.LAST:
+            return states[torch.arange(len(states)), mask.sum(1) - 1]
+
+
+def _load(path: Path) -> tuple[Any, Any]:
+    # A folder's own code is never run, and nothing is fetched.
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(path, **local)
+        if config.is_encoder_decoder:
+            raise CorpusError(
+                f"{path}: has encoder and decoder; give an embedding model of one of them"
+            )
+        model = AutoModel.from_pretrained(path, config=config, dtype=torch.float32, **local)
+        tokenizer = AutoTokenizer.from_pretrained(path, **local)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise CorpusError(
+            f"{path}: no embedding model can be loaded ({_line(error)}); give the folder that "
+            "save_pretrained() wrote, with its tokenizer"
+        ) from error
+    return model.eval(), tokenizer
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
