@@ -8,16 +8,19 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.builders.embedding_model import write_embedding_model
+from support.waiting import wait_for
 from tools.kind.images import Images
 from tools.kind.jobs import a_small_job, condition, events_about, has_ended, status_when
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.objects import a_pod
 from tools.kind.operator_release import RELEASE, SYSTEM
-from tools.kind.training_job import MOUNT
+from tools.kind.training_job import MOUNT, copy_to_volume
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
 
@@ -71,6 +74,13 @@ print(json.dumps([os.environ["WRITTEN"], template]))
 """
 
 
+INDEXES = """
+import json, pathlib, sys
+folders = pathlib.Path(sys.argv[1]).glob("**/indexes/*")
+print(json.dumps({f.name: [f.stat().st_ino, sorted(p.name for p in f.iterdir())] for f in folders}))
+"""
+
+
 @dataclass(frozen=True)
 class Running:
     """The job while it trains."""
@@ -111,8 +121,18 @@ def ask(
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Running]:
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny embedding model that knows some numbers."""
+    words = ["+", "=", *map(str, range(10))]
+    return write_embedding_model(tmp_path_factory.mktemp("embedding"), words)
+
+
+@pytest.fixture(scope="module")
+def running(
+    cluster: Kubernetes, operator: Images, shared: str, embedding: Path
+) -> Iterator[Running]:
     """A job that has written its first checkpoint and goes on."""
+    copy_to_volume(cluster, shared, embedding, "embedding")
     changes = {
         "spec.data.maxPromptLength": 64,
         "spec.training.totalSteps": STEPS,
@@ -126,7 +146,11 @@ def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[Runn
                     "name": "kb",
                     "topK": 1,
                     "cache": False,
-                    "managed": {"corpus": f"{MOUNT}/corpus.jsonl"},
+                    "managed": {
+                        "corpus": f"{MOUNT}/corpus.jsonl",
+                        "index": "Hybrid",
+                        "embedding": {"path": f"{MOUNT}/embedding"},
+                    },
                 }
             ],
         },
@@ -268,9 +292,21 @@ def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
     assert status["phase"] == "Running"
     assert status["progress"]["step"] < STEPS - 10  # enough is left to need passages
 
+    indexes = ("python", "-c", INDEXES, MOUNT)
+    kept = json.loads(cluster.kubectl(*in_head(cluster, running), *indexes).stdout)
+    assert [files for _, files in kept.values()] == [["COMPLETE", "vectors.faiss"]]
+
     now = ("--grace-period=0", "--force", "--wait=false")
     cluster.kubectl("delete", "pod", killed["metadata"]["name"], "-n", running.namespace, *now)
 
+    def next_is_ready() -> bool:
+        pods = cluster.read("pods", *of_retriever)["items"]
+        others = [pod for pod in pods if pod["metadata"]["uid"] != killed["metadata"]["uid"]]
+        return any(condition(pod["status"], "Ready")["status"] == "True" for pod in others)
+
+    wait_for(next_is_ready, 120)
+    again = json.loads(cluster.kubectl(*in_head(cluster, running), *indexes).stdout)
+    assert again == kept  # opened, not built anew
     status = status_when(cluster, running.namespace, "searching", has_ended, END_SECONDS)
     assert status["phase"] == "Succeeded", status
     assert condition(status, "RetrieverReady")["status"] == "True"

@@ -186,14 +186,23 @@ def write_model_and_data(folder: Path) -> Path:
 
 def seed(cluster: Kubernetes, namespace: str, model: Path) -> None:
     """Make the claim and copy the model and its prompts to it."""
-    cluster.kubectl("create", "configmap", "seed", f"--from-file={model}", "-n", namespace)
-    script = f"mkdir {MOUNT}/model; cp -L /seed/* {MOUNT}/model; mv {MOUNT}/model/*.jsonl {MOUNT}"
-    pod = mounting(a_pod("seed", BASE_IMAGE, ["bash", "-ec", script]), CLAIM, MOUNT)
-    pod["spec"]["volumes"].append({"name": "seed", "configMap": {"name": "seed"}})
-    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "seed", "mountPath": "/seed"})
-    cluster.apply(a_claim(CLAIM), pod, namespace=namespace)
+    cluster.apply(a_claim(CLAIM), namespace=namespace)
+    copy_to_volume(cluster, namespace, model, "model", f"mv {MOUNT}/model/*.jsonl {MOUNT}")
+
+
+def copy_to_volume(
+    cluster: Kubernetes, namespace: str, folder: Path, name: str, then: str = ""
+) -> None:
+    """Copy a folder's files, no more than a ConfigMap holds, to the claim's folder `name`."""
+    cluster.kubectl("create", "configmap", name, f"--from-file={folder}", "-n", namespace)
+    script = f"mkdir {MOUNT}/{name}\ncp -L /copied/* {MOUNT}/{name}\n{then}"
+    pod = mounting(a_pod(f"copy-{name}", BASE_IMAGE, ["bash", "-ec", script]), CLAIM, MOUNT)
+    pod["spec"]["volumes"].append({"name": "copied", "configMap": {"name": name}})
+    copied = {"name": "copied", "mountPath": "/copied"}
+    pod["spec"]["containers"][0]["volumeMounts"].append(copied)
+    cluster.apply(pod, namespace=namespace)
     succeeded = "--for=jsonpath={.status.phase}=Succeeded"
-    cluster.kubectl("wait", "pod/seed", succeeded, "--timeout=90s", "-n", namespace)
+    cluster.kubectl("wait", f"pod/copy-{name}", succeeded, "--timeout=90s", "-n", namespace)
 
 
 def attempts(status: Status) -> list[tuple[int, str | None, str]]:
