@@ -79,8 +79,8 @@ e2e e2e-full drills-cluster:
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/images.py
 	$(BIN)/python -m pytest $(SELECTED) --durations=10
 
-fuzz: setup ## 100,000 steps of random lives of a job, with every failure at every moment (long)
-	RAGGRPO_FUZZ_STEPS=100000 $(BIN)/python -m pytest tests/scenario/test_state_machine.py -q --timeout 0
+fuzz: setup ## 200,000 steps of random lives of a job, with every failure at every moment (long)
+	RAGGRPO_FUZZ_STEPS=200000 $(BIN)/python -m pytest tests/scenario/test_state_machine.py -q --timeout 0
 
 fuzz-answers: setup ## 3,000 hostile answers of each kind that a job's pods can give (long)
 	RAGGRPO_FUZZ_ANSWERS=3000 $(BIN)/python -m pytest tests/unit/operator/test_fuzz_answers.py -q --timeout 0

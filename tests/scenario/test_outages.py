@@ -1,14 +1,12 @@
 """A service that is down costs waiting time: no restart, no budget, no cluster; then a deadline."""
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
-from raggrpo_api.progress import EndpointOutage, Progress, Stage
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
@@ -22,57 +20,18 @@ from raggrpo_operator.core.text.status_text import render_status
 from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import (
     CRASH,
-    LOAD_SECONDS,
     T0,
     FakeRuntime,
     Story,
     a_story_job,
     causes,
     exits,
-    failed_check,
     until_step,
 )
+from support.fakes.service_world import REFUSES, Between, ServiceWorld
 
-DOWN = EndpointOutage(
-    name="endpoint actor-8b",
-    since="2026-11-21T12:01:00+00:00",
-    cause="ConnectionRefused: Connect call failed",
-)
 MINUTE = 60.0
 LOOK_SECONDS = 5.0
-Between = tuple[float, float]
-"""Seconds after the job's creation between which the service is down."""
-
-
-@dataclass
-class ServiceWorld(FakeRuntime):
-    """No step is made while the service is down; the driver says that it waits."""
-
-    down: list[Between] = field(default_factory=list)
-    _looked: datetime = T0
-    _waited: float = 0.0
-
-    @property
-    def is_down(self) -> bool:
-        second = (self.now - T0).total_seconds()
-        return any(begin <= second < end for begin, end in self.down)
-
-    def _move(self) -> None:
-        passed, self._looked = self.now - self._looked, self.now
-        attempt = self.attempt
-        has_loaded = attempt is not None and (self.now - attempt.started).seconds > LOAD_SECONDS
-        if attempt is not None and attempt.is_alive and has_loaded and self.is_down:
-            attempt.started += passed
-            self._waited += passed.total_seconds()
-        super()._move()
-
-    def _progress(self) -> Progress | None:
-        if (found := super()._progress()) is None:
-            return None
-        told = {"waited_seconds": self._waited}
-        if self.is_down and found.started_from_step is not None:
-            told |= {"stage": Stage.WAITING_FOR_ENDPOINT, "waiting_for": [DOWN]}
-        return found.model_copy(update=told)
 
 
 class PacedStory(Story):
@@ -269,11 +228,6 @@ async def test_failing_calls_of_a_service_that_is_up_are_not_laid_to_the_cluster
 
 # --- before any pod is held
 
-REFUSES = failed_check(
-    CheckId.RETRIEVAL_REACHABLE,
-    "endpoint kb (http://kb:8000/retrieve): ConnectionRefused: Connect call failed",
-    ExitCode.RETRIEVAL_UNAVAILABLE,
-)
 PASSES = FakeRuntime().preflight_result
 
 

@@ -201,6 +201,26 @@ class Life(RuleBasedStateMachine):
         failed = RetrieverObserved("kb", problem="killed", has_ended=has_ended)
         self.world.retrievers["kb"] = failed
 
+    # What the job needs and does not own
+
+    @rule(is_down=st.booleans())
+    def service_goes_or_comes(self, is_down: bool) -> None:
+        self.world.service_is_down = is_down
+
+    @precondition(lambda self: self.world.has_cluster and not self.world.queue)
+    @rule()
+    def queue_takes_the_pods(self) -> None:
+        self.world.preempt()
+
+    @rule(why=st.sampled_from(["", "waits in queue research"]))
+    def queue_holds_new_pods_back(self, why: str) -> None:
+        self.world.next_queue = why
+
+    @precondition(lambda self: self.world.has_cluster and bool(self.world.queue))
+    @rule()
+    def queue_admits(self) -> None:
+        self.world.admit()
+
     # What is seen of it
 
     @rule(blind=st.booleans(), down=st.booleans())
@@ -218,7 +238,10 @@ class Life(RuleBasedStateMachine):
             return
         world = self.world
         world.mishaps, world.preflights = [], []
-        world.is_blind = world.dashboard_is_down = False
+        world.is_blind = world.dashboard_is_down = world.service_is_down = False
+        world.next_queue = ""
+        if world.has_cluster:
+            world.admit()
         world.shows_old_cluster = world.shows_old_progress = False
         world.retrievers.clear()
         world.pods_tell, world.torn, world.resume_at = None, False, None
@@ -243,12 +266,13 @@ STEPS = 50
 
 
 def test_no_life_breaks_what_must_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = int(os.environ.get("RAGGRPO_FUZZ_STEPS", "1000"))
+    asked = os.environ.get("RAGGRPO_FUZZ_STEPS")
     run_state_machine_as_test(
         Life,
         settings=settings(
-            max_examples=steps // STEPS,
+            max_examples=int(asked or 1000) // STEPS,
             stateful_step_count=STEPS,
+            derandomize=asked is None,  # the same lives in every run, others in every `make fuzz`
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),

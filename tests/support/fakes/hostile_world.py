@@ -22,17 +22,21 @@ from raggrpo_operator.core.lifecycle.actions import (
     SubmitAttempt,
 )
 from raggrpo_operator.core.lifecycle.failures import POLICIES
-from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, PreflightObserved
 from raggrpo_operator.core.state.conditions import is_true
 from raggrpo_operator.errors import Conflict, OperatorError, TransientError
 from raggrpo_operator.reconcile import reconcile
-from support.fakes.fake_runtime import Attempt, Crash, FakeRuntime, a_story_job
+from support.fakes.fake_runtime import Attempt, Crash, a_story_job
+from support.fakes.service_world import REFUSES, ServiceWorld
 
 MAX_CALLS = 5
 """Calls that one round may make, its status write among them."""
 ROUNDS_TO_SETTLE = 12
 """Rounds at one moment after which nothing more may be written."""
+ROUNDS_OF_ANOTHER = 3
 KEPT_VIEWS = 4
+REFUSED = "refused"
+"""Fate of a preflight that finds the service down."""
 
 T = TypeVar("T")
 
@@ -47,6 +51,8 @@ class Mishap(StrEnum):
     """It was done, and the caller hears of a time-out."""
     DIES_BEFORE = "dies before"
     DIES_AFTER = "dies after"
+    OVERTAKEN = "overtaken"
+    """Another operator, which took over meanwhile, has made rounds before it."""
 
 
 def now_or_never(work: Coroutine[Any, Any, T]) -> T:
@@ -60,7 +66,7 @@ def now_or_never(work: Coroutine[Any, Any, T]) -> T:
 
 
 @dataclass
-class HostileRuntime(FakeRuntime):
+class HostileRuntime(ServiceWorld):
     """The world, and the job as its API server stores it."""
 
     job: RagGrpoJob = field(default_factory=a_story_job)
@@ -68,6 +74,9 @@ class HostileRuntime(FakeRuntime):
     """What becomes of the next calls; nothing left: they succeed."""
     views: list[tuple[int, RagGrpoJob]] = field(default_factory=list)
     """Versions of the job, the newest last."""
+    service_is_down: bool = False
+    next_queue: str = ""
+    """Why the pods of the next cluster are held back; empty: they are not."""
     never_ready: bool = False
     pods_tell: Cause | None = None
     """What the pods of the cluster give away."""
@@ -84,6 +93,7 @@ class HostileRuntime(FakeRuntime):
     budget: int = 0
     best_saved: int = 0
     _seen_version: int = 0
+    _is_overtaken: bool = False
     _old_cluster: int = 0
     _old_progress: Progress | None = None
 
@@ -142,12 +152,17 @@ class HostileRuntime(FakeRuntime):
     def jump(self, by: timedelta) -> None:
         """Set the operator's clock; the world's own time goes on."""
         self.now += by
+        self._looked += by
         if self.attempt is not None:
             self.attempt.started += by
             if self.attempt.stopping is not None:
                 self.attempt.stopping += by
         if self._cluster is not None:
             self._cluster = (self._cluster[0], self._cluster[1] + by)
+
+    @property
+    def is_down(self) -> bool:
+        return self.service_is_down
 
     @property
     def has_cluster(self) -> bool:
@@ -182,7 +197,7 @@ class HostileRuntime(FakeRuntime):
         """Run one round on a view that is so many versions old; returns when to look again."""
         self._seen_version, job = self.views[max(0, len(self.views) - 1 - age)]
         self.rounds_begun += 1
-        self.calls, begun = 0, len(self.performed)
+        self.calls, self._is_overtaken, begun = 0, False, len(self.performed)
         try:
             decision = now_or_never(reconcile(job, self, self.now))
         except (Crash, OperatorError):
@@ -232,16 +247,26 @@ class HostileRuntime(FakeRuntime):
         self._old_progress = progress
         return replace(seen, cluster=cluster, progress=progress)
 
+    def _observed_preflight(self) -> PreflightObserved | None:
+        seen = super()._observed_preflight()
+        if seen is None or seen.result is None or self._preflight is None:
+            return seen
+        return replace(seen, result=REFUSES) if self._preflight[2] == REFUSED else seen
+
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
         mishap = self._begin_call()
         is_current = self._seen_version == self.version
         if isinstance(action, CreateCluster | SubmitAttempt):
-            assert is_current, "begun on an old view"
+            assert is_current or self._is_overtaken, "begun on an old view"
         if isinstance(action, CreateCluster | SubmitAttempt | StartPreflight) and is_current:
             assert not self.is_over, f"{action} after the end"
             assert not self.is_deleted, f"{action} after the deletion"
+        if isinstance(action, StartPreflight) and self.is_down:
+            self.preflights.insert(0, REFUSED)
         if isinstance(action, CreateCluster):
             self.never_ready, self.pods_tell = False, None
+            if self._cluster is None:
+                self.queue = self.next_queue
         submitted = self.attempt.number if self.attempt is not None else 0
         await super().perform(job, action)
         if isinstance(action, SubmitAttempt) and action.config.attempt.number != submitted:
@@ -266,7 +291,16 @@ class HostileRuntime(FakeRuntime):
             raise TransientError("HTTP 429")
         if mishap is Mishap.DIES_BEFORE:
             raise Crash
+        if mishap is Mishap.OVERTAKEN:
+            self._another_operator_works()
         return mishap
+
+    def _another_operator_works(self) -> None:
+        own = self._seen_version, self.calls, self.mishaps
+        self.mishaps = []
+        self.work(ROUNDS_OF_ANOTHER)
+        self._seen_version, self.calls, self.mishaps = own
+        self._is_overtaken = True
 
     def _end_call(self, mishap: Mishap) -> None:
         if mishap is Mishap.ANSWER_LOST:

@@ -26,6 +26,7 @@ log = logging.getLogger("images")
 REPOSITORY = Path(__file__).parents[3]
 OPERATOR, TRAINER = "raggrpo/operator", "raggrpo/trainer"
 DEVICE = "cpu"
+KEPT_IMAGES = 3
 FREE_GIB = 24
 """The first trainer image: 7 GB in Docker, 3.5 packed in the registry, 3.5 and 7 in the node."""
 
@@ -95,7 +96,15 @@ def _build(image: str, context: Path, dockerfile: str, requirements: str, *argum
         with timed(f"image {name}"):
             file = str(context / dockerfile)
             run(["docker", "build", "-q", "-t", name, "-f", file, *arguments, str(context)])
+        _remove_older(image)
     return name
+
+
+def _remove_older(image: str) -> None:
+    """Keep the newest few, which share layers: each other trainer takes 3 GB of the disk."""
+    found = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", image]).split()
+    for name in [each for each in found if ":test-" in each][KEPT_IMAGES:]:
+        run(["docker", "rmi", name])
 
 
 def main() -> None:
