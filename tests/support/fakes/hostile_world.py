@@ -92,6 +92,8 @@ class HostileRuntime(ServiceWorld):
     """Ends since then that may not count."""
     budget: int = 0
     best_saved: int = 0
+    preempted: set[int] = field(default_factory=set)
+    """Attempts that were well when the operator saw that the queue has taken their pods."""
     _seen_version: int = 0
     _is_overtaken: bool = False
     _old_cluster: int = 0
@@ -133,6 +135,7 @@ class HostileRuntime(ServiceWorld):
     def delete_cluster(self) -> None:
         """Delete the cluster behind the operator's back."""
         self.forget_attempt()
+        self.preempted.clear()
         self._cluster = self._lost = None
 
     def forget_attempt(self) -> None:
@@ -144,6 +147,14 @@ class HostileRuntime(ServiceWorld):
         if self.attempt is not None and record is not None and not record.started:
             self.forgiven += self.attempt.number == record.number
         self.attempt = None
+
+    def admit(self) -> None:
+        self.preempted.clear()  # an operator that has not looked meanwhile sees a head that forgot
+        super().admit()
+
+    def lose_head(self, *what: Any, **more: Any) -> None:
+        self.preempted.clear()
+        super().lose_head(*what, **more)
 
     def forgive(self) -> None:
         """Begin a new budget: the user had a say."""
@@ -239,6 +250,7 @@ class HostileRuntime(ServiceWorld):
             )
         if cluster is not None:
             self._old_cluster = cluster.number
+        self._note_preemption(job.status, seen)
         if cluster is not None and not cluster.is_lost and self.pods_tell is not None:
             cluster = replace(cluster, cause=self.pods_tell, message="a pod's own words")
         if cluster is not None and self.never_ready:
@@ -308,6 +320,11 @@ class HostileRuntime(ServiceWorld):
         if mishap is Mishap.DIES_AFTER:
             raise Crash
 
+    def _note_preemption(self, status: JobStatus, seen: Observed) -> None:
+        is_stopped = status.restart_state.retry.intent is not None
+        if seen.is_queued and seen.attempt is None and not is_stopped:
+            self.preempted |= {each.number for each in status.attempts[:1] if each.cause is None}
+
     # What may never happen
 
     def _note_saves(self) -> None:
@@ -332,6 +349,8 @@ class HostileRuntime(ServiceWorld):
             if record.cause is None and now is not None:
                 is_free = not POLICIES[now].is_counted or now is Cause.SUCCEEDED
                 self.forgiven += is_free
+                is_innocent = record.number in self.preempted and not self.pods_tell
+                assert is_free or not is_innocent, f"the queue's preemption became {now}"
         assert sum(record.cause is None for record in new.attempts) <= 1, "two attempts run"
         _check_conditions(old, new)
 
