@@ -31,8 +31,8 @@ def shown_url(url: str) -> str:
 
 
 def without_queries(text: str) -> str:
-    """Return a text whose URLs have lost their queries."""
-    return re.sub(r"(://[^\s?#\"'<>]*)[?#][^\s\"'<>]*", r"\1", text)
+    """Return a text whose URLs have lost their queries, with all that stands up to a space."""
+    return re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1", text)
 
 
 def url_problem(url: str) -> str:

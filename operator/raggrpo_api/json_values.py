@@ -30,6 +30,29 @@ JsonPath = Annotated[str, StringConstraints(pattern=JSON_PATH, max_length=256)]
 """A path such as `payload.hits`, or empty."""
 
 
+def excess(value: object, max_depth: int, max_values: int) -> str:
+    """Return what of a value is too much, empty if nothing is.
+
+    By a loop: the API server takes objects ten times as deep as Python recurses, and YAML has
+    aliases of themselves.
+    """
+    depth = number = 0
+    level = [value]
+    while level:
+        depth, number = depth + 1, number + len(level)
+        if depth > max_depth:
+            return f"it is nested more than {max_depth} deep"
+        if number > max_values:
+            return f"it has more than {max_values} values"
+        level = [
+            inner
+            for each in level
+            if isinstance(each, Mapping | list | tuple)
+            for inner in (each.values() if isinstance(each, Mapping) else each)
+        ]
+    return ""
+
+
 def _within_limits(value: Any) -> Any:
     """Return a value from JSON. Raises ValueError if it is too deep, too large or no JSON."""
     number = 0

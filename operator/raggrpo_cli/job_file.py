@@ -83,10 +83,7 @@ def accepted(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
 
 def parsed(raw: Any) -> RagGrpoJob:
     """Return the parsed job, or exit listing every mistake in its form."""
-    try:
-        job = parse_job(raw)
-    except RecursionError:
-        refuse("the job file contains itself or is nested too deeply")
+    job = parse_job(raw)
     if isinstance(job, RagGrpoJob):
         return job
     _refuse_all(job)

@@ -13,10 +13,10 @@ So is a last `token`, also within a word; elsewhere it is not: eos_token_id.
 _PAIRS: Final = "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie))"
 """Secret at the beginning of a word: AUTH_HEADER."""
 _ANYWHERE: Final = (
-    "((api|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
+    "((api|auth|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
     "|(pg|sql|db|redis|smtp|mongo|root|user|admin|ssh|ftp|mail|proxy|ldap)pass"
-    "|secret|passw|passphrase|passcode|credential|signature|authorization|cookie|webhook)"
+    "|secret|pswd|pass[_.-]?(w|phrase|code|key)|credential|signature|authorization|cookie|webhook)"
 )
 _HUMPS: Final = "(Key|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
 """Secret as a word of a name in camel case: dbPass, but not maxTokens."""

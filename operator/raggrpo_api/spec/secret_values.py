@@ -9,11 +9,13 @@ from .secret_names import has_secret_query
 _CREDENTIALS_IN_URL: Final = (
     r"://[^/?#\s:@]*:[^/?#\s@]+@|(?i:https?://[^/?#\s@]+@)|://[A-Za-z0-9_.-]{16,99}@"
     r"|(?i:(sql|mongo|postgres|rediss?|amqps?|db)([+][a-z]+)?://[^/\s:@]*:[^\s@]{1,128}@)"
+    r"|^[^/\s:@]{1,128}:[^\s@]{1,128}@[^\s@:]{1,255}:[0-9]"  # a proxy needs no scheme
 )
 _ASSIGNED: Final = (
-    r"(?i:(^|[;,&?\s])(password|passwd|pwd|accountkey|sharedaccess(key|signature))\s*=\s*[^;,\s])"
+    r"(?i:(^|[;,&?\s])[-a-z._]{0,40}(password|passwd|pwd|accountkey|(api|access)[-_]?key"
+    r"|sharedaccess(key|signature))\s*=\s*[^;,\s]|authorization\s*[:=]\s*[a-z0-9])"
 )
-"""In connection strings."""
+"""In connection strings and command lines."""
 _WEBHOOKS: Final = (
     r"(?i:hooks\.slack\.com/(services|workflows|triggers)/|/hooks/[a-z0-9]{20}"
     r"|discord(app)?\.com/api/(v[0-9]+/)?webhooks/|(webhook\.office\.com|office\.com/webhook)/"
@@ -22,7 +24,8 @@ _WEBHOOKS: Final = (
 _TOKENS: Final = (
     "hf_[A-Za-z0-9]{20}|sk-[A-Za-z0-9_-]{20}|[rs]k_(live|test)_[A-Za-z0-9]{9}|gh[pousr]_[A-Za-z0-9]{20}"
     "|github_pat_|glpat-|npm_[A-Za-z0-9]{20}|pypi-[A-Za-z0-9_-]{16}|SG[.][A-Za-z0-9_-]{16}"
-    "|dapi[0-9a-f]{16}|ya29[.][A-Za-z0-9_-]{9}|xapp-[0-9]|xox[abprs]-[0-9]|A[KS]IA[0-9A-Z]{16}"
+    "|dapi[0-9a-f]{16}|ya29[.][A-Za-z0-9_-]{9}|xapp-[0-9]|nvapi-[A-Za-z0-9_-]{16}|hvs[.][A-Za-z0-9_-]{16}"
+    "|pcsk_[A-Za-z0-9_]{16}|tvly-[A-Za-z0-9-]{16}|tskey-[a-z]|xox[abprs]-[0-9]|A[KS]IA[0-9A-Z]{16}"
     "|AIza[A-Za-z0-9_-]{30}|eyJ[A-Za-z0-9_-]{8,300}[.]eyJ|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
     r"|^(?i:(bearer|basic)\s+[A-Za-z0-9+/._~=-]{12,}|token\s+[A-Za-z0-9+/._~=-]{16,})$"
 )

@@ -5,6 +5,7 @@ HTTP statuses are turned into OperatorErrors here and nowhere else.
 
 import json
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -31,8 +32,10 @@ TIMEOUT_SECONDS = 30
 MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
-PAGE = 50
-"""Objects read at once: whoever creates one chooses most of its 1.5 MB, 256 KiB as annotations."""
+PAGE = 10
+"""Objects read at once: whoever creates one chooses most of its 1.5 MB, which Python makes 40."""
+RECURSION = 16_000
+"""The API server takes objects nested 10,000 deep; Python's default refuses to read 1,000."""
 LISTED = ("namespace", "name", "uid", "resourceVersion")
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
@@ -251,6 +254,7 @@ def _said(text: bytes, field: str) -> str:
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
     """Return a client for the cluster in $KUBECONFIG, else for the pod's own cluster."""
+    sys.setrecursionlimit(RECURSION)
     configuration = Configuration()
     if os.environ.get("KUBECONFIG"):
         await config.load_kube_config(client_configuration=configuration)

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from raggrpo_api.addresses import BACKUP_URL, HTTP_URL, shown_url, url_problem
+from raggrpo_api.addresses import BACKUP_URL, HTTP_URL, shown_url, url_problem, without_queries
 
 GOOD = (
     "http://kb:8000/retrieve", "https://rag.example.com/v1/chat?tenant=acme&lang=en", "http://h",
@@ -63,3 +63,16 @@ def test_people_see_a_url_without_what_may_be_a_key() -> None:
     assert shown_url("http://h:1/x?key=abc#d") == "http://h:1/x"
     assert shown_url("http://h/x#token=abc") == "http://h/x"
     assert shown_url("") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see http://h/a?key=abc now", "see http://h/a now"),
+        ("http://h/it's?sid=abc", "http://h/it's"),
+        ("http://h/s?f='a'&sid=abc", "http://h/s"),
+        ("http://h/s?f=<a>&sid=abc", "http://h/s"),
+    ],
+)
+def test_a_text_loses_the_queries_of_its_urls(text: str, shown: str) -> None:
+    assert without_queries(text) == shown

@@ -16,6 +16,7 @@ NAMES = (
     "DB_PASS_1", "PASS_DB", "PGPASS", "MYSQLPASS", "DB_PW", "HFTOKEN", "GITHUBTOKEN", "API_TOKENS",
     "AUTH_HEADER", "dbPass", "AccountKey", "accountKey", "sshKey", "idToken", "clientSecret",
     "HF_TOKEN_2", "API_KEYS", "db.pass", "myPwd", "userToken2", "MY_TOKEN_VALUE",
+    "TS_AUTHKEY", "PASS_WORD", "SSH_PASS_PHRASE", "PASSKEY", "DB_PSWD",
 )  # fmt: skip
 HARMLESS_NAMES = (
     "TOKENIZERS_PARALLELISM", "max_tokens", "KEYBOARD", "MONKEY", "tenant_id", "HOME", "PATH",
@@ -60,6 +61,9 @@ SECRETS = (
     "rk_live_" + "a" * 24, "pypi-" + "A" * 30, "SG." + "a" * 22 + ".x", "dapi" + "0f" * 16,
     "bearer  abcdefgh1234", "Token " + "0f" * 20, "eyJ" + "a" * 30 + ".eyJx",
     "x-eyJ" + "a" * 30 + ".eyJ",
+    "alice:hunter2@proxy:3128", "--password=x", "-Dspring.datasource.password=x", "--api-key=x",
+    "curl -H Authorization:abc", "nvapi-" + "a" * 20, "hvs." + "a" * 20, "pcsk_" + "a" * 20,
+    "tvly-" + "a" * 20, "tskey-auth-x",
 )  # fmt: skip
 
 

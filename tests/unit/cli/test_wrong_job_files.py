@@ -74,7 +74,11 @@ ANY = json.dumps(a_raw_job())
         pytest.param(f"{ANY}\n---\n{ANY}\n", ["one file holds one job"], id="two documents"),
         pytest.param("- a\n- b\n", ["(file)", "begin with apiVersion"], id="a list"),
         pytest.param("just words", ["(file)", "begin with apiVersion"], id="a string"),
-        pytest.param("a: &a [*a]\n", ["contains itself"], id="an alias of itself"),
+        pytest.param(
+            "a: &a [*a]\n",
+            ["nested more than 64 deep", "aliases of themselves"],
+            id="an alias of itself",
+        ),
         pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),
     ],
 )

@@ -21,7 +21,7 @@ from .policy_parts import own_pods, pods_of, port_rule
 EVERYWHERE = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
 CREDENTIALS = (
     "169.254.0.0/16",
-    "64:ff9b::a9fe:0/112",
+    "64:ff9b:1::/48",
     "fe80::/10",
     "fd00:ec2::254/128",
     "fd20:ce::254/128",
@@ -29,10 +29,11 @@ CREDENTIALS = (
     "168.63.129.16/32",
     "192.0.0.192/32",
 )
-"""Where clouds answer with the node's credentials: link-local, also behind NAT64, and AWS's,
-Google's, Alibaba's, Azure's and Oracle's own."""
+"""Where clouds answer with the node's credentials: link-local, AWS's, Google's, Alibaba's,
+Azure's and Oracle's own, and what a NAT64 of one's own may make of its addresses."""
+NAT64 = IPv6Network("64:ff9b::/96")
 EMBEDDED = (
-    (IPv6Network("64:ff9b::/96"), 0),  # NAT64
+    (NAT64, 0),
     (IPv6Network("2002::/16"), 80),  # 6to4
     (IPv6Network("::/96"), 0),  # IPv4-compatible
 )
@@ -49,6 +50,7 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
     if not settings.restrict_egress:
         return [{}]
     never = [ip_network(each) for each in (*settings.api_server, *CREDENTIALS)]
+    never += [_behind_nat64(each) for each in never if isinstance(each, IPv4Network)]
     namespaces, ports, addresses = set[str](), set[int](), set[tuple[str, int]]()
     for host, port in _targets(spec):
         if address := _address(host):
@@ -112,6 +114,11 @@ def _embedded(address: Address) -> IPv4Address | None:
         if address in network:
             return IPv4Address(int(address) >> shift & 0xFFFFFFFF)
     return None
+
+
+def _behind_nat64(network: IPv4Network) -> IPv6Network:
+    first = int(NAT64.network_address) + int(network.network_address)
+    return IPv6Network((first, 96 + network.prefixlen))
 
 
 def _places(host: str, own_namespace: str) -> tuple[set[str], bool]:

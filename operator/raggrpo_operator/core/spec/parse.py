@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.json_values import FREE_JSON, excess
 
 from .foreign_names import VALUES, hint_for
 from .forms import remedy_for
@@ -22,6 +23,9 @@ from .path_fields import is_path
 from .violation import Reason, Violation
 
 Location = tuple[int | str, ...]
+MAX_DEPTH = 64
+"""Of a whole job: several times what any accepted one has, and less than what Python recurses."""
+MAX_VALUES = 100_000
 
 
 def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
@@ -35,6 +39,10 @@ def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
                 "begin with apiVersion, kind, metadata and spec",
             ),
         )
+    if too_much := excess(raw, MAX_DEPTH, MAX_VALUES):
+        path = dotted(_deepest(raw)[:5])
+        remedy = "make it flatter and smaller, without YAML aliases of themselves"
+        return (Violation(path, Reason.SPEC_TOO_LARGE, too_much, remedy),)
     plain = _plain(raw)
     wrong_kind = tuple(_wrong_kind(plain))
     try:
@@ -58,6 +66,23 @@ def dotted(location: Sequence[int | str]) -> str:
 def _key(name: str) -> str:
     """Return the key of a map, quoted and cut short unless it is like a field's name."""
     return name if re.fullmatch(r"[\w./-]{1,64}", name) else _shown(name)
+
+
+def _deepest(raw: object) -> Location:
+    """Return the place of a value that is nested too deep; empty if there is none."""
+    waiting: list[tuple[Location, object]] = [((), raw)]
+    for _ in range(MAX_VALUES):
+        if not waiting:
+            break
+        location, value = waiting.pop()
+        if len(location) > MAX_DEPTH - 1:
+            return location
+        match value:
+            case Mapping():
+                waiting += [((*location, str(key)), each) for key, each in value.items()]
+            case list() | tuple():
+                waiting += [((*location, index), each) for index, each in enumerate(value)]
+    return ()
 
 
 def _plain(value: Any) -> Any:
@@ -136,7 +161,7 @@ def _of_yaml_1_1(kind: str, value: object) -> str:
 
 def _may_be_secret(location: Location) -> bool:
     """Return whether a secret may stand there, although it should not."""
-    return location[-1:] in (("value",), ("url",)) or "extraBody" in location
+    return location[-1:] in (("value",), ("url",)) or any(name in location for name in FREE_JSON)
 
 
 def _unknown_field(location: Location) -> Violation:

@@ -24,7 +24,7 @@ from raggrpo_operator.kubernetes_runtime.process.json_logs import about
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from raggrpo_operator.kubernetes_runtime.watching.kept import MAX_SPEC_BYTES, TOO_LARGE
+from raggrpo_operator.kubernetes_runtime.watching.kept import TOO_LARGE
 from raggrpo_operator.reconcile import reconcile
 
 from .runtime import KubernetesRuntime, ReconcilerContext
@@ -162,10 +162,9 @@ class Reconciler:
 
 
 def _parsed(body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
-    if size := body.get(TOO_LARGE):
-        message = f"it has {size} bytes, more than {MAX_SPEC_BYTES}"
-        remedy = "shorten templates, lists or env"
-        return (Violation("spec", Reason.SPEC_TOO_LARGE, message, remedy),)
+    if excess := body.get(TOO_LARGE):
+        remedy = "shorten templates, lists, env and free JSON"
+        return (Violation("spec", Reason.SPEC_TOO_LARGE, excess, remedy),)
     return parse_job(body)
 
 

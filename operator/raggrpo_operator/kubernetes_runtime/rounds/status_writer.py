@@ -56,13 +56,11 @@ class StatusWriter:
             self._store.hold_back(key, body, status)
             return body
         try:
-            answered = await self._client.apply_status(
-                _applied(body, status_to_json(status, with_nulls=False))
-            )
+            applied = _applied(body, status_to_json(status, with_nulls=False))
+            answered = self._store.read(key, await self._client.apply_status(applied))
         except Conflict:
             self._store.read(key, await self._client.get(JOBS, key.namespace, key.name))
             raise
-        self._store.read(key, answered)
         self._written[key] = now
         for transition in transitions(persisted, status):
             condition = transition.condition

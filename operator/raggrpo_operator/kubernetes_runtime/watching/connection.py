@@ -1,9 +1,12 @@
-"""kopf's connection to the API server; of listed objects it takes only what the caches keep.
+"""kopf's connection to the API server: of objects it lets through only what the caches keep.
 
-kopf holds every object that it has listed until all kinds are listed, and each may have megabytes
-that whoever created it chose.
+kopf holds every object that it has listed until all kinds are listed, and one that has changed for
+a while; each may have megabytes that whoever created it chose.
 """
 
+import json
+from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -13,10 +16,42 @@ from raggrpo_operator.kube.client import JOBS
 
 from .kept import CHILDREN, kept
 
-LISTS = frozenset(f"{each.kind}List" for each in (JOBS, *CHILDREN))
+KINDS = frozenset(each.kind for each in (JOBS, *CHILDREN))
+LISTS = frozenset(f"{kind}List" for kind in KINDS)
+
+
+class _TrimmedEvents:
+    """The body of a watch, one event a line."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        rest = b""
+        async for chunk in self._content.iter_chunked(size):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield _trimmed(line) + b"\n"
+        if rest:
+            yield _trimmed(rest)
+
+
+def _trimmed(line: bytes) -> bytes:
+    if not line.strip():
+        return line
+    event = json.loads(line)
+    if event["object"].get("kind") in KINDS:
+        event["object"] = kept(event["object"])
+    return json.dumps(event).encode()
 
 
 class _TrimmedResponse(aiohttp.ClientResponse):
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        await super().start(connection)
+        if self.url.query.get("watch") == "true" and self.status == HTTPStatus.OK:
+            self.content = _TrimmedEvents(self.content)  # type: ignore[assignment]
+        return self
+
     async def json(self, **options: Any) -> Any:
         found = await super().json(**options)
         if found.get("kind") in LISTS:

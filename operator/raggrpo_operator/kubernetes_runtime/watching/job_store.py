@@ -38,8 +38,8 @@ class JobStore:
         self._kept.pop(key, None)
         return cached, None
 
-    def read(self, key: JobKey, body: Manifest) -> None:
-        """Remember the version that the API server returned.
+    def read(self, key: JobKey, body: Manifest) -> Manifest:
+        """Remember the version that the API server returned; returns what is kept of it.
 
         Its spec, the largest part, is the cache's own where both are of one generation.
         """
@@ -47,6 +47,7 @@ class JobStore:
         if cached is not None and _generation(cached) == _generation(kept):
             kept["spec"] = cached["spec"]
         self._kept[key] = _Kept(kept)
+        return kept
 
     def hold_back(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
         """Remember a status to be written later, along with the version of the job it is for."""

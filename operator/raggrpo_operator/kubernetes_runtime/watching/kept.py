@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raggrpo_api import names
+from raggrpo_api.json_values import excess
+from raggrpo_operator.core.spec.parse import MAX_DEPTH
 from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLUSTERS, Manifest
 from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL
 
@@ -15,8 +17,11 @@ CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
 """What is watched besides jobs."""
 MAX_ANNOTATION = 253
 MAX_SPEC_BYTES = 2 * names.MAX_SPEC_BYTES
+MAX_SPEC_VALUES = 2_000
+"""In Python a value takes 200 times the two bytes that JSON needs for it."""
+MAX_CONTAINERS = 8
 TOO_LARGE = "tooLarge"
-"""Key that holds the bytes of a spec in place of the spec."""
+"""Key that says why the spec is not kept."""
 IDENTITY = (
     "name",
     "namespace",
@@ -44,9 +49,8 @@ POD_STATUS = (
     "reason",
     "message",
     "conditions",
-    "initContainerStatuses",
-    "containerStatuses",
 )
+STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
 def kept(body: Mapping[str, Any]) -> Manifest:
@@ -55,10 +59,10 @@ def kept(body: Mapping[str, Any]) -> Manifest:
 
 
 def kept_job(body: Mapping[str, Any]) -> Manifest:
-    """Return a job with its spec and status; of a spec far beyond what is accepted, its size."""
+    """Return a job with its spec and status; of a spec far beyond what is accepted, why not."""
     found = _only(body, ("apiVersion", "kind", "spec", "status", TOO_LARGE)) | _metadata(body)
-    size = len(json.dumps(found.get("spec", {})))
-    return found if size <= MAX_SPEC_BYTES else found | {"spec": {}, TOO_LARGE: size}
+    excess = _excess(found.get("spec", {}))
+    return found | {"spec": {}, TOO_LARGE: excess} if excess else found
 
 
 def kept_child(body: Mapping[str, Any]) -> Manifest:
@@ -67,9 +71,15 @@ def kept_child(body: Mapping[str, Any]) -> Manifest:
     spec, status = body.get("spec", {}), body.get("status", {})
     match body.get("kind"):
         case "Pod":
-            resources = [_only(each, ("resources",)) for each in spec.get("containers", [])]
-            found["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": resources}
-            found["status"] = _only(status, POD_STATUS)
+            limits = [
+                _only(each.get("resources", {}).get("limits", {}), ("memory",))
+                for each in spec.get("containers", [])[:1]
+            ]
+            containers = [{"resources": {"limits": each}} for each in limits]
+            found["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": containers}
+            found["status"] = _only(status, POD_STATUS) | {
+                kind: status[kind][:MAX_CONTAINERS] for kind in STATUSES if kind in status
+            }
         case "RayCluster":
             groups = spec.get("workerGroupSpecs", [])
             sizes = [_only(each, ("replicas", "numOfHosts")) for each in groups]
@@ -78,6 +88,13 @@ def kept_child(body: Mapping[str, Any]) -> Manifest:
         case "Deployment":
             found["status"] = _only(status, ("readyReplicas",))
     return found
+
+
+def _excess(spec: object) -> str:
+    if too_much := excess(spec, MAX_DEPTH, MAX_SPEC_VALUES):
+        return too_much
+    size = len(json.dumps(spec))
+    return f"it has {size} bytes, more than {MAX_SPEC_BYTES}" if size > MAX_SPEC_BYTES else ""
 
 
 def _metadata(body: Mapping[str, Any]) -> Manifest:

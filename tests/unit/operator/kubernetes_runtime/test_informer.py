@@ -1,5 +1,6 @@
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -57,10 +58,39 @@ def test_a_ray_cluster_in_the_cache_is_observed_like_the_whole_one() -> None:
     assert head_is_ready(kept_child(whole)) == head_is_ready(whole)
 
 
-def test_of_a_spec_far_too_large_only_its_size_is_kept() -> None:
-    body: Manifest = {"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": {"x": "y" * 300_000}}
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
 
-    kept = kept_job(body)
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"x": "y" * 300_000}, "300009 bytes"),
+        ({"x": nested(9_000)}, "nested more than 64 deep"),
+        ({"x": [[{"": 0}] * 1_000] * 13}, "more than 2000 values"),
+    ],
+)
+def test_of_a_spec_far_too_large_only_the_reason_is_kept(spec: Manifest, why: str) -> None:
+    kept = kept_job({"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": spec})
 
     assert len(json.dumps(kept)) < 1000
-    assert kept[TOO_LARGE] > 300_000
+    assert why in kept[TOO_LARGE]
+    assert kept_job(kept) == kept
+
+
+def test_of_a_pods_containers_the_first_ones_limit_is_kept() -> None:
+    resources = {"limits": {"memory": "1Gi", "theirs.example/x": "9" * 1000}}
+    body: Manifest = {
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "a", "resources": resources}] * 8_000},
+        "status": {"containerStatuses": [{"name": "a"}] * 8_000},
+    }
+
+    kept = kept_child(body)
+
+    assert kept["spec"]["containers"] == [{"resources": {"limits": {"memory": "1Gi"}}}]
+    assert len(json.dumps(kept)) < 1000

@@ -118,6 +118,32 @@ def patterns(schema: dict[str, Any], field: str = "") -> Iterator[tuple[str, str
         yield from patterns(part, field)
 
 
+@pytest.mark.parametrize("depth", [100, 9_000])
+def test_what_is_nested_too_deep_is_refused_with_its_place(depth: int) -> None:
+    deep: Any = "x"
+    for _ in range(depth):
+        deep = {"a": [deep]}
+    raw = a_raw_job({"spec.retrieval.endpoints": [ENDPOINT]})
+    raw["spec"]["retrieval"]["endpoints"][0] = ENDPOINT | {"extraBody": deep}
+
+    [violation] = found_in(raw)
+
+    assert violation.path == "spec.retrieval.endpoints[0].extraBody"
+    assert violation.reason is Reason.SPEC_TOO_LARGE
+
+
+def test_what_a_free_body_holds_is_not_repeated() -> None:
+    body: Any = {"api_key": "hunter2", "q": "{question}"}
+    for _ in range(14):
+        body = {"q": body, "api_key": "hunter2"}
+    endpoint = {"name": "kb", "protocol": "Http", "url": "http://h/x", "body": body}
+
+    found = found_in(a_raw_job({"spec.retrieval.endpoints": [endpoint]}))
+
+    assert found
+    assert "hunter2" not in str(found)
+
+
 def test_no_text_is_refused_with_nothing_but_a_pattern() -> None:
     paths = {ABSOLUTE_PATH, OPTIONAL_PATH}  # told in words of their own
     found = set(patterns(job_schema()["properties"]["spec"]))

@@ -1,0 +1,83 @@
+"""Objects that are legal for the API server and too much for whoever reads them carelessly."""
+
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from raggrpo_api import names
+from raggrpo_operator.kube.client import RECURSION
+from support.builders.jobs import a_raw_job
+from support.chart_release import Account
+from support.operator_world import World, a_world
+from tools.kind.api_server import ADMIN_TOKEN, ApiServer
+
+DEPTH = 1_500
+
+
+@pytest_asyncio.fixture
+async def world(
+    api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
+) -> AsyncIterator[World]:
+    async with a_world(api_server, operator_account, namespace, tmp_path) as played:
+        yield played
+
+
+@pytest.fixture(autouse=True)
+def deep_recursion() -> Iterator[None]:
+    """For what the tests themselves read."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(RECURSION)
+    yield
+    sys.setrecursionlimit(usual)
+
+
+@pytest.fixture
+def http(api_server: ApiServer) -> Iterator[httpx.Client]:
+    """A client that sends text as it is: no JSON library writes what is sent here."""
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
+    trusted = ssl.create_default_context(cafile=str(api_server.authority))
+    with httpx.Client(
+        base_url=api_server.url, headers=headers, verify=trusted, timeout=60
+    ) as client:
+        yield client
+
+
+def create(http: httpx.Client, namespace: str, name: str, free: str) -> None:
+    """Create a job with this text as the value of a field that takes any JSON."""
+    endpoint = {"name": "a", "url": "http://h/x", "extraBody": {"x": "@free"}}
+    job = a_raw_job({"spec.retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    job["spec"]["suspend"] = True
+    job["metadata"] = {"name": name}
+    path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
+    answer = http.post(path, content=json.dumps(job).replace('"@free"', free))
+    assert answer.status_code == httpx.codes.CREATED, answer.text
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+async def test_a_job_nested_deep_is_refused_and_stops_nobody(
+    world: World, http: httpx.Client, namespace: str, opening: str
+) -> None:
+    closing = "]" if opening == "[" else "}"
+    deep = opening * DEPTH + "1" + closing * DEPTH
+    world.operator.start()
+    create(http, namespace, "early", "1")
+    await world.until(lambda status: bool(status.get("conditions")), "early")
+
+    create(http, namespace, "deep", deep)
+    refused = await world.until(lambda status: bool(status.get("conditions")), "deep")
+    create(http, namespace, "late", "1")
+    await world.until(lambda status: bool(status.get("conditions")), "late")
+    world.operator.stop()
+    world.operator.start()
+    create(http, namespace, "latest", "1")
+    await world.until(lambda status: bool(status.get("conditions")), "latest")
+
+    [accepted] = [each for each in refused["conditions"] if each["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "SpecTooLarge")
+    assert "deep" in accepted["message"]
