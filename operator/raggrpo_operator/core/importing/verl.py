@@ -4,9 +4,14 @@ What verl decides by default and we otherwise is written out, so that the job tr
 original would have trained.
 """
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from .overrides import Values, resolved
+from .composition import Read
+from .overrides import Unreadable, Values, resolved
+from .tools import COUNTERPARTS, SERVICE, read_tools
 from .translation import ACTOR, ROLLOUT, Imported, Translation
 
 NEVER: Final = 999_999
@@ -48,13 +53,45 @@ PLAIN: Final = (
 """Fields whose value is the same in a job."""
 
 
-def import_verl(given: Values) -> Imported:
-    """Return the job that a configuration amounts to."""
-    found = Translation(resolved(given))
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+TOOLS: Final = f"{ROLLOUT}multi_turn.tool_config_path"
+
+
+def import_verl(
+    given: Values,
+    inherited: Mapping[str, str] = NOTHING,
+    missing: Sequence[str] = (),
+    read: Read = lambda _: None,
+) -> Imported:
+    """Return the job that a configuration amounts to.
+
+    `inherited`: the file of every value from a `defaults` list; `missing`: files of the
+    configuration that are not at hand; `read`: how the tool configuration is read.
+    """
+    found = Translation(resolved(given), inherited)
+    found.lines["missing"] += missing
+    _tools(found, read)
     for part in (_data, _model_and_training, _rollout, _retrieval, _reward, _run):
         part(found)
     found.tell_the_rest()
     return found.imported()
+
+
+def _tools(this: Translation, read: Read) -> None:
+    if (path := this.given.get(TOOLS)) is None:
+        return
+    this.seen.add(TOOLS)
+    text = read(str(path))
+    if text is None:
+        this.lines["missing"].append(f"{path}, which {TOOLS} names: give retrieval.endpoints")
+        return
+    try:
+        this.tools = read_tools(text)
+    except Unreadable as error:
+        this.wrong(TOOLS, f"{path}: {error}")
+    for tool in this.tools:
+        if not tool.searches:
+            this.lines["unmapped"].append(f"tool {tool.name}: the policy can search, nothing else")
 
 
 def _data(this: Translation) -> None:
@@ -150,7 +187,9 @@ def _rollout(this: Translation) -> None:
         else:
             this.put(f"{ROLLOUT}max_num_batched_tokens", tokens)
     row = this.get("data.max_prompt_length") + n * this.get("data.max_response_length")
-    budget = this.given.get(f"{ACTOR}ppo_max_token_len_per_gpu") or 0
+    budget_name = f"{ACTOR}ppo_max_token_len_per_gpu"
+    is_own = budget_name not in this.inherited
+    budget = (this.given.get(budget_name) if is_own else 0) or 0
     if budget or row > 16384:
         if budget and budget < row:
             this.wrong(
@@ -174,14 +213,29 @@ def _retrieval(this: Translation) -> None:
         f"cuts all search results together to {limit} characters, in their middle; here "
         "retrieval.maxPassageTokens keeps tokens of each passage",
     )
-    this.spec["retrieval"]["endpoints"] = [
-        {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
-    ]
+    endpoints = [_endpoint(this, tool.settings) for tool in this.tools if tool.searches]
+    nowhere = {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
+    this.spec["retrieval"]["endpoints"] = endpoints[:1] or [nowhere]
     this.lines["unmapped"].append(
         "the search tool: its prompts say <tool_call>, here the policy writes "
-        "<search>query</search>; say so in data.systemPrompt, and give the service in "
-        "retrieval.endpoints"
+        "<search>query</search>; say so in data.systemPrompt"
+        + ("" if endpoints else ", and give the service in retrieval.endpoints")
     )
+
+
+def _endpoint(this: Translation, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the endpoint of verl's search tool, which asks as Search-R1 does."""
+    endpoint: dict[str, Any] = {"name": "search", "role": "Retriever", "protocol": "SearchR1"}
+    for name, value in settings.items():
+        if field := COUNTERPARTS.get(name):
+            endpoint[field] = value
+            line = f"tools: {name} → spec.retrieval.endpoints[0].{field}: {value}"
+            this.lines["mapped"].append(line)
+        else:
+            this.lines["unmapped"].append(f"tools: {name}={value}: no counterpart")
+    if urlsplit(str(settings[SERVICE])).hostname in ("127.0.0.1", "localhost", "0.0.0.0"):
+        this.wrong(f"tools: {SERVICE}", "is this machine alone; in a cluster give a Service's name")
+    return endpoint
 
 
 def _reward(this: Translation) -> None:
@@ -236,7 +290,7 @@ def _run(this: Translation) -> None:
 
 
 def _searches(this: Translation) -> bool:
-    turn = f"{ROLLOUT}multi_turn."
-    tool = str(this.given.get(f"{turn}tool_config_path", ""))
+    if this.tools:
+        return any(tool.searches for tool in this.tools)
     files = str(this.given.get("data.train_files", "")).lower()
-    return "search" in tool or "searchr1" in files
+    return "search" in str(this.given.get(TOOLS, "")) or "searchr1" in files
