@@ -87,7 +87,8 @@ def _composed(config: Path, text: str, read: Read) -> Composition:
         # A relative one is looked for beside verl's own program.
         folders += [f"{MAIN}/{each}" for each in folders or ["config"]]
         found = compose(name, folders, read, script.choices)
-    found.override(script.overrides)
+    found.override({**script.choices, **script.overrides})
+    found.missing += [f"{path}, which the shell computes: override it" for path in script.computed]
     return found
 
 

@@ -1,12 +1,14 @@
 """Read a Hydra configuration, or a shell script with overrides, as values by dotted path.
 
-A script is never run: plain assignments, `${NAME:-default}`, `$(pwd)`, Hydra's options and words
-such as `data.seed=1` are understood, conditions and other commands are not.
+A script is never run: plain assignments, `${NAME:-default}`, `$(pwd)`, sums and products of whole
+numbers, Hydra's options and words such as `data.seed=1` are understood, nothing else is.
 """
 
+import ast
+import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +21,14 @@ _OVERRIDE: Final = re.compile(r"\+{0,2}([a-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _OPTION: Final = re.compile(r"(--config-(?:path|name|dir)|-c[pnd])(?:=(.*))?", re.DOTALL)
 _OPTIONS: Final = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir"}
+_ARITHMETIC: Final = re.compile(r"\$\(\((.{1,200}?)\)\)", re.DOTALL)
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+}
 _HERE: Final = re.compile(r"\$\(pwd\)|`pwd`|\$\{?PWD\b\}?")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::?-([^{}]*))?\}|\$(\w+)")
 _REFERENCE: Final = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,\s*([^}]*))?\}")
@@ -38,6 +48,8 @@ class Script:
     """Hydra's own, by their long names: --config-name."""
     choices: dict[str, str] = field(default_factory=dict)
     """Options of groups: model_engine=megatron."""
+    computed: list[str] = field(default_factory=list)
+    """Overrides whose values only the shell can compute."""
 
 
 def mapping_in(text: str) -> Mapping[Any, Any]:
@@ -52,8 +64,10 @@ def mapping_in(text: str) -> Mapping[Any, Any]:
 
 def read_script(text: str) -> Script:
     """Return the overrides and options in a shell script, its own variables put in."""
+    plain = _HERE.sub(".", text).replace("\\\n", " ")
+    plain = _ARITHMETIC.sub(lambda found: re.sub(r"\s", "", found[0]), plain)  # one word each
     try:
-        words = shlex.split(_HERE.sub(".", text).replace("\\\n", " "), comments=True)
+        words = shlex.split(plain, comments=True)
     except ValueError as error:
         raise Unreadable(f"its quotes do not match ({error})") from error
     variables: dict[str, str] = {}
@@ -63,7 +77,11 @@ def read_script(text: str) -> Script:
     for word in rest:
         is_verl = is_verl or word.startswith("verl.")
         if found := _OVERRIDE.fullmatch(word):
-            script.overrides[found[1]] = _value(_expanded(found[2], variables))
+            value = _expanded(found[2], variables)
+            if value.startswith("$(("):
+                script.computed.append(found[1])
+            else:
+                script.overrides[found[1]] = _value(value)
         elif found := _OPTION.fullmatch(word):
             value = next(rest, "") if found[2] is None else found[2]
             script.options[_OPTIONS.get(found[1], found[1])] = _expanded(value, variables)
@@ -112,7 +130,25 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
         text, before = _VARIABLE.sub(put_in, text), text
         if text == before:
             break
-    return text
+    return _ARITHMETIC.sub(lambda found: _computed(found, variables), text)
+
+
+def _computed(found: "re.Match[str]", variables: Mapping[str, str]) -> str:
+    """Return the result of an arithmetic expansion, or its text if that is not understood."""
+    expression = _NAME.sub(lambda name: variables.get(name[0], name[0]), found[1])
+    try:
+        return str(_integer(ast.parse(expression, mode="eval").body))
+    except (SyntaxError, ValueError, ArithmeticError):
+        return found[0]
+
+
+def _integer(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            return _OPERATORS[type(sign)](_integer(left), _integer(right))
+    raise ValueError("no whole number")
 
 
 def _value(text: str) -> Any:

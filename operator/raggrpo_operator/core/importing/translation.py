@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raggrpo_api import names
-from raggrpo_operator.core.spec.foreign_names import VERL
+from raggrpo_operator.core.spec.foreign_names import VERL, Foreign, hint_for
 
 from .overrides import HOME, Values
 from .tools import Tool
@@ -120,10 +120,7 @@ class Translation:
             if file:
                 by_file.setdefault(file, []).append(name)
                 continue
-            note = known.note if known else ""
-            if not note:
-                note = "GRPO has no critic" if name.startswith("critic.") else "no counterpart"
-            self.lines["unmapped"].append(f"{name}={_shown(value)}: {note}")
+            self.lines["unmapped"].append(f"{name}={_shown(value)}: {_note(name, known)}")
         for file, names_ in by_file.items():
             self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
 
@@ -158,6 +155,16 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
         name = re.sub(r"[^a-z0-9]+", "-", top.lower()).strip("-") or "root"
         volumes.append({"name": f"{name}-volume", "claimName": name, "mountPath": top})
     return volumes
+
+
+def _note(name: str, known: Foreign | None) -> str:
+    """Return why a field was left out, or its place here if another trainer's name tells it."""
+    if known is not None:
+        return known.note or f"here it is spec.{known.path}, without this value"
+    if name.startswith("critic."):
+        return "GRPO has no critic"
+    hint = hint_for(name.rpartition(".")[2])
+    return f"not verl's; {hint}" if hint else "no counterpart"
 
 
 def _shown(value: object) -> str:

@@ -15,8 +15,9 @@ from raggrpo_operator.core.importing.overrides import (
     read_script,
     resolved,
 )
+from raggrpo_operator.core.importing.retrieval import TOOLS
 from raggrpo_operator.core.importing.translation import Imported
-from raggrpo_operator.core.importing.verl import TOOLS, import_verl
+from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL
 from raggrpo_operator.core.spec.parse import dotted, parse_job
@@ -77,6 +78,36 @@ def test_every_field_of_the_original_is_told() -> None:
     assert [name for name in given if name not in told] == []
 
 
+@pytest.mark.parametrize("name", VERL)
+def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str) -> None:
+    value = "float16" if name.endswith("dtype") else 4
+    block = name.split(".")[0] if name.startswith("custom") else name
+    imported = import_verl(SMALLEST | {name: value})
+    told = [*imported.mapped, *imported.unmapped, *imported.wrong, *imported.missing]
+    assert any(block in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("algorithm.hybrid_grpo.group_size", 4, "→ spec.algorithm.groupSize: 4"),
+        ("data.dataloader_num_workers", 8, "→ spec.data.numWorkers: 8"),
+        ("trainer.test_freq", 999999, "→ spec.validation.everySteps: 0 (999999 is off)"),
+        ("actor_rollout_ref.rollout.dtype", "16-mixed", "→ spec.training.precision: FP16"),
+        ("trainer.precision", "16-mixed", "not verl's; here it is spec.training.precision"),
+        ("trainer.accumulate_grad_batches", 2, "not verl's; remove it: rows are packed"),
+        ("data.val_max_samples", 64, "→ spec.validation.maxSamples: 64"),
+        ("actor_rollout_ref.rollout.dtype", "int3", "int3 is no precision: now BF16"),
+        ("actor_rollout_ref.actor.loss_agg_mode", "odd", "lossAggregation, without this value"),
+    ],
+)
+def test_names_of_the_practice_are_known(name: str, value: Any, told: str) -> None:
+    imported = import_verl(SMALLEST | {"data.val_files": "/data/test.parquet", name: value})
+    a_valid_job(imported)
+    lines = [*imported.mapped, *imported.unmapped, *imported.wrong]
+    assert any(line.startswith(name) and told in line for line in lines), lines
+
+
 def test_a_script_with_arrays_and_defaults_is_read_by_its_first_assignments() -> None:
     spec = a_valid_job(import_verl(read_script(ARRAYS).overrides)).spec
     assert spec.model.path == "/mnt/models/Qwen3-4B"
@@ -131,6 +162,20 @@ def test_a_scripts_options_and_groups_are_read_with_its_variables() -> None:
         "--config-dir": "more",
     }
     assert (script.choices, script.overrides) == ({"engine": "megatron"}, {"data.seed": 1})
+
+
+def test_sums_of_whole_numbers_are_computed_and_nothing_else_is() -> None:
+    script = read_script(
+        "PROMPT=$((1024 * 2))\nANSWER=300\nrun data.max_prompt_length=$PROMPT "
+        "data.max_response_length=$(( ANSWER + (8 - 2) / 4 )) "
+        'data.a="$(( ${PROMPT} * 2 ))" data.b=$((2 ** 9)) data.c=$((UNKNOWN * 2)) data.d=$((1/0))'
+    )
+    assert script.overrides == {
+        "data.max_prompt_length": 2048,
+        "data.max_response_length": 301,
+        "data.a": 4096,
+    }
+    assert script.computed == ["data.b", "data.c", "data.d"]
 
 
 TOOL_FILE = SMALLEST | {TOOLS: "tools.yaml", "data.max_prompt_length": 1024}
