@@ -16,7 +16,7 @@ from raggrpo_operator.core.importing.overrides import (
     resolved,
 )
 from raggrpo_operator.core.importing.retrieval import TOOLS
-from raggrpo_operator.core.importing.translation import Imported
+from raggrpo_operator.core.importing.translation import MOUNT, Imported
 from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL
@@ -49,7 +49,8 @@ def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> No
     imported = import_verl(read_script(GSM8K).overrides)
     spec = a_valid_job(imported).spec
 
-    assert spec.data.train_files == ["/mnt/work/data/gsm8k/train.parquet"]
+    assert MOUNT == "/mnt/work"  # as the page tells, which has --mount work=$HOME
+    assert spec.data.train_files == [f"{MOUNT}/data/gsm8k/train.parquet"]
     assert spec.data.columns.answer == "reward_model.ground_truth"
     assert spec.reward.answer_marker == "####"
     assert (spec.rollout.n, spec.algorithm.group_size) == (5, 5)
@@ -111,7 +112,7 @@ def test_names_of_the_practice_are_known(name: str, value: Any, told: str) -> No
 def test_a_script_with_arrays_and_defaults_is_read_by_its_first_assignments() -> None:
     spec = a_valid_job(import_verl(read_script(ARRAYS).overrides)).spec
     assert spec.model.path == "/mnt/models/Qwen3-4B"
-    assert spec.data.train_files == ["/mnt/work/data/math/train.parquet"]
+    assert spec.data.train_files == [f"{MOUNT}/data/math/train.parquet"]
     assert spec.rollout.n == 5
 
 
