@@ -92,8 +92,8 @@ def final_answer(completion: str, marker: str = "") -> str:
     Without a marker: the text of the last <answer>…</answer>, or the whole completion.
     """
     if marker:
-        _, _, after = completion.rpartition(marker) if marker in completion else ("", "", "")
-        return after.strip().partition("\n")[0].strip()
+        _, found, after = completion.rpartition(marker)
+        return after.strip().partition("\n")[0].strip() if found else ""
     answers: list[str] = _ANSWER.findall(completion)
     return answers[-1] if answers else completion
 
