@@ -1,14 +1,19 @@
 """`resume_values`: the settings a checkpoint depends on, by field path.
 
 Left out on purpose, because they do not change results: targets, intervals, logging, recovery,
-memory mitigations, row layout, precision, and the addresses and limits of endpoints.
+memory mitigations, row layout, precision, and the addresses, headers and limits of services.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any, Final
 
 from raggrpo_api.base import ApiModel
 from raggrpo_api.job import JobSpec
+from raggrpo_api.spec.redaction import redacted
+from raggrpo_api.spec.retrieval import RetrievalEndpoint
+from raggrpo_api.spec.reward import RewardFunction
 from raggrpo_api.trainer_config import TrainerConfig
 
 RESUME_FIELDS: Final[Mapping[str, str]] = {
@@ -25,7 +30,13 @@ RESUME_FIELDS: Final[Mapping[str, str]] = {
     "reward": "answer_marker",
 }
 RESUME_ENDPOINT_FIELDS: Final = "name role protocol top_k score_threshold"
+RESUME_CALL_FIELDS: Final = "method response"
 RESUME_REWARD_FIELDS: Final = "name weight python"
+RESUME_JUDGE_FIELDS: Final = (
+    "model prompt system score_pattern score_path lowest highest temperature max_tokens"
+)
+FREE_JSON_FIELDS: Final = "extra_body body"
+"""What a service is sent besides; admission cannot look into it, and records hide its secrets."""
 ADDED_LATER: Final = frozenset(
     {
         "data.systemPrompt",
@@ -36,6 +47,9 @@ ADDED_LATER: Final = frozenset(
     }
 )
 """Texts that older checkpoints do not know: an empty one counts as absent, as it does there."""
+_UNSET: Final = object()
+_SHOWN: Final = 120
+_BEFORE: Final = 20
 
 
 def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
@@ -47,10 +61,25 @@ def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
     for block, fields in RESUME_FIELDS.items():
         part = _part(getattr(spec, block), fields)
         values |= _known_to_all(part, block)
-    values["retrieval.endpoints"] = [
-        _part(e, RESUME_ENDPOINT_FIELDS) for e in spec.retrieval.endpoints
-    ]
-    values["reward.functions"] = [_part(f, RESUME_REWARD_FIELDS) for f in spec.reward.functions]
+    values["retrieval.endpoints"] = [_of_endpoint(e) for e in spec.retrieval.endpoints]
+    values["reward.functions"] = [_of_reward(f) for f in spec.reward.functions]
+    return values
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two sets of values: "reward.functions[0].weight: 1.0 → 2.0"."""
+    return list(_changes("", old, new))
+
+
+def _of_endpoint(endpoint: RetrievalEndpoint) -> dict[str, Any]:
+    called = _used(endpoint, RESUME_CALL_FIELDS) | _free_json(endpoint)
+    return _part(endpoint, RESUME_ENDPOINT_FIELDS) | called
+
+
+def _of_reward(function: RewardFunction) -> dict[str, Any]:
+    values, judge = _part(function, RESUME_REWARD_FIELDS), function.judge
+    if judge is not None:
+        values["judge"] = _used(judge, RESUME_JUDGE_FIELDS) | _free_json(judge)
     return values
 
 
@@ -68,3 +97,41 @@ def _known_to_all(part: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 def _part(model: ApiModel, fields: str) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, include=set(fields.split()))
+
+
+def _used(model: ApiModel, fields: str) -> dict[str, Any]:
+    """Return the fields that differ from their defaults, as older checkpoints do not know them."""
+    names = set(fields.split())
+    return model.model_dump(mode="json", by_alias=True, include=names, exclude_defaults=True)
+
+
+def _free_json(model: ApiModel) -> dict[str, Any]:
+    values: dict[str, Any] = redacted(_used(model, FREE_JSON_FIELDS))
+    return values
+
+
+def _changes(place: str, old: Any, new: Any) -> Iterator[str]:
+    match old, new:
+        case dict(), dict():
+            for key in sorted(old.keys() | new.keys()):
+                inner = f"{place}.{key}" if place else key
+                yield from _changes(inner, old.get(key, _UNSET), new.get(key, _UNSET))
+        case list(), list() if len(old) == len(new):
+            for index, (before, after) in enumerate(zip(old, new, strict=True)):
+                yield from _changes(f"{place}[{index}]", before, after)
+        case _ if old != new:
+            yield f"{place}: {' → '.join(_shown(old, new))}"
+
+
+def _shown(old: Any, new: Any) -> list[str]:
+    """Return two values as JSON, long ones from where they begin to differ."""
+    texts = ["(unset)" if v is _UNSET else json.dumps(v, ensure_ascii=False) for v in (old, new)]
+    if max(map(len, texts)) <= _SHOWN:
+        return texts
+    differing = next(i for i, (a, b) in enumerate(zip_longest(*texts)) if a != b)
+    return [_cut(text, max(0, differing - _BEFORE)) for text in texts]
+
+
+def _cut(text: str, start: int) -> str:
+    cut = text[start : start + _SHOWN - 3]
+    return "..." * (start > 0) + cut + "..." * (start + len(cut) < len(text))

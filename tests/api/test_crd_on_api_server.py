@@ -168,6 +168,9 @@ FROZEN: Mapping[str, Mapping[str, Any]] = {
     },
     "spec.checkpoint.path": {"spec.checkpoint.path": "/mnt/runs/elsewhere"},
 }
+JUDGE = {"model": "grader", "prompt": "Grade {completion}"}
+JUDGED = {"name": "Judge", "url": "http://judge/v1/chat/completions", "judge": JUDGE}
+SEARCHED = {"name": "kb", "url": "http://kb/", "protocol": "Http", "response": {"text": "body"}}
 
 
 @pytest.mark.parametrize("field", FROZEN)
@@ -193,6 +196,31 @@ def test_taking_out_a_value_that_checkpoints_depend_on_is_a_change(
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
     assert "spec.data.trainBatchSize cannot change" in refused
+
+
+def test_what_a_service_is_asked_cannot_change_but_where_it_is_asked_may(
+    api_server: ApiServer, namespace: str
+) -> None:
+    create(
+        api_server,
+        namespace,
+        {"spec.reward.functions": [JUDGED], "spec.retrieval.endpoints": [SEARCHED]},
+    )
+    api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
+
+    def to(judged: Mapping[str, Any], searched: Mapping[str, Any]) -> str:
+        places = {"spec.reward.functions": [judged], "spec.retrieval.endpoints": [searched]}
+        return edited(api_server, namespace, places)
+
+    refused = to(JUDGED | {"judge": JUDGE | {"prompt": "Be strict: {completion}"}}, SEARCHED)
+    assert "spec.reward.functions (name, weight, python, judge.model, judge.prompt" in refused
+    refused = to(JUDGED, SEARCHED | {"response": {"text": "title"}})
+    assert "spec.retrieval.endpoints (name, role, protocol, topK" in refused
+    assert "cannot change once an attempt was made" in refused
+    elsewhere = "http://other/v1/chat/completions"
+    headers = [{"name": "Authorization", "secretKeyRef": {"name": "judge", "key": "token"}}]
+    moved = JUDGED | {"url": elsewhere, "judge": JUDGE | {"retries": 5, "headers": headers}}
+    assert to(moved, SEARCHED | {"url": "http://other/", "timeoutSeconds": 9}) == ""
 
 
 ALLOWED: Mapping[str, Mapping[str, Any]] = {

@@ -3,7 +3,7 @@
 Must stay light: preflight imports neither Ray nor torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
@@ -45,18 +45,16 @@ def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, d
 
     Raises TrainerError CONFIG_ERROR naming the missing variable.
     """
-    return {
-        endpoint.name: {header.name: _header_value(header, env) for header in endpoint.headers}
-        for endpoint in spec.endpoints
-    }
+    return {each.name: _values(each.headers, env) for each in spec.endpoints}
 
 
 def judge_headers(spec: RewardSpec, env: Mapping[str, str]) -> dict[int, dict[str, str]]:
     """Return each judge's headers by the place of its term, as `endpoint_headers` does."""
-    return {
-        place: {header.name: _header_value(header, env) for header in judge.headers}
-        for place, judge in spec.judges
-    }
+    return {place: _values(judge.headers, env) for place, judge in spec.judges}
+
+
+def _values(headers: Sequence[Header], env: Mapping[str, str]) -> dict[str, str]:
+    return {header.name: _header_value(header, env) for header in headers}
 
 
 def _header_value(header: Header, env: Mapping[str, str]) -> str:

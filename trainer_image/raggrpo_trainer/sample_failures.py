@@ -51,13 +51,18 @@ class SampleFailed(CallFailed):
         return f"{self.source}: {self.cause}: {self.detail}"
 
 
+def source_of(endpoint: str) -> str:
+    """Return how an endpoint is named to people."""
+    return f"endpoint {endpoint}"
+
+
 class RetrievalFailed(SampleFailed):
     """A retrieval endpoint returned no passages for a sample."""
 
     def __init__(
         self, endpoint: str, cause: FailureCause, detail: str, *, transient: bool = False
     ) -> None:
-        super().__init__(f"endpoint {endpoint}", cause, detail, transient=transient)
+        super().__init__(source_of(endpoint), cause, detail, transient=transient)
         self.endpoint = endpoint
 
 

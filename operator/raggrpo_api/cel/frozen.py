@@ -1,10 +1,17 @@
 """CEL rules that freeze the values a checkpoint depends on once there has been an attempt."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic.alias_generators import to_camel
 
-from raggrpo_api.resume import RESUME_ENDPOINT_FIELDS, RESUME_FIELDS, RESUME_REWARD_FIELDS
+from raggrpo_api.resume import (
+    RESUME_CALL_FIELDS,
+    RESUME_ENDPOINT_FIELDS,
+    RESUME_FIELDS,
+    RESUME_JUDGE_FIELDS,
+    RESUME_REWARD_FIELDS,
+)
+from raggrpo_api.spec.retrieval import ResponseMapping
 
 from .rule import CelRule, given
 
@@ -15,18 +22,34 @@ _REMEDY = (
 )
 
 
+def _names(fields: str, block: str = "") -> tuple[str, ...]:
+    return tuple(f"{block}{to_camel(name)}" for name in fields.split())
+
+
+ITEMS: Mapping[str, tuple[str, ...]] = {
+    "retrieval.endpoints": (
+        *_names(RESUME_ENDPOINT_FIELDS),
+        *(name for name in _names(RESUME_CALL_FIELDS) if name != "response"),
+        *_names(" ".join(ResponseMapping.model_fields), "response."),
+    ),
+    "reward.functions": (
+        *_names(RESUME_REWARD_FIELDS),
+        *_names(RESUME_JUDGE_FIELDS, "judge."),
+    ),
+}
+"""Fields of list items; free JSON, which CEL cannot read, is left to the trainer's comparison."""
+
+
 def _same(path: str) -> str:
     """Return the condition that a value is unset before and after, or the same."""
     new, old = given(path), given(path, of="oldSelf")
     return f"(({new}) == ({old}) && (!({new}) || self.{path} == oldSelf.{path}))"
 
 
-def _same_items(path: str, fields: str) -> str:
+def _same_items(path: str, fields: tuple[str, ...]) -> str:
     """Return the condition that the items of a list agree in these fields, in order."""
     new, old = given(path), given(path, of="oldSelf")
-    parts = [
-        f"has(e.{name}) ? string(e.{name}) : ''" for name in map(to_camel, fields.split())
-    ]  # fmt: skip
+    parts = [f"{given(name, of='e')} ? string(e.{name}) : ''" for name in fields]
     items = f".map(e, [{', '.join(parts)}])"
     return f"(({new}) == ({old}) && (!({new}) || self.{path}{items} == oldSelf.{path}{items}))"
 
@@ -42,14 +65,10 @@ def _rules() -> Iterator[CelRule]:
         yield CelRule(
             f"{_NO_ATTEMPT} || {_same(f'spec.{path}')}", f"spec.{path} {_REMEDY}", f".spec.{path}"
         )
-    for path, fields in (
-        ("retrieval.endpoints", RESUME_ENDPOINT_FIELDS),
-        ("reward.functions", RESUME_REWARD_FIELDS),
-    ):
-        shown = ", ".join(map(to_camel, fields.split()))
+    for path, fields in ITEMS.items():
         yield CelRule(
             f"{_NO_ATTEMPT} || {_same_items(f'spec.{path}', fields)}",
-            f"spec.{path} ({shown}) {_REMEDY}",
+            f"spec.{path} ({', '.join(fields)}) {_REMEDY}",
             f".spec.{path}",
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.resume import resume_values
+from raggrpo_api.resume import changes, resume_values
 from raggrpo_api.status import JobStatus, Phase
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve
@@ -159,11 +159,7 @@ def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
     old["checkpoint.path"], new["checkpoint.path"] = (
         j.spec.checkpoint.path for j in (old_job, job)
     )
-    changed = [
-        f"spec.{path}: {old.get(path)!r} → {new.get(path)!r}"
-        for path in sorted(old.keys() | new.keys())
-        if old.get(path) != new.get(path)
-    ]
+    changed = [f"spec.{change}" for change in changes(old, new)]
     if changed:
         lines = "\n  ".join(changed)
         raise PermanentError(

@@ -1,5 +1,9 @@
+from typing import Any
+
+import pytest
+
 from raggrpo_api.job import JobSpec
-from raggrpo_api.resume import resume_values
+from raggrpo_api.resume import changes, resume_values
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.jobs import a_job
 
@@ -62,3 +66,101 @@ def test_a_checkpoint_from_before_a_field_fits_until_the_field_is_used() -> None
         changed = resume_values(resolve(a_job(JOB | {path: value})).spec)
         [place] = [place for place in changed if changed[place] != before.get(place)]
         assert path.startswith(place)
+
+
+HTTP = ENDPOINT | {"protocol": "Http", "body": {"q": "{question}"}, "response": {"text": "body"}}
+JUDGED = {
+    "name": "Judge",
+    "url": "http://judge:8000/v1/chat/completions",
+    "judge": {"model": "grader", "prompt": "Grade {completion}"},
+}
+
+
+def after_an_edit(block: str, before: dict[str, Any], edit: dict[str, Any]) -> list[str]:
+    """Return what is told of an edit of one endpoint or reward function."""
+    places = {"endpoint": "retrieval.endpoints", "function": "reward.functions"}
+    old, new = (
+        resume_values(resolve(a_job({"retrieval.mode": "Prompt"} | {places[block]: [item]})).spec)
+        for item in (before, before | edit)
+    )
+    return changes(old, new)
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"prompt": "Be strict: {completion}"}, "prompt: "),
+        ({"system": "Be fair."}, 'system: (unset) → "Be fair."'),
+        ({"model": "another"}, 'model: "grader" → "another"'),
+        ({"scorePattern": r"(\d)"}, "scorePattern: "),
+        ({"scorePath": "grade"}, "scorePath: "),
+        ({"lowest": 1.0}, "lowest: (unset) → 1.0"),
+        ({"highest": 5.0}, "highest: (unset) → 5.0"),
+        ({"temperature": 0.7}, "temperature: (unset) → 0.7"),
+        ({"maxTokens": 9}, "maxTokens: (unset) → 9"),
+        ({"extraBody": {"seed": 3}}, "extraBody: (unset) → "),
+    ],
+)
+def test_what_a_judge_is_asked_and_how_it_is_read_belongs_to_the_run(
+    edit: dict[str, Any], told: str
+) -> None:
+    [change] = after_an_edit("function", JUDGED, {"judge": JUDGED["judge"] | edit})
+    assert change.startswith(f"reward.functions[0].judge.{told}")
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"body": {"q": "about {question}"}}, 'body.q: "{question}" → "about {question}"'),
+        ({"extraBody": {"filter": [1, 2]}, "protocol": "RagChat", "body": None}, "extraBody"),
+        ({"method": "GET", "body": None}, 'method: (unset) → "GET"'),
+        ({"response": {"text": "title"}}, 'response.text: "body" → "title"'),
+        ({"response": {}}, 'response: {"text": "body"} → (unset)'),
+    ],
+)
+def test_what_an_endpoint_is_sent_and_how_its_answer_is_read_belongs_to_the_run(
+    edit: dict[str, Any], told: str
+) -> None:
+    found = after_an_edit("endpoint", HTTP, edit)
+    assert any(change.startswith(f"retrieval.endpoints[0].{told}") for change in found), found
+
+
+@pytest.mark.parametrize(
+    ("block", "before", "edit"),
+    [
+        ("endpoint", HTTP, {"url": "https://elsewhere/", "timeoutSeconds": 5, "cache": False}),
+        ("endpoint", HTTP, {"maxConcurrency": 2, "headers": [{"name": "X-A", "value": "1"}]}),
+        ("function", JUDGED, {"url": "http://other/v1/chat/completions", "timeoutSeconds": 5}),
+        (
+            "function",
+            JUDGED,
+            {
+                "judge": JUDGED["judge"]  # type: ignore[operator]
+                | {"retries": 5, "cache": False, "maxConcurrency": 2}
+                | {"headers": [{"name": "X-A", "value": "1"}]}
+            },
+        ),
+    ],
+)
+def test_addresses_headers_and_limits_of_a_service_may_change(
+    block: str, before: dict[str, Any], edit: dict[str, Any]
+) -> None:
+    assert after_an_edit(block, before, edit) == []
+
+
+def test_what_looks_secret_in_a_free_body_is_kept_out_of_checkpoints() -> None:
+    old = {"body": {"api_key": "a", "q": "{question}"}}
+    values = resume_values(
+        a_job({"retrieval.endpoints": [HTTP | old], "retrieval.mode": "Prompt"}).spec
+    )
+    assert values["retrieval.endpoints"][0]["body"] == {"api_key": "(hidden)", "q": "{question}"}
+
+
+def test_long_texts_are_shown_from_where_they_differ() -> None:
+    before = JUDGED | {"judge": {"model": "m", "prompt": "word " * 500 + "grade {completion}"}}
+    edit = {"judge": {"model": "m", "prompt": "word " * 500 + "weigh {completion}"}}
+    [change] = after_an_edit("function", before, edit)
+    assert change.startswith("reward.functions[0].judge.prompt: ")
+    assert 'grade {completion}" → ' in change
+    assert change.endswith('weigh {completion}"')
+    assert len(change) < 200

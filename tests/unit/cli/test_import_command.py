@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_cli.main import app
 from support.builders.verl_scripts import GSM8K, SEARCH
+from support.builders.verl_tree import write_tree
 
 CLI = CliRunner()
 
@@ -34,6 +36,46 @@ def test_a_hydra_configuration_is_printed_when_no_file_is_named(tmp_path: Path) 
     done = CLI.invoke(app, ["import", "verl", str(config)])
     assert done.exit_code == 0, done.output
     assert "kind: RagGrpoJob" in done.output
+
+
+def test_a_scripts_configuration_its_defaults_and_its_tools_are_followed(tmp_path: Path) -> None:
+    script, job = write_tree(tmp_path), tmp_path / "job.yaml"
+
+    done = CLI.invoke(app, ["import", "verl", str(script), "data.seed=5", "-o", str(job)])
+
+    assert done.exit_code == 0, done.output
+    assert "not at hand, see --config-path (0):" in done.output
+    spec = yaml.safe_load(job.read_text())["spec"]
+    assert spec["data"]["trainBatchSize"] == 64  # its own
+    assert spec["data"]["maxPromptLength"] == 700  # of a group of its defaults
+    assert spec["training"]["learningRate"] == 3e-6
+    assert (spec["training"]["seed"], spec["rollout"]["n"]) == (5, 4)
+    assert spec["retrieval"]["endpoints"][0]["url"] == "http://retriever.rag:9000/retrieve"
+    assert CLI.invoke(app, ["validate", str(job)]).exit_code == 0
+
+
+def test_files_that_are_not_at_hand_are_named_and_found_by_the_option(tmp_path: Path) -> None:
+    script = write_tree(tmp_path / "verl")
+    alone = tmp_path / "elsewhere" / "run.sh"
+    alone.parent.mkdir()
+    alone.write_text(script.read_text())
+
+    done = CLI.invoke(app, ["import", "verl", str(alone)])
+    assert done.exit_code == 0, done.output
+    assert "not at hand, see --config-path (2):" in done.output
+    assert "lookup_grpo.yaml" in done.output
+
+    found = CLI.invoke(app, ["import", "verl", str(alone), "--config-path", str(tmp_path / "verl")])
+    assert "not at hand, see --config-path (0):" in found.output
+    assert "trainBatchSize: 64" in found.output
+
+
+def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path: Path) -> None:
+    script = write_tree(tmp_path)
+    (tmp_path / "examples/lookup/config/tools/lookup.yaml").write_bytes(b"\xff\xfe\xff")
+    done = CLI.invoke(app, ["import", "verl", str(script)])
+    assert done.exit_code == ExitCode.CONFIG_ERROR
+    assert "lookup.yaml cannot be read" in done.output
 
 
 @pytest.mark.parametrize(

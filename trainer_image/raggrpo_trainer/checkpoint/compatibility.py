@@ -4,12 +4,11 @@
 architecture and tokenizer, the number of prompts.
 """
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.resume import resume_values
+from raggrpo_api.resume import changes, resume_values
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
@@ -42,12 +41,7 @@ def compare(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> list[str]:
     """Return the values that differ from the checkpoint's, as "path: old → new"."""
-    old, new = meta.resume_values, resume_values(config) | dict(identity)
-    return [
-        f"{path}: {_shown(old.get(path))} → {_shown(new.get(path))}"
-        for path in sorted(old.keys() | new.keys())
-        if old.get(path) != new.get(path)
-    ]
+    return changes(meta.resume_values, resume_values(config) | dict(identity))
 
 
 def check_compatible(
@@ -70,8 +64,3 @@ def check_compatible(
     if meta.world_size != ranks:
         return [f"written by {meta.world_size} ranks, resharded to {ranks}"]
     return []
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -30,7 +30,7 @@ from raggrpo_trainer.http.json_service import (
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.shared_calls import SharedCalls
-from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
+from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed, source_of
 
 from .micro_batch import MicroBatcher
 from .passage import Columns, Passage, Query
@@ -46,11 +46,6 @@ WARM_UP_TEXT = "warm-up"
 
 Passages = tuple[Passage, ...]
 """The answer to one query, best passage first."""
-
-
-def source_of(endpoint: str) -> str:
-    """Return how an endpoint is named to people."""
-    return f"endpoint {endpoint}"
 
 
 @dataclass(frozen=True)
@@ -165,7 +160,7 @@ class RetrievalClient:
         except CallFailed as failure:
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
-                f"endpoint {endpoint} ({asked.service.shown_url}) gave no usable answer for "
+                f"{source_of(endpoint)} ({asked.service.shown_url}) gave no usable answer for "
                 f"{time.monotonic() - started:.0f} s: {failure.cause}: {failure.detail}; "
                 "check that the service runs, its URL and its headers",
             ) from failure

@@ -1,7 +1,7 @@
 """The retrieval protocols' wire formats: request bodies and answers. Does no I/O."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 from urllib.parse import quote
 from uuid import uuid4
@@ -58,7 +58,7 @@ def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Reques
             assert_never(endpoint.protocol)
     if not endpoint.extra_body:
         return Request(own)
-    return Request({**_filled(endpoint.extra_body, _values(endpoint, queries)), **own})
+    return Request({**filled_by_sample(endpoint.extra_body, _values(endpoint, queries)), **own})
 
 
 def parse_answer(
@@ -96,8 +96,8 @@ def _templated(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request
     [query] = queries
     values = _values(endpoint, [query])
     quoted = {name: quote(_as_text(value), safe="") for name, value in values.items()}
-    url = _filled(endpoint.url, quoted)
-    body = None if endpoint.method is HttpMethod.GET else _filled(endpoint.body, values)
+    url = filled_by_sample(endpoint.url, quoted)
+    body = None if endpoint.method is HttpMethod.GET else filled_by_sample(endpoint.body, values)
     return Request(body, method=endpoint.method, url=url)
 
 
@@ -116,9 +116,12 @@ def _values(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, 
     return own | shared
 
 
-def _filled(template: Any, values: Mapping[str, Any]) -> Any:
+def filled_by_sample(
+    template: Any, values: Mapping[str, Any], fill: Callable[..., Any] = filled
+) -> Any:
+    """Return a template filled. Raises CallFailed with a placeholder that has no value."""
     try:
-        return filled(template, values)
+        return fill(template, values)
     except KeyError as error:
         raise CallFailed(
             FailureCause.MISSING_FIELD, f"the sample has no value for {{{error.args[0]}}}"

@@ -19,6 +19,7 @@ from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.shared_calls import SharedCalls
+from raggrpo_trainer.retrieval.protocols import filled_by_sample
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .worker import as_number
@@ -64,11 +65,7 @@ class JudgeReward:
     async def score(self, sample: Mapping[str, Any]) -> float:
         """Return the grade, 0 to 1. Raises CallFailed."""
         values = _values(sample)
-        try:
-            body = _body(self._spec, values)
-        except KeyError as error:
-            detail = f"the sample has no value for {{{error.args[0]}}}"
-            raise CallFailed(FailureCause.MISSING_FIELD, detail) from error
+        body = filled_by_sample(self._spec, values, _body)
         if not self._spec.cache:
             return await self._grade(body)
         # Without a value of its own for every call, such as {message_id}.

@@ -78,7 +78,7 @@ class RewardSample:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A sample's reward: the weighted sum, its unweighted parts by name, exact match."""
+    """A sample's reward: the weighted sum, its unweighted parts by `term_names`, exact match."""
 
     total: float
     parts: Mapping[str, float]
@@ -92,8 +92,8 @@ def final_answer(completion: str, marker: str = "") -> str:
     Without a marker: the text of the last <answer>…</answer>, or the whole completion.
     """
     if marker:
-        _, _, after = completion.rpartition(marker) if marker in completion else ("", "", "")
-        return after.strip().partition("\n")[0].strip()
+        _, found, after = completion.rpartition(marker)
+        return after.strip().partition("\n")[0].strip() if found else ""
     answers: list[str] = _ANSWER.findall(completion)
     return answers[-1] if answers else completion
 
@@ -130,6 +130,17 @@ def rag_score(
     return sum(weight for key, weight in weights if key in found) / total if total else 0.0
 
 
+def term_names(functions: Sequence[RewardFunction]) -> list[str]:
+    """Return a name for each term; one that another term has first gets its place, as in F1 [2]."""
+    names: list[str] = []
+    for place, function in enumerate(functions):
+        name = _kind_and_service(function)
+        while name in names:
+            name += f" [{place}]"
+        names.append(name)
+    return names
+
+
 class Rewards:
     """A job's reward terms; an async context manager that ends everything they started."""
 
@@ -157,8 +168,10 @@ class Rewards:
         self._outages, self._tasks = outages, BackgroundTasks()
         self._hooks: list[RewardHook] = []
         self._terms = [
-            self._term(function, retry, headers.get(place, {}))
-            for place, function in enumerate(spec.functions)
+            self._term(name, function, retry, headers.get(place, {}))
+            for place, (name, function) in enumerate(
+                zip(term_names(spec.functions), spec.functions, strict=True)
+            )
         ]
 
     async def __aenter__(self) -> Self:
@@ -188,16 +201,14 @@ class Rewards:
         )
 
     def _term(
-        self, function: RewardFunction, retry: RetryPolicy, headers: Mapping[str, str]
+        self, name: str, function: RewardFunction, retry: RetryPolicy, headers: Mapping[str, str]
     ) -> "_Term":
         hook: RewardHook
         match function.name:
             case RewardKind.PYTHON:
-                name = function.python
-                hook = python_reward(name, function.timeout_seconds)
+                hook = python_reward(function.python, function.timeout_seconds)
             case RewardKind.JUDGE:
                 assert function.judge is not None  # a rule requires it
-                name = f"Judge {function.judge.model}"
                 told = f"reward {name} at {shown_url(function.url)}"
                 waits = Waits.of(told, self._outages, self._tasks)
                 hook = JudgeReward(
@@ -209,11 +220,10 @@ class Rewards:
                     waits=waits,
                 )
             case RewardKind.HTTP:
-                name = f"Http {shown_url(function.url)}"
                 waits = Waits.of(f"reward {name}", self._outages, self._tasks)
                 hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry, waits)
             case kind:
-                return _Term(kind, function.weight, partial(self._built_in, kind))
+                return _Term(name, function.weight, partial(self._built_in, kind))
         self._hooks.append(hook)
         return _Term(name, function.weight, partial(_ask_hook, hook, name))
 
@@ -246,6 +256,18 @@ class _Term:
     name: str
     weight: float
     value: Callable[[RewardSample], Awaitable[float]]
+
+
+def _kind_and_service(function: RewardFunction) -> str:
+    match function.name:
+        case RewardKind.PYTHON:
+            return function.python
+        case RewardKind.JUDGE if function.judge is not None:
+            return f"Judge {function.judge.model}"
+        case RewardKind.HTTP:
+            return f"Http {shown_url(function.url)}"
+        case kind:
+            return str(kind)
 
 
 async def _ask_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:

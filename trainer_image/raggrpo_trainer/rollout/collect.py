@@ -28,7 +28,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
-from raggrpo_trainer.sample_failures import FailureLedger, SampleFailed
+from raggrpo_trainer.sample_failures import FailureLedger, SampleFailed, source_of
 
 from .actor_output import parse_actor_output
 from .advantage import group_advantages
@@ -159,7 +159,7 @@ class Collector:
                     )
                 except SampleFailed as error:
                     return error
-                ledger.succeeded(prompt.index, f"endpoint {endpoint.name}")
+                ledger.succeeded(prompt.index, source_of(endpoint.name))
                 texts += [p.text for p in found]
         return tuple(texts)
 
@@ -228,7 +228,7 @@ class Collector:
             except SampleFailed as error:
                 _failed(sample, error, batch.ledger)
                 return
-            batch.ledger.succeeded(sample.name, f"endpoint {endpoint.name}")
+            batch.ledger.succeeded(sample.name, source_of(endpoint.name))
             sample.passages += tuple(p.text for p in found)
             sample.insert(self._information([p.text for p in found])[: room - 1])
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raggrpo_api import names
-from raggrpo_operator.core.spec.foreign_names import VERL
+from raggrpo_operator.core.spec.foreign_names import VERL, Foreign, hint_for
 
 from .overrides import HOME, Values
+from .tools import Tool
 
 MOUNT: Final = "/mnt/work"
 CLAIM: Final = "work"
@@ -51,16 +52,20 @@ class Imported:
     mapped: list[str] = field(default_factory=list)
     unmapped: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
 
 class Translation:
     """Collects the fields of a job and what is told of each field of the original."""
 
-    def __init__(self, given: Values) -> None:
-        self.given = given
+    def __init__(self, given: Values, inherited: Mapping[str, str]) -> None:
+        """`inherited`: the file of every value that comes from a `defaults` list."""
+        self.given, self.inherited = given, inherited
         self.spec: dict[str, Any] = {}
         self.seen: set[str] = set()
-        self.lines: dict[str, list[str]] = {"mapped": [], "unmapped": [], "wrong": []}
+        kinds = ("mapped", "unmapped", "wrong", "missing")
+        self.lines: dict[str, list[str]] = {kind: [] for kind in kinds}
+        self.tools: list[Tool] = []
 
     def get(self, name: str) -> Any:
         """Return verl's value of a field, its default if the configuration is silent."""
@@ -77,6 +82,8 @@ class Translation:
             place = place.setdefault(block, {})
         place[last] = value
         origin = "" if self.given.get(name) is not None else ", verl's default"
+        if file := self.inherited.get(name):
+            origin = f", from {file}"
         note = f" ({note}{origin})" if note else f" ({origin[2:]})" if origin else ""
         self.lines["mapped"].append(f"{name} → spec.{path}: {_shown(value)}{note}")
 
@@ -104,14 +111,18 @@ class Translation:
         return moved
 
     def tell_the_rest(self) -> None:
-        """List every field of the original that was not translated."""
+        """List every field of the original that was not translated, inherited ones by file."""
+        by_file: dict[str, list[str]] = {}
         for name, value in self.given.items():
-            if name not in self.seen and value is not None:
-                known = VERL.get(name)
-                note = known.note if known else ""
-                if not note:
-                    note = "GRPO has no critic" if name.startswith("critic.") else "no counterpart"
-                self.lines["unmapped"].append(f"{name}={_shown(value)}: {note}")
+            if name in self.seen or value is None:
+                continue
+            known, file = VERL.get(name), self.inherited.get(name)
+            if file:
+                by_file.setdefault(file, []).append(name)
+                continue
+            self.lines["unmapped"].append(f"{name}={_shown(value)}: {_note(name, known)}")
+        for file, names_ in by_file.items():
+            self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
 
     def imported(self) -> Imported:
         """Return the job with all lines."""
@@ -144,6 +155,16 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
         name = re.sub(r"[^a-z0-9]+", "-", top.lower()).strip("-") or "root"
         volumes.append({"name": f"{name}-volume", "claimName": name, "mountPath": top})
     return volumes
+
+
+def _note(name: str, known: Foreign | None) -> str:
+    """Return why a field was left out, or its place here if another trainer's name tells it."""
+    if known is not None:
+        return known.note or f"here it is spec.{known.path}, without this value"
+    if name.startswith("critic."):
+        return "GRPO has no critic"
+    hint = hint_for(name.rpartition(".")[2])
+    return f"not verl's; {hint}" if hint else "no counterpart"
 
 
 def _shown(value: object) -> str:

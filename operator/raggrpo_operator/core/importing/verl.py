@@ -4,9 +4,13 @@ What verl decides by default and we otherwise is written out, so that the job tr
 original would have trained.
 """
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
+from .composition import Read
 from .overrides import Values, resolved
+from .retrieval import map_retrieval, read_tool_file, searches
 from .translation import ACTOR, ROLLOUT, Imported, Translation
 
 NEVER: Final = 999_999
@@ -18,7 +22,11 @@ LOSSES: Final = {
     "seq-mean-token-mean": "SequenceMean",
     "seq-mean-token-sum-norm": "FixedLength",
 }
-PRECISIONS: Final = {"bfloat16": "BF16", "float32": "FP32", "auto": "BF16", "float16": "FP16"}
+PRECISIONS: Final = {
+    **dict.fromkeys(("auto", "bfloat16", "bf16", "bf16-mixed"), "BF16"),
+    **dict.fromkeys(("float16", "half", "fp16", "16-mixed"), "FP16"),
+    **dict.fromkeys(("float32", "float", "fp32", "32-true"), "FP32"),
+}
 PLAIN: Final = (
     "data.train_batch_size",
     "data.max_prompt_length",
@@ -48,10 +56,24 @@ PLAIN: Final = (
 """Fields whose value is the same in a job."""
 
 
-def import_verl(given: Values) -> Imported:
-    """Return the job that a configuration amounts to."""
-    found = Translation(resolved(given))
-    for part in (_data, _model_and_training, _rollout, _retrieval, _reward, _run):
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def import_verl(
+    given: Values,
+    inherited: Mapping[str, str] = NOTHING,
+    missing: Sequence[str] = (),
+    read: Read = lambda _: None,
+) -> Imported:
+    """Return the job that a configuration amounts to.
+
+    `inherited`: the file of every value from a `defaults` list; `missing`: files of the
+    configuration that are not at hand; `read`: how the tool configuration is read.
+    """
+    found = Translation(resolved(given), inherited)
+    found.lines["missing"] += missing
+    read_tool_file(found, read)
+    for part in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
         part(found)
     found.tell_the_rest()
     return found.imported()
@@ -67,9 +89,11 @@ def _data(this: Translation) -> None:
         this.same(name)
     if (limit := this.get("data.train_max_samples")) is not None:
         this.put("data.train_max_samples", max(0, int(limit)))
+    if (limit := this.given.get("data.val_max_samples")) is not None and limit > 0:
+        this.put("data.val_max_samples", limit)
     if (cut := this.get("data.truncation")) is not None:
         this.put("data.truncation", cut != "error", "" if cut == "error" else f"was {cut}")
-    search = _searches(this)
+    search = searches(this)
     answer = "reward_model.ground_truth.target" if search else "reward_model.ground_truth"
     this.spec["data"].setdefault("columns", {})["answer"] = answer
     this.lines["mapped"].append(
@@ -88,6 +112,8 @@ def _model_and_training(this: Translation) -> None:
         this.seen.add(f"{ACTOR}ppo_mini_batch_size")
         if f"{ACTOR}ppo_mini_batch_size" in this.given and mini > batch:
             this.wrong(f"{ACTOR}ppo_mini_batch_size", f"{mini} prompts of a batch of {batch}")
+        else:
+            this.lines["mapped"].append(f"{ACTOR}ppo_mini_batch_size → the whole batch: {mini}")
     clip = this.given.get(f"{ACTOR}clip_ratio")
     if clip is not None and f"{ACTOR}clip_ratio_low" not in this.given:
         this.put(f"{ACTOR}clip_ratio", clip)
@@ -104,6 +130,8 @@ def _model_and_training(this: Translation) -> None:
         )
     if uses_kl:
         this.put(f"{ACTOR}kl_loss_coef", 0.001 if coefficient is None else coefficient)
+    elif coefficient is not None:
+        this.lines["unmapped"].append(f"{ACTOR}kl_loss_coef={coefficient}: use_kl_loss is off")
     if (warm := this.get(f"{ACTOR}optim.lr_warmup_steps")) is not None and warm > 0:
         this.put(f"{ACTOR}optim.lr_warmup_steps", warm)
     steps, ratio = this.get("trainer.total_training_steps"), f"{ACTOR}optim.lr_warmup_steps_ratio"
@@ -111,7 +139,10 @@ def _model_and_training(this: Translation) -> None:
         this.put(ratio, int(steps * this.get(ratio)), "", "training.warmupSteps")
     dtype = this.given.get(f"{ROLLOUT}dtype")
     if dtype is not None:
-        this.put(f"{ROLLOUT}dtype", PRECISIONS.get(str(dtype), "BF16"), f"was {dtype}")
+        precision = PRECISIONS.get(str(dtype).lower())
+        if precision is None:
+            this.wrong(f"{ROLLOUT}dtype", f"{dtype} is no precision: now BF16")
+        this.put(f"{ROLLOUT}dtype", precision or "BF16", f"was {dtype}")
     estimator = this.given.get("algorithm.adv_estimator")
     if estimator not in (None, "grpo"):
         this.wrong("algorithm.adv_estimator", f"{estimator} is not GRPO; the job trains with GRPO")
@@ -133,6 +164,8 @@ def _rollout(this: Translation) -> None:
             this.wrong(
                 group[0], f"is {group[1]}, rollout.n is {n}: a group is a prompt's n, now {n}"
             )
+        else:
+            this.lines["mapped"].append(f"{group[0]} → spec.algorithm.groupSize: {n}")
     if n < 2:
         this.wrong(f"{ROLLOUT}n", f"{n} completion has no advantage within its group: now 2")
         n = 2
@@ -150,7 +183,9 @@ def _rollout(this: Translation) -> None:
         else:
             this.put(f"{ROLLOUT}max_num_batched_tokens", tokens)
     row = this.get("data.max_prompt_length") + n * this.get("data.max_response_length")
-    budget = this.given.get(f"{ACTOR}ppo_max_token_len_per_gpu") or 0
+    budget_name = f"{ACTOR}ppo_max_token_len_per_gpu"
+    is_own = budget_name not in this.inherited
+    budget = (this.given.get(budget_name) if is_own else 0) or 0
     if budget or row > 16384:
         if budget and budget < row:
             this.wrong(
@@ -158,30 +193,6 @@ def _rollout(this: Translation) -> None:
                 f"{budget} does not hold a prompt with its {n} completions: now {row}",
             )
         this.put(f"{ACTOR}ppo_max_token_len_per_gpu", max(budget, row))
-
-
-def _retrieval(this: Translation) -> None:
-    turn = f"{ROLLOUT}multi_turn."
-    if not _searches(this):
-        return
-    this.put(f"{turn}enable", "Search")
-    if (turns := this.given.get(f"{turn}max_assistant_turns")) is not None:
-        this.put(f"{turn}max_assistant_turns", max(1, int(turns) - 1), f"of {turns} turns")
-    limit = this.given.get(f"{turn}max_tool_response_length", 256)
-    this.seen.add(f"{turn}max_tool_response_length")
-    this.wrong(
-        f"{turn}max_tool_response_length",
-        f"cuts all search results together to {limit} characters, in their middle; here "
-        "retrieval.maxPassageTokens keeps tokens of each passage",
-    )
-    this.spec["retrieval"]["endpoints"] = [
-        {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
-    ]
-    this.lines["unmapped"].append(
-        "the search tool: its prompts say <tool_call>, here the policy writes "
-        "<search>query</search>; say so in data.systemPrompt, and give the service in "
-        "retrieval.endpoints"
-    )
 
 
 def _reward(this: Translation) -> None:
@@ -205,6 +216,9 @@ def _run(this: Translation) -> None:
     this.seen |= {"trainer.total_training_steps", "trainer.total_epochs"}
     if steps:
         this.put("trainer.total_training_steps", steps)
+        if (epochs := this.given.get("trainer.total_epochs")) is not None:
+            line = f"trainer.total_epochs={epochs}: total_training_steps decides"
+            this.lines["unmapped"].append(line)
     else:
         this.same("trainer.total_epochs")
     save = int(this.get("trainer.save_freq"))
@@ -233,10 +247,3 @@ def _run(this: Translation) -> None:
         if keep < 2:
             this.wrong("trainer.max_actor_ckpt_to_keep", f"{keep} leaves none while one is written")
         this.put("trainer.max_actor_ckpt_to_keep", max(2, keep))
-
-
-def _searches(this: Translation) -> bool:
-    turn = f"{ROLLOUT}multi_turn."
-    tool = str(this.given.get(f"{turn}tool_config_path", ""))
-    files = str(this.given.get("data.train_files", "")).lower()
-    return "search" in tool or "searchr1" in files

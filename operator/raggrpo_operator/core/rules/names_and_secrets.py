@@ -90,8 +90,11 @@ def values_have_one_source(given: RuleInput) -> Iterator[Violation]:
 
 def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
     """Reject secrets in plain text: whoever can read the job could read them."""
-    remedy = "put the value into a Secret; give secretKeyRef: {name, key}"
-    for place, name, value in _literals(given):
+    by_reference = "put the value into a Secret; give secretKeyRef: {name, key}"
+    by_header = "take it out; give a header with secretKeyRef"  # requests have no references
+    found = [(literal, by_reference) for literal in _literals(given)]
+    found += [(literal, by_header) for literal in _free_json(given)]
+    for (place, name, value), remedy in found:
         if value and looks_secret(name):
             message = f"{name} looks like a secret and is written in plain text"
             yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
@@ -101,8 +104,7 @@ def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
     for place, url in _urls(given):
         if holds_secret(url):
             message = "the URL holds what looks like a secret, in plain text"
-            remedy = "take it out; give a header with secretKeyRef"
-            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
+            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, by_header)
 
 
 def urls_can_be_called(given: RuleInput) -> Iterator[Violation]:
@@ -118,6 +120,9 @@ def _literals(given: RuleInput) -> Iterator[Literal]:
         yield f"spec.env[{index}].value", variable.name, variable.value
     for path, header in _headers(given):
         yield f"{path}.value", header.name, header.value
+
+
+def _free_json(given: RuleInput) -> Iterator[Literal]:
     for index, endpoint in enumerate(given.spec.retrieval.endpoints):
         path = f"spec.retrieval.endpoints[{index}]"
         yield from texts_in(endpoint.extra_body, f"{path}.extraBody")

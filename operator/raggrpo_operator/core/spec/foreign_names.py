@@ -172,6 +172,7 @@ OTHERS: Final[Mapping[str, Foreign]] = {
     "model_output": Foreign("monitoring.debug.modelOutput"),
     "rag_calls": Foreign("monitoring.debug.ragCalls"),
     "verbose_logging": Foreign("monitoring.debug"),
+    "precision": Foreign("training.precision", "16-mixed is FP16, bf16-mixed BF16"),
     "bf16": Foreign("training.precision", "BF16"),
     "fp16": Foreign("training.precision"),
     "amp": Foreign("training.precision", "one field for trainer and engine, which cannot conflict"),

@@ -193,7 +193,7 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
         quoted = f'"{by_lower[near[0]]}"' if near else f"one of {expected}, in quotes"
         remedy = f"YAML 1.1 takes a bare {_BARE[value]} for a boolean: write {quoted}"
         return Violation(path, Reason.NOT_A_CHOICE, f"{value} is a boolean", remedy)
-    if (meant := VALUES.get(word) or VALUES.get(word.replace("-", "_"))) is not None:
+    if (meant := VALUES.get(word) or VALUES.get(re.sub(r"[- ]+", "_", word))) is not None:
         message = f"{_shown(value)} is none of {', '.join(choices)}"
         return Violation(path, Reason.NOT_A_CHOICE, message, f"write {meant}")
     remedy = f"did you mean {by_lower[near[0]]}?" if near else f"choose one of {expected}"

@@ -6,14 +6,17 @@ import pytest
 
 from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.retrieval import RetrievalMode
+from raggrpo_operator.core.importing.composition import compose
 from raggrpo_operator.core.importing.overrides import (
     Unreadable,
-    read_hydra,
+    Values,
     read_overrides,
     read_script,
     resolved,
 )
-from raggrpo_operator.core.importing.translation import Imported
+from raggrpo_operator.core.importing.retrieval import TOOLS
+from raggrpo_operator.core.importing.translation import MOUNT, Imported
 from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL
@@ -21,6 +24,7 @@ from raggrpo_operator.core.spec.parse import dotted, parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
 from support.builders.verl_scripts import ARRAYS, GSM8K, SEARCH
+from support.builders.verl_tree import FILES
 
 SMALLEST = {
     "data.train_files": "/data/train.parquet",
@@ -28,6 +32,10 @@ SMALLEST = {
     "actor_rollout_ref.rollout.n": 4,
     "trainer.total_training_steps": 10,
 }
+
+
+def hydra(text: str) -> Values:
+    return compose("config", [], lambda _: None, text=text).values
 
 
 def a_valid_job(imported: Imported) -> RagGrpoJob:
@@ -38,10 +46,11 @@ def a_valid_job(imported: Imported) -> RagGrpoJob:
 
 
 def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> None:
-    imported = import_verl(read_script(GSM8K))
+    imported = import_verl(read_script(GSM8K).overrides)
     spec = a_valid_job(imported).spec
 
-    assert spec.data.train_files == ["/mnt/work/data/gsm8k/train.parquet"]
+    assert MOUNT == "/mnt/work"  # as the page tells, which has --mount work=$HOME
+    assert spec.data.train_files == [f"{MOUNT}/data/gsm8k/train.parquet"]
     assert spec.data.columns.answer == "reward_model.ground_truth"
     assert spec.reward.answer_marker == "####"
     assert (spec.rollout.n, spec.algorithm.group_size) == (5, 5)
@@ -52,7 +61,7 @@ def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> No
 
 
 def test_what_was_wrong_in_the_original_and_what_has_no_counterpart_is_told() -> None:
-    imported = import_verl(read_script(GSM8K))
+    imported = import_verl(read_script(GSM8K).overrides)
 
     wrong = "\n".join(imported.wrong)
     assert "trainer.save_freq: -1 saves no checkpoint" in wrong
@@ -64,21 +73,51 @@ def test_what_was_wrong_in_the_original_and_what_has_no_counterpart_is_told() ->
 
 
 def test_every_field_of_the_original_is_told() -> None:
-    given = read_script(GSM8K)
+    given = read_script(GSM8K).overrides
     imported = import_verl(given)
     told = "\n".join([*imported.mapped, *imported.unmapped, *imported.wrong])
     assert [name for name in given if name not in told] == []
 
 
+@pytest.mark.parametrize("name", VERL)
+def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str) -> None:
+    value = "float16" if name.endswith("dtype") else 4
+    block = name.split(".")[0] if name.startswith("custom") else name
+    imported = import_verl(SMALLEST | {name: value})
+    told = [*imported.mapped, *imported.unmapped, *imported.wrong, *imported.missing]
+    assert any(block in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("algorithm.hybrid_grpo.group_size", 4, "→ spec.algorithm.groupSize: 4"),
+        ("data.dataloader_num_workers", 8, "→ spec.data.numWorkers: 8"),
+        ("trainer.test_freq", 999999, "→ spec.validation.everySteps: 0 (999999 is off)"),
+        ("actor_rollout_ref.rollout.dtype", "16-mixed", "→ spec.training.precision: FP16"),
+        ("trainer.precision", "16-mixed", "not verl's; here it is spec.training.precision"),
+        ("trainer.accumulate_grad_batches", 2, "not verl's; remove it: rows are packed"),
+        ("data.val_max_samples", 64, "→ spec.validation.maxSamples: 64"),
+        ("actor_rollout_ref.rollout.dtype", "int3", "int3 is no precision: now BF16"),
+        ("actor_rollout_ref.actor.loss_agg_mode", "odd", "lossAggregation, without this value"),
+    ],
+)
+def test_names_of_the_practice_are_known(name: str, value: Any, told: str) -> None:
+    imported = import_verl(SMALLEST | {"data.val_files": "/data/test.parquet", name: value})
+    a_valid_job(imported)
+    lines = [*imported.mapped, *imported.unmapped, *imported.wrong]
+    assert any(line.startswith(name) and told in line for line in lines), lines
+
+
 def test_a_script_with_arrays_and_defaults_is_read_by_its_first_assignments() -> None:
-    spec = a_valid_job(import_verl(read_script(ARRAYS))).spec
+    spec = a_valid_job(import_verl(read_script(ARRAYS).overrides)).spec
     assert spec.model.path == "/mnt/models/Qwen3-4B"
-    assert spec.data.train_files == ["/mnt/work/data/math/train.parquet"]
+    assert spec.data.train_files == [f"{MOUNT}/data/math/train.parquet"]
     assert spec.rollout.n == 5
 
 
 def test_the_search_configuration_is_a_search_job_with_several_accepted_answers() -> None:
-    imported = import_verl(read_hydra(SEARCH))
+    imported = import_verl(hydra(SEARCH))
     spec = a_valid_job(imported).spec
 
     assert spec.data.columns.answer == "reward_model.ground_truth.target"
@@ -108,15 +147,95 @@ def test_a_mistake_of_the_original_is_told_and_the_job_is_valid_all_the_same(
 
 
 def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
-    values = read_hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
+    values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
     assert resolved(values)["actor_rollout_ref.rollout.prompt_length"] == 64
     assert values["a.b"] == [1, 2]
+
+
+def test_a_scripts_options_and_groups_are_read_with_its_variables() -> None:
+    script = read_script(
+        'C="$(pwd)/examples/c"\npython -m verl.trainer.main_ppo --config-path="$C" '
+        "--config-name grpo -cd more engine=megatron data.seed=1"
+    )
+    assert script.options == {
+        "--config-path": "./examples/c",
+        "--config-name": "grpo",
+        "--config-dir": "more",
+    }
+    assert (script.choices, script.overrides) == ({"engine": "megatron"}, {"data.seed": 1})
+
+
+def test_sums_of_whole_numbers_are_computed_and_nothing_else_is() -> None:
+    script = read_script(
+        "PROMPT=$((1024 * 2))\nANSWER=300\nrun data.max_prompt_length=$PROMPT "
+        "data.max_response_length=$(( ANSWER + (8 - 2) / 4 )) "
+        'data.a="$(( ${PROMPT} * 2 ))" data.b=$((2 ** 9)) data.c=$((UNKNOWN * 2)) data.d=$((1/0))'
+    )
+    assert script.overrides == {
+        "data.max_prompt_length": 2048,
+        "data.max_response_length": 301,
+        "data.a": 4096,
+    }
+    assert script.computed == ["data.b", "data.c", "data.d"]
+
+
+TOOL_FILE = SMALLEST | {TOOLS: "tools.yaml", "data.max_prompt_length": 1024}
+
+
+def with_tools(text: str | None) -> Imported:
+    return import_verl(TOOL_FILE, read=lambda _: text)
+
+
+def test_the_search_tool_is_the_retrieval_endpoint() -> None:
+    imported = with_tools(FILES["examples/lookup/config/tools/lookup.yaml"])
+    spec = a_valid_job(imported).spec
+
+    assert spec.retrieval.mode is RetrievalMode.SEARCH
+    [endpoint] = spec.retrieval.endpoints
+    assert (endpoint.role, endpoint.protocol) == ("Retriever", "SearchR1")
+    assert endpoint.url == "http://retriever.rag:9000/retrieve"
+    assert (endpoint.top_k, endpoint.timeout_seconds, endpoint.max_concurrency) == (5, 12.0, 32)
+    assert "tools: topk → spec.retrieval.endpoints[0].topK: 5" in imported.mapped
+    assert "tools: rate_limit=32: no counterpart" in imported.unmapped
+    assert imported.missing == []
+    assert not any("give the service" in line for line in imported.unmapped)
+
+
+def test_a_tool_on_this_machine_alone_is_told() -> None:
+    text = "tools: [{config: {retrieval_service_url: 'http://127.0.0.1:8000/retrieve'}}]"
+    assert "in a cluster give a Service's name" in "\n".join(with_tools(text).wrong)
+
+
+def test_tools_that_do_not_search_are_told_and_make_no_search_job() -> None:
+    imported = with_tools("tools: [{class_name: a.Calculator, config: {precision: 3}}]")
+    assert a_valid_job(imported).spec.retrieval.mode is RetrievalMode.NONE
+    assert any(line.startswith("tool Calculator: ") for line in imported.unmapped)
+
+
+def test_a_tool_file_that_is_missing_or_broken_is_told() -> None:
+    missing = import_verl(TOOL_FILE)
+    assert any(
+        "tools.yaml" in line and "give retrieval.endpoints" in line for line in missing.missing
+    )
+    assert "tools.yaml: it has no list of tools" in "\n".join(with_tools("a: 1").wrong)
+
+
+def test_what_a_defaults_list_gives_is_told_by_its_file() -> None:
+    found = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
+    found.override(SMALLEST)
+    imported = import_verl(found.values, found.inherited, found.missing, FILES.get)
+    a_valid_job(imported)
+
+    mapped = "training.learningRate: 3e-06 (from optim/adam.yaml)"
+    assert any(line.endswith(mapped) for line in imported.mapped)
+    [line] = [line for line in imported.unmapped if line.startswith("defaults of optim/adam.yaml")]
+    assert "actor_rollout_ref.actor.optim.betas" in line
 
 
 @pytest.mark.parametrize("text", ["- 1", "a: b: c", "", "just words"])
 def test_what_is_no_configuration_is_refused(text: str) -> None:
     with pytest.raises(Unreadable):
-        read_hydra(text)
+        hydra(text)
     with pytest.raises(Unreadable):
         read_script(text)
     with pytest.raises(Unreadable, match="write an override as"):

@@ -3,6 +3,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
+from raggrpo_operator.core.spec.yaml_text import read_yaml
 from support.builders.jobs import REMOVED, a_raw_job
 
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
@@ -228,6 +230,7 @@ def test_no_value_at_any_place_raises(place: str, value: object) -> None:
         ("spec.training.learningRate", "1e-6", "write 1e-6 without quotes"),
         ("spec.rollout", {"n": "3"}, "write 3 without quotes"),
         ("spec.training.compile", "on", "write true or false without quotes"),
+        ("spec.suspend", "no", "write true or false without quotes"),
         ("spec.rollout", {False: 3}, "quote the key"),
         ("spec.scheduling", {"queueName": 7}, 'quote it: "7"'),
     ],
@@ -258,8 +261,34 @@ def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
         ("spec.preset", "max_performance", "write MaxPerformance"),
         ("spec.preset", "memory-limited", "MemoryLimited"),
         ("spec.preset", "debug", "Debug"),
+        ("spec.preset", "recommended fast", "write Fast"),
+        ("spec.preset", "max performance", "write MaxPerformance"),
+        ("spec.preset", "memory limited", "write MemoryLimited"),
+        ("spec.preset", "debugging", "write Debug"),
+        ("spec.training", {"precision": "16"}, "write FP16, or BF16 where the device has it"),
     ],
 )  # fmt: skip
 def test_a_name_of_another_trainer_has_a_hint(place: str, value: Any, remedy: str) -> None:
     [found] = found_in(a_raw_job({place: value}))
     assert remedy in found.remedy
+
+
+def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
+    text = yaml.safe_dump(a_raw_job()) + "  monitoring: {mode: Off}\n"
+    text += "  rollout: {temperature: '1e-1'}\n  scheduling: {queueName: on}\n"
+    text += "  validation: {beforeTraining: 'yes'}\n  reward: {answerMarker: 1e3}\n"
+
+    remedies = {each.path: each.remedy for each in found_in(read_yaml(text))}
+
+    assert 'write "Off"' in remedies["spec.monitoring.mode"]
+    assert remedies["spec.rollout.temperature"].endswith("write 1e-1 without quotes")
+    assert "bare on, yes, y or true" in remedies["spec.scheduling.queueName"]
+    assert "without quotes" in remedies["spec.validation.beforeTraining"]
+    assert 'quote it: "1000.0"' in remedies["spec.reward.answerMarker"]
+
+
+def test_a_small_number_without_a_point_is_a_number() -> None:
+    text = yaml.safe_dump(a_raw_job({"spec.training.learningRate": 0.5}))
+    job = parse_job(read_yaml(text.replace("learningRate: 0.5", "learningRate: 1e-6")))
+    assert isinstance(job, RagGrpoJob)
+    assert job.spec.training.learning_rate == 1e-6

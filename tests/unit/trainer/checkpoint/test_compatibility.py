@@ -44,9 +44,21 @@ def test_every_value_that_differs_is_named_with_old_and_new() -> None:
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
     message = str(refusal.value)
     assert "rollout.temperature: 0.6 → 0.9" in message
-    assert '"answer": "answer"' in message
-    assert '"answer": "label"' in message
+    assert 'data.columns.answer: "answer" → "label"' in message
     assert "totalSteps" not in message
+
+
+def test_another_prompt_for_the_judge_is_another_run() -> None:
+    judge = {"name": "Judge", "url": "http://judge/v1", "judge": {"model": "m", "prompt": "Old."}}
+    meta = a_meta_of(a_trainer_config({"reward.functions": [judge]}))
+    other = a_trainer_config(
+        {"reward.functions": [judge | {"judge": {"model": "m", "prompt": "New."}}]}
+    )
+
+    with pytest.raises(TrainerError) as refusal:
+        check_compatible(meta, other)
+    assert refusal.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
+    assert 'reward.functions[0].judge.prompt: "Old." → "New."' in str(refusal.value)
 
 
 def test_what_no_setting_shows_is_compared_too() -> None:

@@ -166,3 +166,25 @@ async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_bef
     assert asked == [probe, own, probe, probe, probe, own]
     assert [f"reward Judge m at {server.url}"] in told
     assert told[-1] == []
+
+
+async def test_two_judges_of_one_model_are_told_apart() -> None:
+    async def by_prompt(received: Received) -> Response:
+        text = received.body["messages"][0]["content"]
+        if "kind" in text:
+            return JSONResponse("no such model", 404)
+        return await replies("8" if "true" in text else "4")(received)
+
+    async with serving(by_prompt) as server:
+        asked = ("Is {completion} true?", "Is {completion} short?", "Is {completion} kind?")
+        terms = [
+            {"name": "Judge", "url": server.url, "judge": {"model": "m", "prompt": prompt}}
+            for prompt in asked
+        ]
+        two = RewardSpec.model_validate({"functions": terms[:2]})
+        async with Rewards(two, RetrievalSpec()) as rewards:
+            assert (await rewards.score(SAMPLE)).parts == {"Judge m": 0.8, "Judge m [1]": 0.4}
+        three = RewardSpec.model_validate({"functions": terms})
+        async with Rewards(three, RetrievalSpec()) as rewards:
+            with pytest.raises(RewardFailed, match=r"reward Judge m \[2\]: HttpStatus: 404"):
+                await rewards.score(SAMPLE)

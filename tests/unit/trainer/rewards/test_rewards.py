@@ -14,6 +14,7 @@ from raggrpo_trainer.rewards.rewards import (
     final_answer,
     format_score,
     rag_score,
+    term_names,
 )
 from raggrpo_trainer.sample_failures import FailureCause, RewardFailed
 from support.servers.faulty_server import Received, serving
@@ -194,3 +195,40 @@ async def test_a_term_that_fails_fails_its_sample_only_after_the_others_have_end
     assert failed.value.name == "asyncio:sleep"
     assert failed.value.cause is FailureCause.RAISED
     assert ended.is_set()
+
+
+def a_judge(model: str, prompt: str) -> dict[str, Any]:
+    url = "http://judge:8000/v1/chat/completions"
+    return {"name": "Judge", "url": url, "judge": {"model": model, "prompt": prompt}}
+
+
+@pytest.mark.parametrize(
+    ("functions", "expected"),
+    [
+        ([{"name": "F1"}, {"name": "ExactMatch"}], ["F1", "ExactMatch"]),
+        (
+            [a_judge("grader", "Is it true?"), a_judge("grader", "Is it kind?")],
+            ["Judge grader", "Judge grader [1]"],
+        ),
+        ([{"name": "F1"}, {"name": "ExactMatch"}, {"name": "F1"}], ["F1", "ExactMatch", "F1 [2]"]),
+        (
+            [{"name": "Http", "url": "http://a/?x=1"}, {"name": "Http", "url": "http://a/?x=2"}],
+            ["Http http://a/", "Http http://a/ [1]"],
+        ),
+        (
+            [a_judge("grader", "1"), a_judge("grader [2]", "2"), a_judge("grader", "3")],
+            ["Judge grader", "Judge grader [2]", "Judge grader [2] [2]"],
+        ),
+    ],
+)
+def test_every_term_has_a_name_of_its_own(
+    functions: list[dict[str, Any]], expected: list[str]
+) -> None:
+    assert term_names(RewardSpec.model_validate({"functions": functions}).functions) == expected
+
+
+async def test_terms_of_one_kind_are_reported_apart() -> None:
+    f1 = {"name": "F1"}
+    score = await scored(a_sample("Paris, France"), f1, f1 | {"weight": 2.0})
+    assert score.parts == pytest.approx({"F1": 2 / 3, "F1 [1]": 2 / 3})
+    assert score.total == pytest.approx(2.0)

@@ -1,0 +1,178 @@
+"""Compose a Hydra configuration from its `defaults` lists; pure: files come through `read`.
+
+Hydra's rules (hydra.cc, The Defaults List): later entries win; `_self_` is the file's own content,
+last where it is not named; `group@package: option` puts group/option.yaml below the package.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from .overrides import Unreadable, Values, flat, mapping_in
+
+Read = Callable[[str], str | None]
+"""Returns the text of a file by its path, None if it is not at hand."""
+NO_CHOICES: Final[Mapping[str, str]] = MappingProxyType({})
+_HEADER: Final = re.compile(r"\s*#\s*@package\s+(\S+)")
+_CHOICE: Final = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass
+class Composition:
+    """A configuration's values by dotted path."""
+
+    values: Values = field(default_factory=dict)
+    inherited: dict[str, str] = field(default_factory=dict)
+    """The file of every value that comes from a `defaults` list."""
+    missing: list[str] = field(default_factory=list)
+    """Files that are not at hand, each with the file that names it."""
+
+    def override(self, values: Values) -> None:
+        """Put a command line's values in place of the configuration's."""
+        self.values |= values
+        for path in values.keys() & self.inherited.keys():
+            del self.inherited[path]
+
+
+def compose(
+    name: str,
+    folders: Sequence[str],
+    read: Read,
+    choices: Mapping[str, str] = NO_CHOICES,
+    text: str | None = None,
+) -> Composition:
+    """Return the configuration `name`, looked for in the folders and its own search path.
+
+    `choices`: options of groups, as a command line gives them (`model_engine=megatron`).
+    `text`: that of the configuration itself, if it was read before.
+    Raises Unreadable for a file that is no mapping or is among its own defaults.
+    """
+    composer = _Composer(list(folders), read, dict(choices))
+    composer.add(_Entry(name.removesuffix(".yaml"), package=""), text=text)
+    return composer.found
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One file of a `defaults` list."""
+
+    place: str
+    """Without suffix, below a folder of the search path: actor/dp_actor."""
+    package: str | None = None
+    """Relative to that of the file that names it; None: the file's own, else its group."""
+    group: str = ""
+    is_optional: bool = False
+
+
+class _Composer:
+    def __init__(self, folders: list[str], read: Read, choices: dict[str, str]) -> None:
+        self.found = Composition()
+        self._folders, self._read, self._choices = folders, read, choices
+
+    def add(
+        self, entry: _Entry, parent: str = "", above: tuple[str, ...] = (), text: str | None = None
+    ) -> None:
+        """Add a file below its parent's package; `above` are the files that led to it."""
+        if entry.place in above:
+            raise Unreadable(f"{entry.place}.yaml is among its own defaults")
+        text = self._text(entry.place) if text is None else text
+        if text is None:
+            if not entry.is_optional:
+                of = f", in the defaults of {above[-1]}.yaml" if above else ""
+                self.found.missing.append(f"{entry.place}.yaml{of}")
+            return
+        try:
+            raw = mapping_in(text)
+        except Unreadable as error:
+            raise Unreadable(f"{entry.place}.yaml: {error}" if above else str(error)) from error
+        package = _package(entry, parent, text)
+        if not above:
+            self._folders += _search_path(raw)
+        own = {key: each for key, each in raw.items() if key not in ("defaults", "hydra")}
+        is_put = False
+        for each in self._entries(raw.get("defaults"), posixpath.dirname(entry.place)):
+            if each is None:
+                self._put(own, package, entry.place if above else "")
+                is_put = True
+            else:
+                self.add(each, package, (*above, entry.place))
+        if not is_put:
+            self._put(own, package, entry.place if above else "")
+
+    def _text(self, place: str) -> str | None:
+        found = (self._read(posixpath.join(each, f"{place}.yaml")) for each in self._folders)
+        return next((text for text in found if text is not None), None)
+
+    def _entries(self, defaults: Any, folder: str) -> Iterator[_Entry | None]:
+        """Yield the files of a list in order, None for the file's own content."""
+        given = defaults if isinstance(defaults, list) else []
+        pairs = [
+            (str(key), option)
+            for each in given
+            for key, option in (each.items() if isinstance(each, Mapping) else [(each, "")])
+        ]
+        for key, option in pairs:
+            if key.startswith("override "):
+                self._choices.setdefault(key.split()[-1].lstrip("/"), str(option))
+        for key, option in pairs:
+            if key == "_self_":
+                yield None
+            elif not key.startswith("override ") and option is not None:
+                if isinstance(option, list):
+                    yield from (self._entry(key, str(each), folder) for each in option)
+                else:
+                    yield self._entry(key, self._chosen(key, str(option)), folder)
+
+    def _entry(self, key: str, option: str, folder: str) -> _Entry:
+        path, _, package = key.split()[-1].partition("@")
+        place = posixpath.normpath(posixpath.join("/", folder, path)).lstrip("/")
+        group = path.lstrip("./") if option else posixpath.dirname(path).lstrip("./")
+        if option:
+            place = f"{place}/{option}"
+        return _Entry(place, package or None, group, key.startswith("optional "))
+
+    def _chosen(self, key: str, option: str) -> str:
+        """Return a group's option; what is chosen stands for `${group}` in later ones."""
+        group = key.split()[-1]
+        chosen = self._choices.setdefault(group, option)
+        return _CHOICE.sub(lambda found: self._choices.get(found[1], found[0]), chosen)
+
+    def _put(self, own: Mapping[Any, Any], package: str, file: str) -> None:
+        values, inherited = self.found.values, self.found.inherited
+        for path, value in flat(own, f"{package}." if package else ""):
+            parts = path.split(".")
+            replaced = {".".join(parts[:end]) for end in range(1, len(parts))}
+            for known in [k for k in values if k in replaced or k.startswith(f"{path}.")]:
+                values.pop(known)
+                inherited.pop(known, None)
+            values[path] = value
+            inherited.pop(path, None)
+            if file:
+                inherited[path] = f"{file}.yaml"
+
+
+def _package(entry: _Entry, parent: str, text: str) -> str:
+    """Return where a file's values go: by its entry, else by its own header, else by its group."""
+    own = entry.group.replace("/", ".")
+    package = entry.package
+    if package is None and (header := _HEADER.match(text)):
+        package = header[1] if header[1].startswith("_") else f"_global_.{header[1]}"
+    package = {None: own, "_group_": own, "_here_": ""}.get(package, package or "")
+    if package.startswith("_global_"):
+        return package.removeprefix("_global_").lstrip(".")
+    return ".".join(each for each in (parent, package) if each)
+
+
+def _search_path(raw: Mapping[Any, Any]) -> list[str]:
+    hydra = raw.get("hydra")
+    paths = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
+    return [
+        each.removeprefix("pkg://").replace(".", "/")
+        if each.startswith("pkg://")
+        else each.removeprefix("file://")
+        for each in (paths if isinstance(paths, list) else [])
+        if isinstance(each, str)
+    ]

@@ -1,0 +1,78 @@
+"""verl's multi-turn search as `spec.retrieval`; pure: the tool file comes through `read`."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from .composition import Read
+from .overrides import Unreadable
+from .tools import COUNTERPARTS, SERVICE, read_tools
+from .translation import ROLLOUT, Translation
+
+TOOLS: Final = f"{ROLLOUT}multi_turn.tool_config_path"
+
+
+def read_tool_file(this: Translation, read: Read) -> None:
+    """Read the tools, if the configuration names a file of them."""
+    if (path := this.given.get(TOOLS)) is None:
+        return
+    this.seen.add(TOOLS)
+    text = read(str(path))
+    if text is None:
+        this.lines["missing"].append(f"{path}, which {TOOLS} names: give retrieval.endpoints")
+        return
+    try:
+        this.tools = read_tools(text)
+    except Unreadable as error:
+        this.wrong(TOOLS, f"{path}: {error}")
+    for tool in this.tools:
+        if not tool.searches:
+            this.lines["unmapped"].append(f"tool {tool.name}: the policy can search, nothing else")
+
+
+def searches(this: Translation) -> bool:
+    """Return whether the policy searches: by its tools, else by what its files are called."""
+    if this.tools:
+        return any(tool.searches for tool in this.tools)
+    files = str(this.given.get("data.train_files", "")).lower()
+    return "search" in str(this.given.get(TOOLS, "")) or "searchr1" in files
+
+
+def map_retrieval(this: Translation) -> None:
+    """Map multi-turn search with its tool to `spec.retrieval`."""
+    turn = f"{ROLLOUT}multi_turn."
+    if not searches(this):
+        return
+    this.put(f"{turn}enable", "Search")
+    if (turns := this.given.get(f"{turn}max_assistant_turns")) is not None:
+        this.put(f"{turn}max_assistant_turns", max(1, int(turns) - 1), f"of {turns} turns")
+    limit = this.given.get(f"{turn}max_tool_response_length", 256)
+    this.seen.add(f"{turn}max_tool_response_length")
+    this.wrong(
+        f"{turn}max_tool_response_length",
+        f"cuts all search results together to {limit} characters, in their middle; here "
+        "retrieval.maxPassageTokens keeps tokens of each passage",
+    )
+    endpoints = [_endpoint(this, tool.settings) for tool in this.tools if tool.searches]
+    nowhere = {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
+    this.spec["retrieval"]["endpoints"] = endpoints[:1] or [nowhere]
+    this.lines["unmapped"].append(
+        "the search tool: its prompts say <tool_call>, here the policy writes "
+        "<search>query</search>; say so in data.systemPrompt"
+        + ("" if endpoints else ", and give the service in retrieval.endpoints")
+    )
+
+
+def _endpoint(this: Translation, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the endpoint of verl's search tool, which asks as Search-R1 does."""
+    endpoint: dict[str, Any] = {"name": "search", "role": "Retriever", "protocol": "SearchR1"}
+    for name, value in settings.items():
+        if field := COUNTERPARTS.get(name):
+            endpoint[field] = value
+            line = f"tools: {name} → spec.retrieval.endpoints[0].{field}: {value}"
+            this.lines["mapped"].append(line)
+        else:
+            this.lines["unmapped"].append(f"tools: {name}={value}: no counterpart")
+    if urlsplit(str(settings[SERVICE])).hostname in ("127.0.0.1", "localhost", "0.0.0.0"):
+        this.wrong(f"tools: {SERVICE}", "is this machine alone; in a cluster give a Service's name")
+    return endpoint

@@ -1,0 +1,49 @@
+"""verl's tool configuration: its search tool as a retrieval endpoint; pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .overrides import Unreadable, mapping_in
+
+SERVICE: Final = "retrieval_service_url"
+COUNTERPARTS: Final[Mapping[str, str]] = {
+    SERVICE: "url",
+    "topk": "topK",
+    "timeout": "timeoutSeconds",
+    "num_workers": "maxConcurrency",
+}
+"""Settings of verl's search tool and the fields of an endpoint with the same meaning."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One entry of `tools`."""
+
+    name: str
+    """As the policy calls it."""
+    settings: Mapping[str, Any]
+
+    @property
+    def searches(self) -> bool:
+        """Whether it asks a retrieval service."""
+        return SERVICE in self.settings
+
+
+def read_tools(text: str) -> list[Tool]:
+    """Return the tools in verl's tool YAML. Raises Unreadable."""
+    tools = mapping_in(text).get("tools")
+    if not isinstance(tools, list) or not all(isinstance(each, Mapping) for each in tools):
+        raise Unreadable("it has no list of tools")
+    return [_tool(each) for each in tools]
+
+
+def _tool(raw: Mapping[str, Any]) -> Tool:
+    settings, schema = (_mapping(raw.get(name)) for name in ("config", "tool_schema"))
+    function = _mapping(schema.get("function"))
+    name = function.get("name") or str(raw.get("class_name", "")).rpartition(".")[2]
+    return Tool(str(name), settings)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

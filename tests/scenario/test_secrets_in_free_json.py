@@ -1,0 +1,83 @@
+"""Admission cannot look into free JSON: the operator refuses secrets there, before any pod."""
+
+from typing import Any
+
+import pytest
+
+from raggrpo_api.status import ConditionType, Phase, status_to_json
+from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
+from support.fakes.fake_runtime import Story, a_story, until_step
+
+VALUE = "hf_" + "a" * 34
+CHAT = "http://judge:8000/v1/chat/completions"
+JUDGE = {"model": "grader", "prompt": "Grade {completion}"}
+
+
+def asking(**endpoint: Any) -> dict[str, Any]:
+    known = {"name": "kb", "url": "http://kb:8000/search", **endpoint}
+    return {"retrieval.mode": "Prompt", "retrieval.endpoints": [known]}
+
+
+def searching(body: Any) -> dict[str, Any]:
+    return asking(protocol="Http", body={"q": "{question}", **body})
+
+
+def judged(**judge: Any) -> dict[str, Any]:
+    return {"reward.functions": [{"name": "Judge", "url": CHAT, "judge": JUDGE | judge}]}
+
+
+PLACES = [
+    (asking(extraBody={"api_key": "abc"}), "spec.retrieval.endpoints[0].extraBody.api_key"),
+    (
+        asking(extraBody={"deep": [{"er": {"tenant": VALUE}}]}),
+        "spec.retrieval.endpoints[0].extraBody.deep[0].er.tenant",
+    ),
+    (searching({"auth": {"password": 12345}}), "spec.retrieval.endpoints[0].body.auth.password"),
+    (searching({"note": VALUE}), "spec.retrieval.endpoints[0].body.note"),
+    (judged(extraBody={"user": VALUE}), "spec.reward.functions[0].judge.extraBody.user"),
+]
+
+
+@pytest.mark.parametrize(("changes", "place"), PLACES, ids=[place for _, place in PLACES])
+async def test_a_secret_in_free_json_is_refused_before_any_pod(
+    changes: dict[str, Any], place: str
+) -> None:
+    story = a_story({}, changes)
+    await story.until_quiet()
+
+    assert story.runtime.performed == []
+    assert story.status.phase is Phase.INVALID
+    value, reason, message = story.condition(ConditionType.ACCEPTED)
+    assert (value, reason) == ("False", "SecretInPlainText")
+    assert message.startswith(f"{place}: ")
+    assert message.endswith("→ take it out; give a header with secretKeyRef")
+    assert not any(secret in shown(story) for secret in (VALUE, "abc", "12345"))
+
+
+async def test_without_the_secret_the_same_job_goes_on() -> None:
+    story = a_story({}, asking(extraBody={"api_key": "abc"}))
+    await story.until_quiet()
+
+    reference = {"name": "kb", "key": "token"}
+    headers = [{"name": "Authorization", "secretKeyRef": reference}]
+    story.edit(asking(extraBody={"tenant": "acme"}, headers=headers))
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+
+
+async def test_a_secret_written_into_a_running_job_reaches_no_further_attempt() -> None:
+    story = a_story({}, asking(extraBody={"tenant": "acme"}))
+    await until_step(story, 15)
+
+    story.edit(asking(extraBody={"tenant": VALUE}))
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.ACCEPTED)[1] == "SecretInPlainText"
+    sent = [each for each in story.runtime.performed if isinstance(each, SubmitAttempt)]
+    assert len(sent) == 1
+    assert VALUE not in sent[0].config.to_json() + shown(story)
+
+
+def shown(story: Story) -> str:
+    return str(status_to_json(story.status, with_nulls=False))
