@@ -242,7 +242,11 @@ class Remedies:
     )
     """Folders that no attempt resumes from again."""
     failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = field(default_factory=dict)
-    """How often a pod or its node failed there; pods that somebody deleted do not count."""
+    """How often a pod or its node failed there, less what time and progress have taken off."""
+    node_failed_at: Time = None
+    """When a failure was last blamed on a node; each day since then takes one off every count."""
+    node_failed_step: int = 0
+    """Newest checkpoint at that time; every ten more take one off every count."""
 
 
 @api_dataclass

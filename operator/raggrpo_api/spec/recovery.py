@@ -57,6 +57,6 @@ class RecoverySpec(ApiModel):
     restart_when_degraded: bool = False
     """Save and restart once steps slow down or memory will not last; costs no budget."""
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
-    """A node that failed this often under the job gets no Ray pod of it again; 0: never."""
+    """A node that failed so often under the job gets its Ray pods only if no other fits; 0: off."""
     deadlines: Deadlines = Deadlines()
     """Limits of the stages."""

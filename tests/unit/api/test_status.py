@@ -30,6 +30,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FLAT = [
     *("nextRetryTime", "intent", "warmFailuresInARow", "preflightLosses", "endsInARow"),
     *("savedStep", "mitigations", "skippedSteps", "rejectedCheckpoints", "failuresByNode"),
+    *("nodeFailedAt", "nodeFailedStep"),
     *("activeSeconds", "downSeconds", "waitingSeconds", "keptSeconds"),
     *("clusterSince", "tries", "waitingSince"),
     *("looked", "watchedSince", "unreadSince", "stage", "stepSeen", "stillSince"),

@@ -17,7 +17,7 @@ from raggrpo_operator.core.sizing.size import size
 
 from . import recovery
 from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
-from .bad_nodes import avoided_nodes
+from .bad_nodes import aged, avoided_nodes
 from .observed import ClusterObserved
 from .queueing import wait_in_queue
 from .round import PODS_WAITING, Decision, Round
@@ -97,11 +97,15 @@ def start_cluster(this: Round) -> Decision:
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it began")
     plan = PodPlan(this.spec, this.image, this.status.sizing)
-    this.begin(create_cluster(plan, this.status))
+    remedies = aged(this.status, this.spec.checkpoint.every_steps, this.now)
+    nodes = avoided_nodes(remedies, this.spec.recovery)
+    this.begin(create_cluster(plan, this.status, avoided_nodes=nodes))
     return this.end(requeue_after=1.0)
 
 
-def create_cluster(plan: PodPlan, status: JobStatus) -> CreateCluster:
+def create_cluster(
+    plan: PodPlan, status: JobStatus, *, avoided_nodes: tuple[str, ...] = ()
+) -> CreateCluster:
     """Return the action that creates the cluster that the status names."""
     return CreateCluster(
         plan,
@@ -109,7 +113,7 @@ def create_cluster(plan: PodPlan, status: JobStatus) -> CreateCluster:
         status.cluster.name,
         ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
         grace_seconds=grace_seconds(plan.spec, status),
-        avoided_nodes=avoided_nodes(status.restart_state.remedies, plan.spec.recovery),
+        avoided_nodes=avoided_nodes,
     )
 
 
@@ -126,9 +130,6 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     if limit := _provisioning_overdue(this):
         why = cluster.message or "its pods are not ready"
         message = f"the cluster was not ready after {limit} s: {why}"
-        if nodes := avoided_nodes(this.state.remedies, this.spec.recovery):
-            message += f"; {', '.join(nodes)} failed before: "
-            message += "set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)
 
