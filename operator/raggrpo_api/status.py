@@ -261,6 +261,10 @@ class SpentTime:
     """Of all ended attempts, for services that were down."""
     kept_seconds: float = 0.0
     """Of the ended attempts' steps that were not lost."""
+    counted_since: Time = None
+    """Since when activeDeadlineSeconds has been counting; none while a user or queue holds back."""
+    counted_seconds: int = 0
+    """What it had counted before."""
 
 
 @api_dataclass

@@ -22,7 +22,9 @@ class Deadlines(ApiModel):
     preflight_seconds: Seconds = 900
     """Checks before any GPU is taken."""
     provisioning_seconds: Seconds = 1800
-    """From creating the cluster until its pods are ready."""
+    """Waiting for capacity: from creating the cluster until its pods are ready, queue left out."""
+    queue_seconds: Annotated[int, Field(ge=0, le=365 * 86_400)] = 0
+    """Waiting for capacity in a queue (scheduling.queueName), each time anew; 0: no limit."""
     loading_model_seconds: Seconds = 1800
     """Building the trainer ranks."""
     starting_rollout_seconds: Seconds = 1800

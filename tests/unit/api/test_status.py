@@ -32,6 +32,7 @@ FLAT = [
     *("savedStep", "mitigations", "skippedSteps", "rejectedCheckpoints", "failuresByNode"),
     *("nodeFailedAt", "nodeFailedStep"),
     *("activeSeconds", "downSeconds", "waitingSeconds", "keptSeconds"),
+    *("countedSince", "countedSeconds"),
     *("clusterSince", "tries", "waitingSince"),
     *("looked", "watchedSince", "unreadSince", "stage", "stepSeen", "stillSince"),
     *("outageSince", "outageStep", "outageSeconds"),

@@ -16,12 +16,12 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
-from . import following, launch, outages, readiness, recovery
+from . import deadline, following, launch, outages, readiness, recovery
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
 from .queueing import note_queue
-from .round import RELEASE_SECONDS, Decision, Round
+from .round import PODS_NOT_READY, RELEASE_SECONDS, Decision, Round
 
 LOST_OTHERS = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
@@ -51,12 +51,15 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
         return _clean_up(this)
     is_queued = note_queue(this)
+    deadline.run_clock(this, is_held_back=is_queued or this.spec.suspend)
     if _is_running(this.status):  # 3. an attempt is under way
         return _attend(this)
     if this.spec.suspend:  # 4. suspended: wait
         return _suspended(this)
     if not is_queued:
         this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
+    if late := deadline.exceeded(this):
+        return readiness.give_up(this, Cause.DEADLINE_EXCEEDED, late)
     this.look()
     if (decision := readiness.preflight(this)) is not None:  # 5. checks and facts, before any GPU
         return decision
@@ -163,6 +166,10 @@ def _attend(this: Round) -> Decision:
     own = cluster if cluster is not None and cluster.number == record.cluster else None
     attempt = attempt if attempt is not None and attempt.number == record.number else None
     progress = progress if progress is not None and progress.attempt == record.number else None
+    is_waiting = record.started is None and attempt is None and intent is None
+    if is_waiting and (late := deadline.exceeded(this)):
+        waits = f"; the cluster was not ready: {own.message or PODS_NOT_READY}" if own else ""
+        return recovery.settle(this, Cause.DEADLINE_EXCEEDED, late + waits)
     if record.started is None:
         if cluster is None and intent is None:
             return launch.start_cluster(this)

@@ -15,12 +15,12 @@ from raggrpo_api.status import (
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
 
-from . import recovery
+from . import deadline, recovery
 from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
 from .bad_nodes import aged, avoided_nodes
 from .observed import ClusterObserved
 from .queueing import wait_in_queue
-from .round import PODS_WAITING, Decision, Round
+from .round import PODS_NOT_READY, PODS_WAITING, Decision, Round
 
 
 def next_attempt(this: Round) -> Decision:
@@ -36,7 +36,7 @@ def next_attempt(this: Round) -> Decision:
         wait = (due - this.now).total_seconds()
         # A clock that was set back doesn't prolong the delay.
         if 0 < wait <= recovery.longest_delay(this.spec.recovery):
-            return this.end(wait + 0.1)
+            return this.end(min(wait, deadline.seconds_left(this)) + 0.1)
     if why := this.upgrade_required():
         this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
         return this.end()
@@ -124,11 +124,11 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended while provisioning")
     if cluster.is_queued:
-        return wait_in_queue(this)
+        return wait_in_queue(this, cluster)
     if cluster.cause is not None:
         return recovery.settle(this, cluster.cause, cluster.message, cluster.short_of)
     if limit := _provisioning_overdue(this):
-        why = cluster.message or "its pods are not ready"
+        why = cluster.message or PODS_NOT_READY
         message = f"the cluster was not ready after {limit} s: {why}"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)

@@ -30,6 +30,9 @@ RELEASE_SECONDS = 1.0
 PODS_WAITING = "PodsWaiting"
 """Reason of a condition whose message is a pod's own explanation of why it does not start."""
 
+PODS_NOT_READY = "its pods are not ready"
+"""What is said of pods that explain nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
