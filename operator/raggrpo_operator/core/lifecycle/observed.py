@@ -108,6 +108,8 @@ class Observed:
     """Image of jobs that name none; empty: this machine's own installation."""
     in_pods: bool = True
     """False on one machine, where folders stand in for volumes."""
+    late_seconds: float = 0.0
+    """How much later than asked this look comes, because the operator had others to look at."""
     evidence_seconds: float = 0.0
     """How long after the end of a driver its pod may still show what ended it."""
 

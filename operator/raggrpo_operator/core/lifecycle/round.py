@@ -105,7 +105,8 @@ class Round:
     def look(self) -> None:
         """Record that the job was observed: deadlines run, except while a queue holds it back."""
         if not self.observed.is_queued:
-            self.remember(note_look(self.state.watch, self.now))
+            late = self.observed.late_seconds
+            self.remember(note_look(self.state.watch, self.now, late))
 
     def elapsed(self, since: datetime | None) -> float:
         """Return how long this has lasted, counting only observed time (seconds)."""

@@ -90,8 +90,10 @@ class ReconcilerContext:
 class KubernetesRuntime:
     """One round of one job, on the version of the job that the round began with."""
 
-    def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
-        self._context, self._body = context, body
+    def __init__(
+        self, context: ReconcilerContext, body: Manifest, *, late_seconds: float = 0.0
+    ) -> None:
+        self._context, self._body, self._late_seconds = context, body, late_seconds
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
         self.trouble: OperatorError | None = None
         """What is worth a condition though decisions go on: a refused token, a taken name."""
@@ -112,6 +114,7 @@ class KubernetesRuntime:
             preflight=observed_preflight(preflights, problem, is_final),
             retrievers=observed_retrievers(self._deployments(), pods),
             default_image=context.children.settings.trainer_image,
+            late_seconds=self._late_seconds,
         )
         has_result = observed.preflight is not None and observed.preflight.result is not None
         if has_result and context.reads_nodes:
