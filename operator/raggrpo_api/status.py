@@ -112,6 +112,7 @@ class Cause(StrEnum):
     SUSPENDED = "Suspended"
     DEGRADED = "Degraded"
     STOPPED = "Stopped"
+    IMAGE_CHANGED = "ImageChanged"
     HEAD_LOST = "HeadLost"
     WORKER_LOST = "WorkerLost"
     NODE_LOST = "NodeLost"
@@ -447,6 +448,8 @@ class Pinned:
     """Decided once and kept; unknown keys from other releases are ignored."""
 
     image: Message = ""
+    image_id: Message = ""
+    """What the head of the first attempt ran: `name@sha256:…`, or a bare digest."""
     ray_version: Words = ""
     precision: Words = ""
     attention: Words = ""
@@ -481,7 +484,7 @@ class JobStatus:
     pinned: Annotated[
         Pinned, WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})
     ] = Pinned()
-    """Image, Ray version, schema digest, precision, attention: decided once, kept."""
+    """Image and its digest, Ray version, precision, attention: decided once, kept."""
     cluster: ClusterStatus = ClusterStatus()
     restart_state: RestartState = RestartState()
     config_hash: str = ""

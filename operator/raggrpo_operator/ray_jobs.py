@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.text import one_line, printable
+from raggrpo_api.text import Words, one_line, printable
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
@@ -31,6 +31,10 @@ class _JobDetails(BaseModel):
     message: str | None = None
     driver_exit_code: Annotated[int, Field(ge=-255, le=255)] | None = None
     runtime_env: _RuntimeEnv | None = None
+
+
+class _Version(BaseModel):
+    ray_version: Words = ""
 
 
 class RayJobs:
@@ -64,6 +68,16 @@ class RayJobs:
             return None
         message = last_lines(job.message or "")
         return AttemptObserved(number, job.status, job.driver_exit_code, message)
+
+    async def ray_version(self) -> str:
+        """Return the head's Ray version, empty if it is not told."""
+        answer = await self._call("Ray's version", "GET", "/api/version")
+        if answer is None:
+            return ""
+        try:
+            return _Version.model_validate_json(answer.body).ray_version
+        except ValidationError:
+            return ""
 
     async def environment(self, submission_id: str) -> dict[str, str]:
         """Return the environment of a submission, empty if the head does not know it."""

@@ -102,6 +102,7 @@ def _has_ended(this: Round) -> bool:
     if not complete and not failed:
         return False
     preflight, retry = status.preflight, recovery.retry_asked(this.job)
+    pinned, failure = status.pinned, get_condition(status, ConditionType.FAILED)
     reopened = (
         (complete and this.spec.training.total_steps > status.progress.total_steps)
         or (failed and retry != status.retry)
@@ -112,12 +113,15 @@ def _has_ended(this: Round) -> bool:
         return True
     this.condition(ConditionType.COMPLETE, False, "Reopened")
     this.condition(ConditionType.FAILED, False, "Reopened")
+    if failure.reason == Cause.IMAGE_CHANGED:  # whoever asks for another try accepts it
+        pinned = replace(pinned, image_id="")
     if failed:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
         preflight = replace(preflight, spec_hash="")
     this.status = replace(
         this.status,
         preflight=preflight,
+        pinned=pinned,
         restarts=replace(status.restarts, since_progress=0),
         restart_state=RestartState(
             remedies=replace(this.state.remedies, failures_by_node={}),
@@ -176,7 +180,7 @@ def _attend(this: Round) -> Decision:
         if own is not None and not own.is_lost and not own.is_ready:
             return launch.await_cluster(this, own)
         if own is not None and not own.is_lost and attempt is None:
-            return launch.submit(this)
+            return launch.submit(this, own)
     if (progress is None and _awaits_proof(this, attempt)) or _awaits_evidence(this, attempt):
         return this.end(requeue_after=0.5)
     ended = classify(

@@ -15,7 +15,7 @@ from raggrpo_api.status import (
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
 
-from . import deadline, recovery
+from . import deadline, images, recovery
 from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
 from .bad_nodes import aged, avoided_nodes
 from .observed import ClusterObserved
@@ -96,7 +96,7 @@ def start_cluster(this: Round) -> Decision:
     """Create the cluster of the recorded attempt."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it began")
-    plan = PodPlan(this.spec, this.image, this.status.sizing)
+    plan = PodPlan(this.spec, this.image_to_run, this.status.sizing)
     remedies = aged(this.status, this.spec.checkpoint.every_steps, this.now)
     nodes = avoided_nodes(remedies, this.spec.recovery)
     this.begin(create_cluster(plan, this.status, avoided_nodes=nodes))
@@ -134,13 +134,16 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     return this.end(requeue_after=0.5)
 
 
-def submit(this: Round) -> Decision:
+def submit(this: Round, cluster: ClusterObserved) -> Decision:
     """Submit the recorded attempt to its cluster, which is ready."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it was submitted")
     if limit := _provisioning_overdue(this):
         message = f"the head accepted no submission for {limit} s"
         return recovery.settle(this, Cause.HEAD_LOST, message)
+    if why := images.changed(this, cluster):
+        return recovery.settle(this, Cause.IMAGE_CHANGED, why)
+    images.pin_image(this, cluster)
     config = this.attempt_config()
     this.condition(ConditionType.CLUSTER_READY, True, "Ready")
     this.status = replace(

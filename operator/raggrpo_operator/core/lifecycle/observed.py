@@ -55,6 +55,10 @@ class ClusterObserved:
     """Whose memory ran out, if that is the cause."""
     node: str = ""
     """The node that the loss may be blamed on; empty: none."""
+    image_ids: tuple[str, ...] = ()
+    """Ids of the images that its pods run, as far as nodes have told; the head's first."""
+    ray_version: str = ""
+    """As its head tells before an attempt begins; empty: not known."""
     message: str = ""
 
 

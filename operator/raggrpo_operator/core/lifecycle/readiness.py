@@ -143,7 +143,8 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     this.resolved = resolved
     if this.image:
         ray_version = pinned.ray_version or facts.ray_version
-        pinned = replace(pinned, image=this.image, ray_version=ray_version)
+        known = pinned.image_id if pinned.image == this.image else ""
+        pinned = replace(pinned, image=this.image, image_id=known, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
     this.remember(outages.forgotten(this.state.watch))
     unknown = [v.line() for v in judged if v.reason is Reason.GPU_MEMORY_UNKNOWN]

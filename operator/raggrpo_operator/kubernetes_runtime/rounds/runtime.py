@@ -53,6 +53,7 @@ from .observe import (
     cluster_number,
     ending_cluster,
     head_is_ready,
+    image_ids,
     may_save,
     observed_cluster,
     observed_preflight,
@@ -127,6 +128,8 @@ class KubernetesRuntime:
             return replace(observed, cluster=ending_cluster(job, pods, now))
         is_reachable, attempt, progress = await self._follow(job, ray_cluster)
         cluster = self._observed_cluster(job, number, ray_cluster, is_reachable)
+        if cluster.is_ready and attempt is None:
+            cluster = replace(cluster, ray_version=await self._ray_version(ray_cluster))
         return replace(
             observed,
             cluster=cluster,
@@ -239,6 +242,13 @@ class KubernetesRuntime:
             self.trouble = error
         return False, None, None
 
+    async def _ray_version(self, ray_cluster: Manifest) -> str:
+        try:
+            return await self._head(ray_cluster).jobs.ray_version()
+        except OperatorError as error:
+            log.info("Ray's version is unknown: %s", error)
+            return ""
+
     def _refused(self, ray_cluster: Manifest, error: AccessRefused) -> AccessRefused:
         """Return the error that says where the head has its token from."""
         name = ray_cluster["metadata"]["name"]
@@ -264,7 +274,8 @@ class KubernetesRuntime:
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,
         )
-        return replace(cluster, may_save=cluster.is_lost and may_save(pods, now))
+        saves = cluster.is_lost and may_save(pods, now)
+        return replace(cluster, may_save=saves, image_ids=image_ids(pods))
 
     def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
         """Return what the cluster has lost since the newest attempt began to run.
