@@ -4,7 +4,7 @@ Measured behaviour (Ray 2.60): reusing a submission id returns 500, a missing to
 `driver_exit_code` is the driver's own exit code, absent for a stopped driver.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -18,6 +18,7 @@ from .http_api import Answer, HttpApi
 
 LAST_LINES = 5
 MAX_LINE = 300
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _RuntimeEnv(BaseModel):
@@ -70,14 +71,10 @@ class RayJobs:
         return AttemptObserved(number, job.status, job.driver_exit_code, message)
 
     async def ray_version(self) -> str:
-        """Return the head's Ray version, empty if it is not told."""
-        answer = await self._call("Ray's version", "GET", "/api/version")
-        if answer is None:
-            return ""
-        try:
-            return _Version.model_validate_json(answer.body).ray_version
-        except ValidationError:
-            return ""
+        """Return the head's Ray version, empty if it tells none."""
+        doing = "Ray's version"
+        answer = await self._call(doing, "GET", "/api/version")
+        return "" if answer is None else self._read(_Version, answer, doing).ray_version
 
     async def environment(self, submission_id: str) -> dict[str, str]:
         """Return the environment of a submission, empty if the head does not know it."""
@@ -91,10 +88,11 @@ class RayJobs:
     async def _get(self, submission_id: str) -> _JobDetails | None:
         doing = f"status of {submission_id}"
         answer = await self._call(doing, "GET", f"/api/jobs/{submission_id}")
-        if answer is None:
-            return None
+        return None if answer is None else self._read(_JobDetails, answer, doing)
+
+    def _read(self, model: type[Model], answer: Answer, doing: str) -> Model:
         try:
-            return _JobDetails.model_validate_json(answer.body)
+            return model.model_validate_json(answer.body)
         except ValidationError as error:
             first = error.errors()[0]
             why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}", MAX_LINE)

@@ -102,8 +102,8 @@ def follow(this: Round, progress: Progress | None) -> Decision:
         return _stop(this)
     if this.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
-    if late := deadline.exceeded(this):
-        return _intend(this, Cause.DEADLINE_EXCEEDED, late)
+    if over := deadline.exceeded(this):
+        return _intend(this, Cause.DEADLINE_EXCEEDED, over)
     if is_queued:  # recorded now: its pods may outlive the suspension
         return _intend(this, Cause.PREEMPTED, "saves and ends")
     if progress is None:
