@@ -57,8 +57,8 @@ async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_subm
     head = ray_tree.start_head(processes, tmp_path, A_SECRET=SECRET)
     try:
         env = seal(text) | {"FOLDER": str(tmp_path)}
-        assert await head.jobs.ray_version() == version("ray")
         await ray_tree.submit(head, PROGRAM, env)
+        assert await head.jobs.ray_version() == version("ray")
         await finished(head)
         kept = await head.jobs.environment(ray_tree.SUBMISSION)
         for token in ("", "guessed"):
