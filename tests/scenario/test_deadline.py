@@ -6,6 +6,8 @@ from datetime import timedelta
 import pytest
 
 from raggrpo_api.status import Cause, ConditionType, Phase
+from raggrpo_operator.core.lifecycle.deadline import stopped_when_last_seen
+from raggrpo_operator.core.state.clocks import LOOK_SECONDS
 from raggrpo_operator.core.state.conditions import get_condition
 from support.fakes.fake_runtime import CRASH, T0, Story, a_story, until_step
 
@@ -75,6 +77,22 @@ async def test_a_job_that_an_earlier_release_began_keeps_the_time_it_has_used() 
     await story.until_quiet()
 
     assert ended_after(story) < 60
+
+
+async def test_a_run_on_one_machine_that_was_killed_has_used_nothing_up_overnight() -> None:
+    story = a_story(changes={"activeDeadlineSeconds": 600})
+    await until_step(story, 35)
+    used = (story.runtime.now - T0).total_seconds()
+
+    story.runtime.now += 9 * HOUR
+    story.runtime.lose_head()
+    story.job = story.job.model_copy(update={"status": stopped_when_last_seen(story.status)})
+    await story.round()
+
+    counted = story.status.restart_state.spent.counted_seconds
+    assert used - LOOK_SECONDS - 5 <= counted <= used
+    await story.until_quiet()
+    assert story.status.phase is Phase.SUCCEEDED
 
 
 @pytest.mark.parametrize("preempted_at", [None, 23])

@@ -1,12 +1,14 @@
 """`activeDeadlineSeconds`: the time that a job may take in all. Pure.
 
 It counts from the job's first round: checks, waiting for nodes, attempts, and delays between them.
-Only what the user or a queue holds back on purpose is left out. Time in which no operator looked
-counts too, because the job's pods run on meanwhile.
+Only what the user or a queue holds back on purpose is left out. In a cluster, time in which no
+operator looked counts too, because the job's pods run on meanwhile.
 """
 
 import math
 from dataclasses import replace
+
+from raggrpo_api.status import JobStatus
 
 from .round import Round
 
@@ -24,6 +26,21 @@ def run_clock(this: Round, *, is_held_back: bool) -> None:
     elif spent.counted_since is not None and is_held_back:
         counted = round(_counted(this))
         this.remember(replace(spent, counted_since=None, counted_seconds=counted))
+
+
+def stopped_when_last_seen(status: JobStatus) -> JobStatus:
+    """Return the status with the clock stopped at the last look, where nothing ran since then.
+
+    On one machine the job ends with whoever looks after it, however that ends.
+    """
+    state = status.restart_state
+    spent, looked = state.spent, state.watch.looked
+    if (since := spent.counted_since) is None:
+        return status
+    seen = max(0.0, (looked - since).total_seconds()) if looked is not None else 0.0
+    counted = max(1, spent.counted_seconds + round(seen))  # 0 would mean: not begun
+    spent = replace(spent, counted_since=None, counted_seconds=counted)
+    return replace(status, restart_state=state.having(spent))
 
 
 def seconds_left(this: Round) -> float:
