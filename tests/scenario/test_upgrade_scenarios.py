@@ -177,6 +177,31 @@ async def test_another_ray_under_the_same_name_is_refused_on_resume(told: tuple[
     assert story.submitted == [1]
 
 
+async def test_an_attempt_waits_until_nodes_tell_what_has_to_be_compared() -> None:
+    story = a_pinned_story(image_ids=(LOADED_ONE,))
+    await story.until(lambda status: status.progress.step == 20)
+    story.runtime.image_ids = ()
+    await story.until(lambda status: status.attempt == 2)
+    for _ in range(40):
+        await story.round()
+    assert story.submitted == [1]
+
+    story.runtime.image_ids = (LOADED_ONE,)
+    await story.until_quiet()
+    assert story.status.phase is Phase.SUCCEEDED
+
+
+async def test_an_image_that_nodes_tell_late_is_pinned_while_the_attempt_runs() -> None:
+    story = a_pinned_story(image_ids=())
+    await story.until(lambda status: status.progress.step == 5)
+    assert story.status.pinned.image_id == ""
+
+    story.runtime.image_ids = (ONE,)
+    await story.until(lambda status: status.progress.step == 10)
+
+    assert story.status.pinned.image_id == ONE
+
+
 async def test_nodes_that_know_one_name_as_different_images_begin_nothing() -> None:
     story = a_pinned_story(image_ids=(LOADED_ONE, LOADED_TWO))
 

@@ -16,7 +16,7 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
-from . import deadline, following, launch, outages, readiness, recovery
+from . import deadline, following, images, launch, outages, readiness, recovery
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
@@ -193,6 +193,8 @@ def _attend(this: Round) -> Decision:
     )
     following.note_progress(this, attempt, progress)
     if ended is None:
+        if own is not None:  # nodes may not have told it when the attempt began
+            images.pin_image(this, own)
         return following.follow(this, progress)
     message = following.why_stopped(this.status, ended.cause) or ended.message
     return recovery.settle(this, ended.cause, message, ended.short_of)

@@ -20,6 +20,12 @@ def pin_image(this: Round, cluster: ClusterObserved) -> None:
         this.status = replace(this.status, pinned=replace(pinned, image_id=cluster.image_ids[0]))
 
 
+def is_untold(this: Round, cluster: ClusterObserved) -> bool:
+    """Return whether nodes have yet to tell what has to be compared; they told it once."""
+    is_by_digest = this.image_to_run != this.image
+    return bool(this.status.pinned.image_id) and not is_by_digest and not cluster.image_ids
+
+
 def changed(this: Round, cluster: ClusterObserved) -> str:
     """Return how the cluster's image is not the one that the job began with, else ""."""
     pinned, ray = this.status.pinned, cluster.ray_version

@@ -141,6 +141,8 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     if limit := _provisioning_overdue(this):
         message = f"the head accepted no submission for {limit} s"
         return recovery.settle(this, Cause.HEAD_LOST, message)
+    if images.is_untold(this, cluster):
+        return this.end(requeue_after=0.5)
     if why := images.changed(this, cluster):
         return recovery.settle(this, Cause.IMAGE_CHANGED, why)
     images.pin_image(this, cluster)
