@@ -32,7 +32,8 @@ def changed(this: Round, cluster: ClusterObserved) -> str:
     if ray and pinned.ray_version and ray != pinned.ray_version:
         return (
             f"image {this.image} has Ray {ray} now, this job began with {pinned.ray_version}: "
-            f"set spec.image to one with Ray {pinned.ray_version}, or begin a new job"
+            f"set spec.image to one with Ray {pinned.ray_version} and give {ANNOTATION_RETRY} a "
+            "new value, or begin a new job"
         )
     if this.image_to_run != this.image:  # asked for by digest: nodes run nothing else
         return ""
@@ -41,7 +42,7 @@ def changed(this: Round, cluster: ClusterObserved) -> str:
     if not other:
         return ""
     return (
-        f"image {this.image} is {other} on a node, this job began with {known}: give every node "
-        f"that one, name another in spec.image, or give {ANNOTATION_RETRY} a new value to go on "
-        "with what the name stands for now"
+        f"image {this.image} is {other} on a node, this job began with {known}: name another in "
+        f"spec.image, unless the job is to go on with this one, and give {ANNOTATION_RETRY} a new "
+        "value"
     )

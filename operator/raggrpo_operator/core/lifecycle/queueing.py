@@ -35,14 +35,12 @@ def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
     """
     this.condition(ConditionType.CLUSTER_READY, False, QUEUED)
     this.condition(ConditionType.PROGRESSING, False, QUEUED)
-    limit, waited = (
-        this.spec.recovery.deadlines.queue_seconds,
-        this.seconds_in(ConditionType.SUSPENDED),
-    )
+    limit = this.spec.recovery.deadlines.queue_seconds
+    waited = this.seconds_in(ConditionType.SUSPENDED)
     if not limit:
         return this.end(requeue_after=None)
     if waited <= limit:
         return this.end(min(limit, limit - waited) + 0.1)
-    message = f"it {cluster.message} for more than {limit} s"
+    message = f"{cluster.message} for more than {limit} s"
     remedy = "recovery.deadlines.queueSeconds gives it more time, 0 any"
     return recovery.settle(this, Cause.UNSCHEDULABLE, f"{message}; {remedy}")
