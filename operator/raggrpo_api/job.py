@@ -76,7 +76,7 @@ class JobSpec(ApiModel):
     suspend: bool = False
     """true: save, free the processors and wait; false: resume."""
     active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 0
-    """Limit over all attempts, not counting suspended or queued time; 0: none."""
+    """Limit of the job's time, waiting for nodes included, suspension and queue not; 0: none."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=-1, le=10 * 365 * 86_400)] = -1
     """Delete the job so long after its end; -1: never."""
 

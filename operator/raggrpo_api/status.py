@@ -112,6 +112,7 @@ class Cause(StrEnum):
     SUSPENDED = "Suspended"
     DEGRADED = "Degraded"
     STOPPED = "Stopped"
+    IMAGE_CHANGED = "ImageChanged"
     HEAD_LOST = "HeadLost"
     WORKER_LOST = "WorkerLost"
     NODE_LOST = "NodeLost"
@@ -242,7 +243,11 @@ class Remedies:
     )
     """Folders that no attempt resumes from again."""
     failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = field(default_factory=dict)
-    """How often a pod or its node failed there; pods that somebody deleted do not count."""
+    """How often a pod or its node failed there, less what time and progress have taken off."""
+    node_failed_at: Time = None
+    """When a failure was last blamed on a node; each day since then takes one off every count."""
+    node_failed_step: int = 0
+    """Newest checkpoint at that time; every ten more take one off every count."""
 
 
 @api_dataclass
@@ -257,6 +262,10 @@ class SpentTime:
     """Of all ended attempts, for services that were down."""
     kept_seconds: float = 0.0
     """Of the ended attempts' steps that were not lost."""
+    counted_since: Time = None
+    """Since when activeDeadlineSeconds has been counting; none while a user or queue holds back."""
+    counted_seconds: int = 0
+    """What it had counted before."""
 
 
 @api_dataclass
@@ -439,6 +448,8 @@ class Pinned:
     """Decided once and kept; unknown keys from other releases are ignored."""
 
     image: Message = ""
+    image_id: Message = ""
+    """What the head of the first attempt ran: `name@sha256:…`, or a bare digest."""
     ray_version: Words = ""
     precision: Words = ""
     attention: Words = ""
@@ -473,7 +484,7 @@ class JobStatus:
     pinned: Annotated[
         Pinned, WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})
     ] = Pinned()
-    """Image, Ray version, schema digest, precision, attention: decided once, kept."""
+    """Image and its digest, Ray version, precision, attention: decided once, kept."""
     cluster: ClusterStatus = ClusterStatus()
     restart_state: RestartState = RestartState()
     config_hash: str = ""

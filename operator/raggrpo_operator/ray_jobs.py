@@ -4,12 +4,12 @@ Measured behaviour (Ray 2.60): reusing a submission id returns 500, a missing to
 `driver_exit_code` is the driver's own exit code, absent for a stopped driver.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.text import one_line, printable
+from raggrpo_api.text import Words, one_line, printable
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
@@ -18,6 +18,7 @@ from .http_api import Answer, HttpApi
 
 LAST_LINES = 5
 MAX_LINE = 300
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _RuntimeEnv(BaseModel):
@@ -31,6 +32,10 @@ class _JobDetails(BaseModel):
     message: str | None = None
     driver_exit_code: Annotated[int, Field(ge=-255, le=255)] | None = None
     runtime_env: _RuntimeEnv | None = None
+
+
+class _Version(BaseModel):
+    ray_version: Words = ""
 
 
 class RayJobs:
@@ -65,6 +70,12 @@ class RayJobs:
         message = last_lines(job.message or "")
         return AttemptObserved(number, job.status, job.driver_exit_code, message)
 
+    async def ray_version(self) -> str:
+        """Return the head's Ray version, empty if it tells none."""
+        doing = "Ray's version"
+        answer = await self._call(doing, "GET", "/api/version")
+        return "" if answer is None else self._read(_Version, answer, doing).ray_version
+
     async def environment(self, submission_id: str) -> dict[str, str]:
         """Return the environment of a submission, empty if the head does not know it."""
         job = await self._get(submission_id)
@@ -77,10 +88,11 @@ class RayJobs:
     async def _get(self, submission_id: str) -> _JobDetails | None:
         doing = f"status of {submission_id}"
         answer = await self._call(doing, "GET", f"/api/jobs/{submission_id}")
-        if answer is None:
-            return None
+        return None if answer is None else self._read(_JobDetails, answer, doing)
+
+    def _read(self, model: type[Model], answer: Answer, doing: str) -> Model:
         try:
-            return _JobDetails.model_validate_json(answer.body)
+            return model.model_validate_json(answer.body)
         except ValidationError as error:
             first = error.errors()[0]
             why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}", MAX_LINE)

@@ -143,6 +143,30 @@ async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None
     assert world.kuberay.most_at_once == 1
 
 
+async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_first(
+    world: World,
+) -> None:
+    digest = f"sha256:{'1' * 64}"
+    world.kuberay.image_id = f"docker.io/library/trainer@{digest}"
+    world.ray.scripts = {"small-a1": Script(waits_at=12), "small-a2": Script(waits_at=17)}
+    await world.apply()
+    await world.until(lambda status: "imageId" in status.get("pinned", {}))
+    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+    cluster = await world.cluster_name()
+    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, cluster))
+    world.ray.lose(cluster)
+
+    await world.until(lambda status: (status["attempt"], status["progress"].get("step")) == (2, 17))
+
+    second = await world.cluster_name()
+    images = {
+        pod["spec"]["containers"][0]["image"]
+        for pod in await world.all_of("v1", "pods")
+        if pod["metadata"]["labels"].get("ray.io/cluster") == second
+    }
+    assert images == {f"trainer:test@{digest}"}
+
+
 async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=7)
     job = await world.apply()

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_subm
     try:
         env = seal(text) | {"FOLDER": str(tmp_path)}
         await ray_tree.submit(head, PROGRAM, env)
+        assert await head.jobs.ray_version() == version("ray")
         await finished(head)
         kept = await head.jobs.environment(ray_tree.SUBMISSION)
         for token in ("", "guessed"):

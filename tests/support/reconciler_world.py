@@ -25,6 +25,7 @@ from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import read_keys
+from raggrpo_operator.kubernetes_runtime.process.lateness import Lateness
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
@@ -80,20 +81,26 @@ class ReconcilerWorld:
         self.key_id = keys.current_id
         self.objects = ClusterObjects(jobs={KEY: [self.kube.put(raw)]})
         self.evidence = EvidenceBook(timedelta(seconds=120))
-        store, pace = JobStore(self.objects), Pace(5, 0)
+        self.pace = Pace(5, 0)
+        self.store = JobStore(self.objects)
         settings = ClusterSettings(
             trainer_image="trainer:test", operator_namespace="ops", token_key_id="k"
         )
-        context = ReconcilerContext(
+        self.context = ReconcilerContext(
             self.kube,
             self.objects,
             Children(self.kube, settings, keys),
             Heads(lambda *_: HeadAddress(self.heads, self.heads), self.session),
             self.evidence,
-            StatusWriter(self.kube, store, lambda: self.now, pace, instance="me"),
+            StatusWriter(self.kube, self.store, lambda: self.now, self.pace, instance="me"),
             lambda: self.now,
         )
-        self.reconciler = Reconciler(context, store, self.metrics, pace)
+        self.restart()
+
+    def restart(self) -> None:
+        """Let the operator forget what only its process knows about jobs."""
+        lateness = Lateness(lambda: self.now.timestamp())
+        self.reconciler = Reconciler(self.context, self.store, self.metrics, self.pace, lateness)
 
     def stored(self) -> Manifest:
         """Return the job on the API server."""

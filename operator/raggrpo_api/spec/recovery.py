@@ -22,7 +22,9 @@ class Deadlines(ApiModel):
     preflight_seconds: Seconds = 900
     """Checks before any GPU is taken."""
     provisioning_seconds: Seconds = 1800
-    """From creating the cluster until its pods are ready."""
+    """Waiting for capacity: from creating the cluster until its pods are ready, queue left out."""
+    queue_seconds: Annotated[int, Field(ge=0, le=365 * 86_400)] = 0
+    """Waiting for capacity in a queue (scheduling.queueName), each time anew; 0: no limit."""
     loading_model_seconds: Seconds = 1800
     """Building the trainer ranks."""
     starting_rollout_seconds: Seconds = 1800
@@ -57,6 +59,6 @@ class RecoverySpec(ApiModel):
     restart_when_degraded: bool = False
     """Save and restart once steps slow down or memory will not last; costs no budget."""
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
-    """A node that failed this often under the job gets no Ray pod of it again; 0: never."""
+    """A node that failed so often under the job gets its Ray pods only if no other fits; 0: off."""
     deadlines: Deadlines = Deadlines()
     """Limits of the stages."""

@@ -21,6 +21,7 @@ from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
     InstallationKeys,
     read_keys,
 )
+from raggrpo_operator.kubernetes_runtime.process.lateness import Lateness
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_probes
@@ -85,7 +86,7 @@ class _Operator:
             _now,
             reads_nodes=settings.read_nodes,
         )
-        reconciler = Reconciler(context, store, metrics, pace)
+        reconciler = Reconciler(context, store, metrics, pace, Lateness())
         self._queue: WorkQueue[JobKey] = WorkQueue(
             reconciler.round,
             workers=settings.workers,

@@ -12,6 +12,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.resume import changes, resume_values
 from raggrpo_api.status import JobStatus, Phase
+from raggrpo_operator.core.lifecycle.deadline import stopped_when_last_seen
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.errors import OperatorError, PermanentError
@@ -44,6 +45,7 @@ def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
     if state.mark:
         sweep(state.mark)
     spec = job.manifest()["spec"]
+    state.status = stopped_when_last_seen(state.status)
     if state.status.attempt:
         _require_same_run(state, job, folder)
     if spec != state.spec:

@@ -82,6 +82,8 @@ class FakeKubeRay:
         self.preflight = PreflightResult(facts=KNOWN_TINY)
         self.pods_waiting: dict[str, str] = {}
         """Reason and message of containers that do not start, when it is not empty."""
+        self.image_id = ""
+        """What nodes tell of the image of every pod."""
         self.plays = True
         self.clusters_seen: set[str] = set()
         """uids of all RayClusters that ever existed."""
@@ -197,7 +199,7 @@ class FakeKubeRay:
         status = {
             "name": container["name"],
             "image": container["image"],
-            "imageID": "",
+            "imageID": self.image_id,
             "ready": "running" in state,
             "restartCount": 0,
             "state": state,

@@ -109,6 +109,10 @@ class FakeRuntime:
     """/progress cannot be read."""
     dashboard_is_down: bool = False
     default_image: str = ""
+    image_ids: tuple[str, ...] = ()
+    """What nodes tell of the image of the present cluster's pods."""
+    ray_version: str = ""
+    """What the present cluster's head tells."""
     cluster_seconds: float = CLUSTER_SECONDS
     stage: Stage | None = None
     """What /progress tells instead of the truth."""
@@ -276,7 +280,10 @@ class FakeRuntime:
         if self.queue:
             return ClusterObserved(number, is_queued=True, message=self.queue)
         ready = (self.now - created).total_seconds() >= self.cluster_seconds
-        return ClusterObserved(number, is_ready=ready and not self.dashboard_is_down)
+        is_ready = ready and not self.dashboard_is_down
+        return ClusterObserved(
+            number, is_ready, image_ids=self.image_ids, ray_version=self.ray_version
+        )
 
     def _observed_preflight(self) -> PreflightObserved | None:
         if self._preflight is None:

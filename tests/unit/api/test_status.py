@@ -30,7 +30,9 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FLAT = [
     *("nextRetryTime", "intent", "warmFailuresInARow", "preflightLosses", "endsInARow"),
     *("savedStep", "mitigations", "skippedSteps", "rejectedCheckpoints", "failuresByNode"),
+    *("nodeFailedAt", "nodeFailedStep"),
     *("activeSeconds", "downSeconds", "waitingSeconds", "keptSeconds"),
+    *("countedSince", "countedSeconds"),
     *("clusterSince", "tries", "waitingSince"),
     *("looked", "watchedSince", "unreadSince", "stage", "stepSeen", "stillSince"),
     *("outageSince", "outageStep", "outageSeconds"),

@@ -40,6 +40,7 @@ async def test_what_no_honest_server_says_counts_as_silence(
         for call in (
             RayJobs(http).status("j-a1", 1),
             RayJobs(http).environment("j-a1"),
+            RayJobs(http).ray_version(),
             RayJobs(http).stop("j-a1"),
             RayJobs(http).submit("j-a1", "true", {}, {}),
         ):

@@ -105,6 +105,22 @@ async def test_unknown_submission_is_none(session: ClientSession) -> None:
     assert found is None
 
 
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ((200, {"version": "4", "ray_version": "2.60.0"}), "2.60.0"),
+        ((200, {"version": "4"}), ""),
+        ((404, "not found"), ""),
+    ],
+)
+async def test_the_version_of_ray_is_told_where_the_head_tells_it(
+    session: ClientSession, answer: Answer, version: str
+) -> None:
+    async with a_head(lambda method, path: answer) as head:
+        assert await RayJobs(HttpApi(session, head.url)).ray_version() == version
+    assert head.calls == [("GET", "/api/version")]
+
+
 async def test_stopping_what_is_not_there_is_done(session: ClientSession) -> None:
     async with a_head(lambda method, path: (404, "")) as head:
         await RayJobs(HttpApi(session, head.url)).stop("j-a1")

@@ -16,12 +16,12 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
-from . import following, launch, outages, readiness, recovery
+from . import deadline, following, images, launch, outages, readiness, recovery
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
 from .queueing import note_queue
-from .round import RELEASE_SECONDS, Decision, Round
+from .round import PODS_NOT_READY, RELEASE_SECONDS, Decision, Round
 
 LOST_OTHERS = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
@@ -51,12 +51,15 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
         return _clean_up(this)
     is_queued = note_queue(this)
+    deadline.run_clock(this, is_held_back=is_queued or this.spec.suspend)
     if _is_running(this.status):  # 3. an attempt is under way
         return _attend(this)
     if this.spec.suspend:  # 4. suspended: wait
         return _suspended(this)
     if not is_queued:
         this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
+    if late := deadline.exceeded(this):
+        return readiness.give_up(this, Cause.DEADLINE_EXCEEDED, late)
     this.look()
     if (decision := readiness.preflight(this)) is not None:  # 5. checks and facts, before any GPU
         return decision
@@ -99,6 +102,7 @@ def _has_ended(this: Round) -> bool:
     if not complete and not failed:
         return False
     preflight, retry = status.preflight, recovery.retry_asked(this.job)
+    pinned, failure = status.pinned, get_condition(status, ConditionType.FAILED)
     reopened = (
         (complete and this.spec.training.total_steps > status.progress.total_steps)
         or (failed and retry != status.retry)
@@ -109,12 +113,15 @@ def _has_ended(this: Round) -> bool:
         return True
     this.condition(ConditionType.COMPLETE, False, "Reopened")
     this.condition(ConditionType.FAILED, False, "Reopened")
+    if failure.reason == Cause.IMAGE_CHANGED:  # whoever asks for another try accepts it
+        pinned = replace(pinned, image_id="")
     if failed:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
         preflight = replace(preflight, spec_hash="")
     this.status = replace(
         this.status,
         preflight=preflight,
+        pinned=pinned,
         restarts=replace(status.restarts, since_progress=0),
         restart_state=RestartState(
             remedies=replace(this.state.remedies, failures_by_node={}),
@@ -163,13 +170,17 @@ def _attend(this: Round) -> Decision:
     own = cluster if cluster is not None and cluster.number == record.cluster else None
     attempt = attempt if attempt is not None and attempt.number == record.number else None
     progress = progress if progress is not None and progress.attempt == record.number else None
+    is_waiting = record.started is None and attempt is None and intent is None
+    if is_waiting and (late := deadline.exceeded(this)):
+        waits = f"; the cluster was not ready: {own.message or PODS_NOT_READY}" if own else ""
+        return recovery.settle(this, Cause.DEADLINE_EXCEEDED, late + waits)
     if record.started is None:
         if cluster is None and intent is None:
             return launch.start_cluster(this)
         if own is not None and not own.is_lost and not own.is_ready:
             return launch.await_cluster(this, own)
         if own is not None and not own.is_lost and attempt is None:
-            return launch.submit(this)
+            return launch.submit(this, own)
     if (progress is None and _awaits_proof(this, attempt)) or _awaits_evidence(this, attempt):
         return this.end(requeue_after=0.5)
     ended = classify(
@@ -182,6 +193,8 @@ def _attend(this: Round) -> Decision:
     )
     following.note_progress(this, attempt, progress)
     if ended is None:
+        if own is not None:  # nodes may not have told it when the attempt began
+            images.pin_image(this, own)
         return following.follow(this, progress)
     message = following.why_stopped(this.status, ended.cause) or ended.message
     return recovery.settle(this, ended.cause, message, ended.short_of)

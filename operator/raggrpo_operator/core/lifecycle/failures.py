@@ -93,6 +93,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.SUSPENDED: Policy(Restart.NEW, is_counted=False),
     Cause.DEGRADED: Policy(Restart.WARM, is_counted=False),
     Cause.STOPPED: _WARM,
+    Cause.IMAGE_CHANGED: _NEVER,
     Cause.HEAD_LOST: _NEW,
     Cause.WORKER_LOST: _NEW,
     Cause.NODE_LOST: _NEW,

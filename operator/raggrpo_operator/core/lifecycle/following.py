@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 from raggrpo_api.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Pinned, ProgressStatus
@@ -11,7 +10,7 @@ from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
 from raggrpo_operator.core.state.training_time import seconds_down, with_ratios
 
-from . import outages
+from . import deadline, outages
 from .actions import DeleteCluster, DumpStacks, StopAttempt
 from .observed import AttemptObserved
 from .round import Decision, Round
@@ -103,9 +102,8 @@ def follow(this: Round, progress: Progress | None) -> Decision:
         return _stop(this)
     if this.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
-    limit = this.spec.active_deadline_seconds
-    if _has_run_longer(this.status, limit, this.now):
-        return _intend(this, Cause.DEADLINE_EXCEEDED, f"activeDeadlineSeconds {limit} is over")
+    if over := deadline.exceeded(this):
+        return _intend(this, Cause.DEADLINE_EXCEEDED, over)
     if is_queued:  # recorded now: its pods may outlive the suspension
         return _intend(this, Cause.PREEMPTED, "saves and ends")
     if progress is None:
@@ -219,11 +217,3 @@ def _progress_status(progress: Progress, total_steps: int) -> ProgressStatus:
         metrics=progress.metrics,
         last_updated_time=progress.time,
     )
-
-
-def _has_run_longer(status: JobStatus, limit: int, now: datetime) -> bool:
-    """Return whether all attempts together have run for more than `limit` seconds; 0: no limit."""
-    earlier, began = status.restart_state.spent.active_seconds, status.attempts[0].started
-    if not limit or began is None:
-        return False
-    return timedelta(seconds=earlier) + (now - began) > timedelta(seconds=limit)

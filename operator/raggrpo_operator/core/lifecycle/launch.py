@@ -15,12 +15,12 @@ from raggrpo_api.status import (
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
 
-from . import recovery
+from . import deadline, images, recovery
 from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
-from .bad_nodes import avoided_nodes
+from .bad_nodes import aged, avoided_nodes
 from .observed import ClusterObserved
 from .queueing import wait_in_queue
-from .round import PODS_WAITING, Decision, Round
+from .round import PODS_NOT_READY, PODS_WAITING, Decision, Round
 
 
 def next_attempt(this: Round) -> Decision:
@@ -36,7 +36,7 @@ def next_attempt(this: Round) -> Decision:
         wait = (due - this.now).total_seconds()
         # A clock that was set back doesn't prolong the delay.
         if 0 < wait <= recovery.longest_delay(this.spec.recovery):
-            return this.end(wait + 0.1)
+            return this.end(min(wait, deadline.seconds_left(this)) + 0.1)
     if why := this.upgrade_required():
         this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
         return this.end()
@@ -96,12 +96,16 @@ def start_cluster(this: Round) -> Decision:
     """Create the cluster of the recorded attempt."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it began")
-    plan = PodPlan(this.spec, this.image, this.status.sizing)
-    this.begin(create_cluster(plan, this.status))
+    plan = PodPlan(this.spec, this.image_to_run, this.status.sizing)
+    remedies = aged(this.status, this.spec.checkpoint.every_steps, this.now)
+    nodes = avoided_nodes(remedies, this.spec.recovery)
+    this.begin(create_cluster(plan, this.status, avoided_nodes=nodes))
     return this.end(requeue_after=1.0)
 
 
-def create_cluster(plan: PodPlan, status: JobStatus) -> CreateCluster:
+def create_cluster(
+    plan: PodPlan, status: JobStatus, *, avoided_nodes: tuple[str, ...] = ()
+) -> CreateCluster:
     """Return the action that creates the cluster that the status names."""
     return CreateCluster(
         plan,
@@ -109,7 +113,7 @@ def create_cluster(plan: PodPlan, status: JobStatus) -> CreateCluster:
         status.cluster.name,
         ray_version=status.pinned.ray_version or status.preflight.facts.ray_version,
         grace_seconds=grace_seconds(plan.spec, status),
-        avoided_nodes=avoided_nodes(status.restart_state.remedies, plan.spec.recovery),
+        avoided_nodes=avoided_nodes,
     )
 
 
@@ -120,26 +124,28 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended while provisioning")
     if cluster.is_queued:
-        return wait_in_queue(this)
+        return wait_in_queue(this, cluster)
     if cluster.cause is not None:
         return recovery.settle(this, cluster.cause, cluster.message, cluster.short_of)
     if limit := _provisioning_overdue(this):
-        why = cluster.message or "its pods are not ready"
+        why = cluster.message or PODS_NOT_READY
         message = f"the cluster was not ready after {limit} s: {why}"
-        if nodes := avoided_nodes(this.state.remedies, this.spec.recovery):
-            message += f"; {', '.join(nodes)} failed before: "
-            message += "set spec.recovery.excludeNodeAfterFailures to 0 to use them again"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
     return this.end(requeue_after=0.5)
 
 
-def submit(this: Round) -> Decision:
+def submit(this: Round, cluster: ClusterObserved) -> Decision:
     """Submit the recorded attempt to its cluster, which is ready."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it was submitted")
     if limit := _provisioning_overdue(this):
         message = f"the head accepted no submission for {limit} s"
         return recovery.settle(this, Cause.HEAD_LOST, message)
+    if images.is_untold(this, cluster):
+        return this.end(requeue_after=0.5)
+    if why := images.changed(this, cluster):
+        return recovery.settle(this, Cause.IMAGE_CHANGED, why)
+    images.pin_image(this, cluster)
     config = this.attempt_config()
     this.condition(ConditionType.CLUSTER_READY, True, "Ready")
     this.status = replace(

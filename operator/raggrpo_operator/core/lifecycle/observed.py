@@ -55,6 +55,10 @@ class ClusterObserved:
     """Whose memory ran out, if that is the cause."""
     node: str = ""
     """The node that the loss may be blamed on; empty: none."""
+    image_ids: tuple[str, ...] = ()
+    """Ids of the images that its pods run, as far as nodes have told; the head's first."""
+    ray_version: str = ""
+    """As its head tells before an attempt begins; empty: not known."""
     message: str = ""
 
 
@@ -108,6 +112,8 @@ class Observed:
     """Image of jobs that name none; empty: this machine's own installation."""
     in_pods: bool = True
     """False on one machine, where folders stand in for volumes."""
+    late_seconds: float = 0.0
+    """How much later than asked this look comes, because the operator had others to look at."""
     evidence_seconds: float = 0.0
     """How long after the end of a driver its pod may still show what ended it."""
 

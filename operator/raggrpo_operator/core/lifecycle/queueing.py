@@ -6,9 +6,11 @@ We only watch that: another RayCluster would begin at the end of the queue.
 
 from dataclasses import replace
 
-from raggrpo_api.status import ConditionType
+from raggrpo_api.status import Cause, ConditionType
 from raggrpo_operator.core.state.conditions import QUEUED, get_condition
 
+from . import recovery
+from .observed import ClusterObserved
 from .round import Decision, Round
 
 
@@ -26,8 +28,19 @@ def note_queue(this: Round) -> bool:
     return False
 
 
-def wait_in_queue(this: Round) -> Decision:
-    """Wait for admission; there is no deadline, because queues can be long."""
+def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
+    """Wait for admission, by default without a deadline: only the user knows how long a queue is.
+
+    All time counts, looked at or not: nothing happens to a queued job that is worth a look.
+    """
     this.condition(ConditionType.CLUSTER_READY, False, QUEUED)
     this.condition(ConditionType.PROGRESSING, False, QUEUED)
-    return this.end(requeue_after=None)
+    limit = this.spec.recovery.deadlines.queue_seconds
+    waited = this.seconds_in(ConditionType.SUSPENDED)
+    if not limit:
+        return this.end(requeue_after=None)
+    if waited <= limit:
+        return this.end(min(limit, limit - waited) + 0.1)
+    message = f"{cluster.message} for more than {limit} s"
+    remedy = "recovery.deadlines.queueSeconds gives it more time, 0 any"
+    return recovery.settle(this, Cause.UNSCHEDULABLE, f"{message}; {remedy}")

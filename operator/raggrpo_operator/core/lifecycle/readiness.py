@@ -68,7 +68,7 @@ def preflight(this: Round) -> Decision | None:
         this.remember(outages.forgotten(this.state.watch))
     losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
-        return _give_up_preflight(this, wanted, seen.problem)
+        return _give_up_preflight(this, seen.problem)
     if seen is None or seen.spec_hash != wanted:
         this.remember(replace(this.state.launch, waiting_since=this.now))
     problem = seen.problem if seen is not None else ""
@@ -80,7 +80,7 @@ def preflight(this: Round) -> Decision | None:
     if is_late and (seen is None or seen.result is None):
         why = problem or waiting_for or "no result"
         message = f"the checks did not finish within {limit} s: {why}"
-        return _give_up_preflight(this, wanted, message)
+        return _give_up_preflight(this, message)
     if seen is None or seen.spec_hash != wanted or problem:
         if seen is not None:  # a lost one may already be gone when the next is started
             losses = losses + 1 if problem else 0
@@ -93,13 +93,19 @@ def preflight(this: Round) -> Decision | None:
     return _judge(this, seen.result, wanted)
 
 
-def _give_up_preflight(this: Round, wanted: str, message: str) -> Decision:
-    """End the job without a result, until its spec is fixed or the user asks for a retry."""
-    preflight = replace(this.status.preflight, spec_hash=wanted)
+def _give_up_preflight(this: Round, message: str) -> Decision:
+    """End the job without a result."""
+    this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
+    return give_up(this, Cause.PREFLIGHT_FAILED, message)
+
+
+def give_up(this: Round, cause: Cause, message: str) -> Decision:
+    """End the job between two attempts, until its spec is fixed or the user asks for a retry."""
+    # The spec that must differ before a job that has not begun is tried again.
+    preflight = replace(this.status.preflight, spec_hash=spec_hash(this.job))
     this.status = replace(this.status, preflight=preflight)
     this.remember(replace(this.state.retry, preflight_losses=0))
-    this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
-    return recovery.fail(this, Cause.PREFLIGHT_FAILED, message)
+    return recovery.fail(this, cause, message)
 
 
 def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
@@ -137,7 +143,8 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     this.resolved = resolved
     if this.image:
         ray_version = pinned.ray_version or facts.ray_version
-        pinned = replace(pinned, image=this.image, ray_version=ray_version)
+        known = pinned.image_id if pinned.image == this.image else ""
+        pinned = replace(pinned, image=this.image, image_id=known, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
     this.remember(outages.forgotten(this.state.watch))
     unknown = [v.line() for v in judged if v.reason is Reason.GPU_MEMORY_UNKNOWN]

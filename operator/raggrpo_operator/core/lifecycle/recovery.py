@@ -17,7 +17,7 @@ from raggrpo_operator.core.state.training_time import seconds_kept, with_ratios
 
 from . import outages
 from .actions import StopRetrievers
-from .bad_nodes import avoided_nodes, with_failure
+from .bad_nodes import aged, avoided_nodes, with_failure
 from .failures import POLICIES, Restart
 from .repeated import is_hopeless, leaves_out_step, repetition, times_there
 from .round import Decision, Round
@@ -193,13 +193,15 @@ def _plan_restart(
 
 def _blame_node(this: Round, cause: Cause) -> str:
     """Count the blamed node; return a message if it is avoided from now on."""
-    recovery, before = this.spec.recovery, this.state.remedies
-    remedies = with_failure(before, this.observed.cluster, cause)
+    recovery, every = this.spec.recovery, this.spec.checkpoint.every_steps
+    before = aged(this.status, every, this.now)
+    remedies = with_failure(this.status, this.observed.cluster, cause, every, this.now)
     this.remember(remedies)
     avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(
-        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided from now on"
-        for node in avoided
+        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided while "
+        "others are free"
+        for node in sorted(avoided)
     )
 
 

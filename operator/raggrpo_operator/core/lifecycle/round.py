@@ -10,6 +10,7 @@ from raggrpo_api.status import AttemptRecord, ConditionType, Group, JobStatus, R
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas
 from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.images import by_digest
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 from raggrpo_operator.core.state.clocks import elapsed, note_look
 from raggrpo_operator.core.state.conditions import (
@@ -29,6 +30,9 @@ RELEASE_SECONDS = 1.0
 
 PODS_WAITING = "PodsWaiting"
 """Reason of a condition whose message is a pod's own explanation of why it does not start."""
+
+PODS_NOT_READY = "its pods are not ready"
+"""What is said of pods that explain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ class Round:
         """The trainer's image; a job that names none stays with the one that it began with."""
         return trainer_image(self.spec, self.status.pinned, self.observed.default_image)
 
+    @property
+    def image_to_run(self) -> str:
+        """The image as pods are given it: with the digest that the job began with, if it can be."""
+        return by_digest(self.image, self.status.pinned)
+
     def condition(
         self, kind: ConditionType, value: bool | None, reason: str, message: str = ""
     ) -> None:
@@ -102,7 +111,8 @@ class Round:
     def look(self) -> None:
         """Record that the job was observed: deadlines run, except while a queue holds it back."""
         if not self.observed.is_queued:
-            self.remember(note_look(self.state.watch, self.now))
+            late = self.observed.late_seconds
+            self.remember(note_look(self.state.watch, self.now, late))
 
     def elapsed(self, since: datetime | None) -> float:
         """Return how long this has lasted, counting only observed time (seconds)."""
@@ -116,7 +126,7 @@ class Round:
     def pod_plan(self) -> PodPlan:
         """Return what the pods that are started now are made from."""
         sizing = size(self.spec, self.status.preflight.known_facts)
-        return PodPlan(self.spec, self.image, sizing)
+        return PodPlan(self.spec, self.image_to_run, sizing)
 
     def attempt_config(self) -> TrainerConfig:
         """Return the configuration of the newest attempt; equal for every call with one status."""

@@ -15,6 +15,8 @@ from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
+MOST_WEIGHT = 100
+"""Largest weight of a preference."""
 SHUTDOWN_SECONDS = 15
 """Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
 
@@ -106,20 +108,23 @@ def _group(
 
 
 def _end_and_place(action: CreateCluster) -> Manifest:
-    """Return a pod's grace period and the node affinity that avoids nodes that failed before."""
+    """Return a pod's grace period, and a preference for nodes that have not failed before."""
     end: Manifest = {"terminationGracePeriodSeconds": action.grace_seconds + SHUTDOWN_SECONDS}
     if not action.avoided_nodes:
         return end
-    # By node name: the label kubernetes.io/hostname may differ.
-    term = {
-        "matchFields": [
-            {"key": "metadata.name", "operator": "NotIn", "values": [node]}
-            for node in action.avoided_nodes
-        ]
-    }
-    required = {"nodeSelectorTerms": [term]}
+    # Preferred only: a required one could rule out the last node that fits. By node name, since
+    # the label kubernetes.io/hostname may differ.
+    preferred = [
+        {
+            "weight": MOST_WEIGHT,
+            "preference": {
+                "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]
+            },
+        }
+        for node in action.avoided_nodes
+    ]
     return end | {
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     }
 
 

@@ -8,17 +8,18 @@ from raggrpo_api.status import WatchState
 LOOK_SECONDS = 30.0
 """How often an observation is recorded; more often would only cost writes."""
 GAP_SECONDS = 150.0
-"""Longer than any regular time between two observations: the operator was away."""
+"""Longer than `decide` ever asks to wait while deadlines run: the operator was away."""
 
 
-def note_look(watch: WatchState, now: datetime) -> WatchState:
+def note_look(watch: WatchState, now: datetime, late_seconds: float = 0.0) -> WatchState:
     """Return the state with this observation recorded.
 
     After a gap, or when the clock was set back, every deadline begins anew: an operator that was
-    down has not seen anything hang.
+    down has not seen anything hang. One that had other jobs to look at first was not down: by
+    `late_seconds` the gap may be longer.
     """
     last = (now - watch.looked).total_seconds() if watch.looked is not None else None
-    if last is None or not 0 <= last <= GAP_SECONDS:
+    if last is None or not 0 <= last <= GAP_SECONDS + late_seconds:
         return replace(watch, looked=now, watched_since=now)
     return replace(watch, looked=now) if last >= LOOK_SECONDS else watch
 

@@ -17,6 +17,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     PreflightObserved,
     RetrieverObserved,
 )
+from raggrpo_operator.core.spec.images import image_id
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.kube.cluster_objects import (
     condition_of,
@@ -128,6 +129,16 @@ def observed_cluster(
         message = f"{refused.get('reason', '')}: {refused.get('message', '')}"
         return ClusterObserved(number, message=message)
     return ClusterObserved(number)
+
+
+def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:
+    """Return the different images that these Ray pods run, the head's first."""
+    told = [
+        image_id(str(status.get("imageID", "")))
+        for pod in sorted(pods, key=lambda pod: (not is_head(pod), _name(pod)))
+        for status in (part(pod, "status").get("containerStatuses") or [])[:1]
+    ]
+    return tuple(dict.fromkeys(filter(None, told)))
 
 
 def ending_cluster(

@@ -21,6 +21,7 @@ from raggrpo_operator.errors import (
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey, is_going
 from raggrpo_operator.kubernetes_runtime.process.json_logs import about
+from raggrpo_operator.kubernetes_runtime.process.lateness import Lateness
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
@@ -42,9 +43,15 @@ class Reconciler:
     """What the work queue runs."""
 
     def __init__(
-        self, context: ReconcilerContext, store: JobStore, metrics: Metrics, pace: Pace
+        self,
+        context: ReconcilerContext,
+        store: JobStore,
+        metrics: Metrics,
+        pace: Pace,
+        lateness: Lateness,
     ) -> None:
         self._context, self._store, self._metrics, self._pace = context, store, metrics, pace
+        self._lateness = lateness
         self._failed: dict[JobKey, int] = {}
         self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
 
@@ -60,6 +67,7 @@ class Reconciler:
             except OperatorError:
                 raise
             except Exception as error:
+                self._lateness.failed(key)
                 await self._report_bug(key, error)
                 raise
 
@@ -80,12 +88,14 @@ class Reconciler:
         if seconds_until_removal(job, now) == 0:
             await self._remove(key, body)
             return None
-        runtime = KubernetesRuntime(self._context, body)
+        late = self._lateness.of(key)
+        runtime = KubernetesRuntime(self._context, body, late_seconds=late)
         try:
             decision = await reconcile(job, runtime, now)
             after = job.model_copy(update={"status": decision.status})
             await runtime.restore_record(after)
         except OperatorError as error:
+            self._lateness.failed(key)
             await self._report(key, runtime.body, error)
             raise
         if runtime.trouble is not None:
@@ -95,6 +105,7 @@ class Reconciler:
             await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
         self._metrics.show(key, after)
         delay = decision.requeue_after
+        self._lateness.looked(key, delay)
         self._pace.note(key, is_busy=delay is not None)
         if delay is None:
             return seconds_until_removal(after, now)
@@ -155,6 +166,7 @@ class Reconciler:
         self._failed.pop(key, None)
         self._parsed.pop(key, None)
         self._pace.note(key, is_busy=False)
+        self._lateness.forget(key)
         self._store.forget(key)
         self._context.evidence.forget(key)
         self._context.writer.forget(key)

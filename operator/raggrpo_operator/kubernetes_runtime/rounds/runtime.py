@@ -53,6 +53,7 @@ from .observe import (
     cluster_number,
     ending_cluster,
     head_is_ready,
+    image_ids,
     may_save,
     observed_cluster,
     observed_preflight,
@@ -90,8 +91,10 @@ class ReconcilerContext:
 class KubernetesRuntime:
     """One round of one job, on the version of the job that the round began with."""
 
-    def __init__(self, context: ReconcilerContext, body: Manifest) -> None:
-        self._context, self._body = context, body
+    def __init__(
+        self, context: ReconcilerContext, body: Manifest, *, late_seconds: float = 0.0
+    ) -> None:
+        self._context, self._body, self._late_seconds = context, body, late_seconds
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
         self.trouble: OperatorError | None = None
         """What is worth a condition though decisions go on: a refused token, a taken name."""
@@ -112,6 +115,7 @@ class KubernetesRuntime:
             preflight=observed_preflight(preflights, problem, is_final),
             retrievers=observed_retrievers(self._deployments(), pods),
             default_image=context.children.settings.trainer_image,
+            late_seconds=self._late_seconds,
         )
         has_result = observed.preflight is not None and observed.preflight.result is not None
         if has_result and context.reads_nodes:
@@ -124,6 +128,8 @@ class KubernetesRuntime:
             return replace(observed, cluster=ending_cluster(job, pods, now))
         is_reachable, attempt, progress = await self._follow(job, ray_cluster)
         cluster = self._observed_cluster(job, number, ray_cluster, is_reachable)
+        if cluster.is_ready and attempt is None:
+            cluster = replace(cluster, ray_version=await self._ray_version(ray_cluster))
         return replace(
             observed,
             cluster=cluster,
@@ -236,6 +242,13 @@ class KubernetesRuntime:
             self.trouble = error
         return False, None, None
 
+    async def _ray_version(self, ray_cluster: Manifest) -> str:
+        try:
+            return await self._head(ray_cluster).jobs.ray_version()
+        except OperatorError as error:
+            log.info("Ray's version is unknown: %s", error)
+            return ""
+
     def _refused(self, ray_cluster: Manifest, error: AccessRefused) -> AccessRefused:
         """Return the error that says where the head has its token from."""
         name = ray_cluster["metadata"]["name"]
@@ -261,7 +274,8 @@ class KubernetesRuntime:
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,
         )
-        return replace(cluster, may_save=cluster.is_lost and may_save(pods, now))
+        saves = cluster.is_lost and may_save(pods, now)
+        return replace(cluster, may_save=saves, image_ids=image_ids(pods))
 
     def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
         """Return what the cluster has lost since the newest attempt began to run.

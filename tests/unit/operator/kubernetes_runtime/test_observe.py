@@ -14,6 +14,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, Weight
 from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     ending_cluster,
+    image_ids,
     may_save,
     observed_cluster,
     observed_preflight,
@@ -275,3 +276,16 @@ def test_a_retriever_of_an_earlier_release_keeps_its_services_name() -> None:
         "new": ours,
         "later": names.retriever_name("small", job.uid, "later"),
     }
+
+
+def running(image_id: str, kind: str = "worker", name: str = "w") -> Manifest:
+    status = container()
+    status["containerStatuses"][0]["imageID"] = image_id
+    return a_pod(status, kind=kind, name=name)
+
+
+def test_images_of_a_cluster_are_told_once_each_the_heads_first() -> None:
+    one, two = (f"sha256:{digit * 64}" for digit in "12")
+    pods = [running(two, name="a"), running(f"docker://{one}", "head", "b"), running(one), a_pod()]
+
+    assert image_ids(pods) == (one, two)

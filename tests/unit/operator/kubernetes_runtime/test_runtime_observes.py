@@ -2,7 +2,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
@@ -21,7 +22,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWrite
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.jobs import a_job
-from support.builders.pods import JOB, Manifest, a_pod, a_ray_cluster
+from support.builders.pods import JOB, Manifest, a_pod, a_ray_cluster, container
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("default", "small")
@@ -32,7 +33,12 @@ class World:
     """A job whose attempt runs, what the cache shows and what the API server has."""
 
     def __init__(
-        self, folder: Path, session: ClientSession, cached: Manifest, live: Manifest | None
+        self,
+        folder: Path,
+        session: ClientSession,
+        cached: Manifest,
+        live: Manifest | None,
+        head: str = "http://127.0.0.1:9",
     ) -> None:
         self.kube = FakeKube()
         if live is not None:
@@ -49,7 +55,7 @@ class World:
             self.kube,
             objects,
             Children(self.kube, settings, keys),
-            Heads(lambda *_: HeadAddress("http://127.0.0.1:9", "http://127.0.0.1:9"), session),
+            Heads(lambda *_: HeadAddress(head, head), session),
             self.evidence,
             writer,
             lambda: NOW,
@@ -100,6 +106,35 @@ async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
 
     assert seen is not None
     assert (seen.is_queued, seen.is_lost, seen.cause) == (False, True, Cause.HEAD_LOST)
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
+    tmp_path: Path, session: ClientSession, is_submitted: bool
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/api/version":
+            return web.json_response({"ray_version": "2.61.0"})
+        status = 200 if is_submitted else 404
+        return web.json_response({"status": "RUNNING"}, status=status)
+
+    app = web.Application()
+    app.add_routes([web.get("/{anything:.*}", answer)])
+    async with TestServer(app) as server:
+        ready = a_ray_cluster()
+        world = World(tmp_path, session, ready, ready, head=str(server.make_url("")).rstrip("/"))
+        key_id = world.context.children.keys.current_id
+        ready["metadata"]["annotations"][names.ANNOTATION_TOKEN_KEY] = key_id
+        status = container()
+        status["containerStatuses"][0]["imageID"] = f"trainer@sha256:{'1' * 64}"
+        world.context.objects.pods = {KEY: [a_pod(status, kind="head")]}
+
+        seen = await world.cluster()
+
+    assert seen is not None
+    assert seen.is_ready
+    assert seen.image_ids == (f"trainer@sha256:{'1' * 64}",)
+    assert seen.ray_version == ("" if is_submitted else "2.61.0")
 
 
 async def test_nothing_is_asked_while_nothing_is_lost(

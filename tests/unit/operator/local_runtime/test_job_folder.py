@@ -1,13 +1,23 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase
+from raggrpo_api.status import (
+    AttemptRecord,
+    Cause,
+    JobStatus,
+    Phase,
+    RestartState,
+    SpentTime,
+    WatchState,
+)
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_whole
 from raggrpo_operator.local_runtime.runtime import keep_driver_log
@@ -43,6 +53,18 @@ def test_identity_and_status_are_those_of_the_last_run(tmp_path: Path) -> None:
 
     assert (job.metadata.uid, job.metadata.generation) == ("u1", 1)
     assert job.status == BEGUN
+
+
+def test_the_night_after_a_killed_run_counts_towards_no_deadline(tmp_path: Path) -> None:
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    spent = SpentTime(counted_since=noon, counted_seconds=20)
+    watch = WatchState(looked=noon + timedelta(seconds=90))
+    status = replace(BEGUN, restart_state=RestartState(spent=spent, watch=watch))
+
+    job, _ = prepare(a_folder(tmp_path, status=status), a_job())
+
+    spent = job.status.restart_state.spent
+    assert (spent.counted_since, spent.counted_seconds) == (None, 110)
 
 
 def test_changed_spec_is_a_new_generation(tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
-from raggrpo_api.status import Pinned, PodRole, PodSizing, Remedies, RestartState
+from raggrpo_api.status import Pinned, PodRole, PodSizing
 from raggrpo_cli.manifests_text import as_yaml
+from raggrpo_operator.core.lifecycle.actions import PodPlan
+from raggrpo_operator.core.lifecycle.launch import create_cluster
+from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret, secret_name
+from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -33,7 +37,6 @@ from support.kubernetes_schemas import violations_of_schemas
 from support.pod_security import violations_of_restricted
 
 Golden = Callable[[str, str], None]
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 EACH_SAMPLE = pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?", fullmatch=True) | st.sampled_from(
@@ -281,27 +284,27 @@ def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> 
         assert "RAY_AUTH_MODE" not in {each["name"] for each in container_of(template)["env"]}
 
 
-def test_no_ray_pod_goes_to_a_node_that_failed_too_often() -> None:
-    remedies = Remedies(failures_by_node={"gpu-7": 2, "gpu-8": 1, "gpu-9": 3})
+def test_nodes_that_failed_often_come_last_for_ray_pods_and_are_never_ruled_out() -> None:
     job = a_clustered_job(a_job())
-    status = replace(job.status, restart_state=RestartState(remedies=remedies))
-    job = job.model_copy(update={"status": status})
+    plan = PodPlan(job.spec, "trainer:1", size(job.spec))
+    action = create_cluster(plan, job.status, avoided_nodes=("gpu-7", "gpu-9"))
 
-    terms = {}
-    for manifest in all_manifests(job).values():
-        for template in pod_templates(manifest):
-            affinity = template["spec"].get("affinity", {})
-            role = template["metadata"]["labels"][names.LABEL_ROLE]
-            terms[role] = affinity and affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    cluster = render_ray_cluster(job.metadata, SETTINGS, action, "token")
 
-    [term] = terms["head"]
-    assert terms["trainer"] == [term]
-    # All of one term's fields must hold: two terms would allow each other's node.
-    assert [(f["key"], f["operator"], f["values"]) for f in term["matchFields"]] == [
-        ("metadata.name", "NotIn", ["gpu-7"]),
-        ("metadata.name", "NotIn", ["gpu-9"]),
+    terms = [
+        {
+            "weight": 100,
+            "preference": {
+                "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]
+            },
+        }
+        for node in ("gpu-7", "gpu-9")
     ]
-    assert terms["preflight"] == {}
+    for template in pod_templates(cluster):
+        # A required one would leave a job without any node where no other fits.
+        assert template["spec"]["affinity"] == {
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}
+        }
 
 
 def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> None:

@@ -1,0 +1,51 @@
+"""Container images by name and by content: what a node says it runs, as something to ask for. Pure.
+
+A kubelet tells `imageID` as `registry/name@sha256:…`, with Docker after `docker-pullable://`. An
+image that was loaded onto the node and never pulled has no such name in any registry: its id is a
+bare `sha256:…` or has a name of the loader's own.
+"""
+
+import re
+
+from raggrpo_api.status import Pinned
+
+_ID = re.compile(r"(?:[a-z-]+://)?((?:[^@\s/][^@\s]*@)?sha\d{3}:[0-9a-f]{64,128})")
+_DEFAULT_REGISTRY = "docker.io"
+
+
+def image_id(told: str) -> str:
+    """Return an `imageID` without its scheme; empty if it names no digest."""
+    found = _ID.fullmatch(told)
+    return found.group(1) if found else ""
+
+
+def differs(one: str, other: str) -> bool:
+    """Return whether two ids are certainly of different images.
+
+    A registry's digest and a bare one are hashes of different things, which no one can compare.
+    """
+    if ("@" in one) != ("@" in other):
+        return False
+    return one.rpartition("@")[2] != other.rpartition("@")[2]
+
+
+def by_digest(image: str, pinned: Pinned) -> str:
+    """Return the image with the pinned digest, or as it is where no registry has that digest.
+
+    The tag stays for people (and for admission rules about names); nodes pull by the digest.
+    """
+    name, _, digest = pinned.image_id.rpartition("@")
+    if image != pinned.image or "@" in image or not name or _full_name(image) != _full_name(name):
+        return image
+    return f"{image}@{digest}"
+
+
+def _full_name(image: str) -> str:
+    """Return registry and name, with what Docker's short names leave out."""
+    name = image.partition("@")[0]
+    folder, slash, last = name.rpartition("/")
+    name = folder + slash + last.partition(":")[0]
+    first, slash, _ = name.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return name
+    return f"{_DEFAULT_REGISTRY}/{name}" if slash else f"{_DEFAULT_REGISTRY}/library/{name}"

@@ -1,0 +1,92 @@
+"""Kubernetes' own scheduler between a node that failed and others; the nodes are only told of."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from raggrpo_operator.core.lifecycle.actions import PodPlan
+from raggrpo_operator.core.lifecycle.launch import create_cluster
+from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
+from raggrpo_operator.core.sizing.size import size
+from support.builders.jobs import a_job
+from support.builders.manifests import SETTINGS, a_clustered_job
+from support.fakes.fake_kuberay import Api, Manifest, path_of
+from tools.kind.api_server import ApiServer
+from tools.kind.go_programs import tool_folder
+from tools.kind.program import Program
+
+NODES = "/api/v1/nodes"
+IMAGE = "trainer:test"
+CPUS = 8
+
+
+@pytest.fixture(scope="module")
+def scheduler(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    command = [
+        str(tool_folder("kube") / "kube-scheduler"),
+        f"--kubeconfig={api_server.kubeconfig}",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]
+    program = Program("scheduler", command, tmp_path_factory.mktemp("s") / "scheduler.log")
+    program.start()
+    yield program
+    program.stop()
+
+
+@pytest_asyncio.fixture
+async def api(api_server: ApiServer) -> AsyncIterator[Api]:
+    """Return a client; two nodes are there while it is open, the failed one with the image."""
+    found = Api(api_server.kubeconfig)
+    for name in ("failed", "other"):
+        await found.create(NODES, {"metadata": {"name": name}})
+        # Nobody watches over nodes here, who would take this taint off.
+        await found.patch(f"{NODES}/{name}", {"spec": {"taints": []}})
+        images = [{"names": [IMAGE], "sizeBytes": 10 * 1024**3}] if name == "failed" else []
+        room = {"cpu": str(CPUS), "memory": "64Gi", "pods": "10"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        status = {"capacity": room, "allocatable": room, "conditions": [ready], "images": images}
+        await found.patch(f"{NODES}/{name}/status", {"status": status})
+    yield found
+    for name in ("failed", "other"):
+        await found.delete(f"{NODES}/{name}")
+    await found.close()
+
+
+def a_ray_pod(name: str, cpus: int, *avoided: str) -> Manifest:
+    """Return a pod that is placed as those of a job that avoids these nodes."""
+    job = a_clustered_job(a_job())
+    plan = PodPlan(job.spec, IMAGE, size(job.spec))
+    action = create_cluster(plan, job.status, avoided_nodes=avoided)
+    cluster = render_ray_cluster(job.metadata, SETTINGS, action, "token")
+    template = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    resources = {"requests": {"cpu": str(cpus), "memory": "1Gi"}}
+    container = {"name": "ray", "image": IMAGE, "resources": resources}
+    spec = {"containers": [container], "affinity": template.get("affinity", {})}
+    spec["terminationGracePeriodSeconds"] = 0  # no kubelet would ever end it
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+async def placed(api: Api, namespace: str, pod: Manifest) -> str:
+    path = path_of("v1", "pods", namespace)
+    await api.create(path, pod)
+    async with asyncio.timeout(30):
+        while True:
+            found = await api.get(f"{path}/{pod['metadata']['name']}")
+            if found is not None and (node := found["spec"].get("nodeName")):
+                return str(node)
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.usefixtures("scheduler")
+async def test_pods_leave_the_failed_node_while_others_are_free_and_take_it_when_they_are_not(
+    api: Api, namespace: str
+) -> None:
+    assert await placed(api, namespace, a_ray_pod("anywhere", 1)) == "failed", "it has the image"
+
+    first = await placed(api, namespace, a_ray_pod("first", CPUS - 1, "failed"))
+    second = await placed(api, namespace, a_ray_pod("second", CPUS - 1, "failed"))
+
+    assert (first, second) == ("other", "failed")
