@@ -42,7 +42,7 @@ async def a_world(folder: Path, jobs: int) -> AsyncIterator[ReconcilerWorld]:
         world = ReconcilerWorld(folder, session, a_running_status(KNOWN_TINY), url)
         world.show_cluster()
         for number in range(jobs - 1):
-            world.pace.note(JobKey("others", f"job-{number}"), is_busy=True)
+            world.pace.note(JobKey(KEY.namespace, f"job-{number}"), is_busy=True)
         yield world
     await runner.cleanup()
 
@@ -71,7 +71,7 @@ async def test_a_hang_is_found_within_its_limit_and_two_polls(
     async with a_world(tmp_path, jobs) as world:
         found = await until_stopped(world)
 
-    assert world.pace.poll_seconds == poll
+    assert world.pace.poll_seconds(KEY) == poll
     assert LIMIT < found <= LIMIT + 2 * poll + 5
 
 

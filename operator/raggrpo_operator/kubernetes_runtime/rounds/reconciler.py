@@ -110,7 +110,7 @@ class Reconciler:
         if delay is None:
             return seconds_until_removal(after, now)
         moved = decision.actions or differs_beyond_progress(job.status, decision.status)
-        return delay if moved else max(delay, self._pace.poll_seconds)
+        return delay if moved else max(delay, self._pace.poll_seconds(key))
 
     def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
         """Parse each version of the job once: most rounds see one that is already known."""

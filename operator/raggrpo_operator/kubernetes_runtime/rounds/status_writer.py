@@ -51,7 +51,9 @@ class StatusWriter:
         """
         key = JobKey.of(body)
         now, persisted, last = self._clock(), stored_status(body), self._written.get(key)
-        is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds
+        is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds(
+            key
+        )
         if is_recent and not differs_beyond_progress(persisted, status):
             self._store.hold_back(key, body, status)
             return body
