@@ -3,8 +3,9 @@
     python tests/bench/operator_memory.py [--jobs 1000]
 
 A real API server without nodes; the jobs are suspended. Beside them lie the largest ConfigMaps that
-somebody can create with the label that the operator selects by. The benchmark fails when the
-operator ever needs more than the chart's limit.
+somebody can create with the label that the operator selects by, and jobs that are refused: their
+free JSON has as many values as the API server takes. The benchmark fails when the operator ever
+needs more than the chart's limit.
 """
 
 import argparse
@@ -32,6 +33,7 @@ ENV_VALUE = 1800
 PASSAGE_TEMPLATE = 10_000
 FILES, FILE_NAME = 60, 200
 FOREIGN, FOREIGN_BYTES = 100, 1_000_000
+WIDE, WIDE_ROWS, WIDE_VALUES = 25, 190, 1_000
 
 
 def main() -> None:
@@ -61,6 +63,8 @@ async def measure(server: ApiServer, num_jobs: int) -> int:
             await api.create(
                 path_of("v1", "configmaps", NAMESPACE), a_foreign_record(f"theirs-{number}")
             )
+        for number in range(WIDE):
+            await api.create(path, a_wide_job(f"wide-{number}"))
         async with running_operator(bench) as operator:
             watching = asyncio.create_task(bench.watch_jobs())
             await bench.until("all are accepted", lambda: bench.all_are("Suspended"))
@@ -82,6 +86,14 @@ def a_large_job(name: str) -> Manifest:
     raw["spec"]["data"]["trainFiles"] = [f"{folder}/{n}.jsonl" for n in range(FILES)]
     raw["spec"]["suspend"] = True
     raw["metadata"]["annotations"] = {"theirs": "x" * 200_000}
+    return raw
+
+
+def a_wide_job(name: str) -> Manifest:
+    raw = job_of(name)
+    free = {"x": [[{"": 0}] * WIDE_VALUES] * WIDE_ROWS}
+    endpoint = {"name": "kb", "url": "http://kb/x", "extraBody": free}
+    raw["spec"] |= {"suspend": True, "retrieval": {"mode": "Prompt", "endpoints": [endpoint]}}
     return raw
 
 

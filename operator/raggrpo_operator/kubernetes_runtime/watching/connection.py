@@ -26,6 +26,9 @@ class _TrimmedEvents:
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)  # what aiohttp itself asks for
+
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         rest = b""
         async for chunk in self._content.iter_chunked(size):
