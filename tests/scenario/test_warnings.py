@@ -115,6 +115,6 @@ def test_a_warning_that_was_stored_is_not_told_again() -> None:
 
 
 def test_the_best_interval_is_daly_s() -> None:
-    assert best_interval(2.0, 65.0) == pytest.approx(14.80, abs=0.01)
+    assert best_interval(2.0, 65.0) == pytest.approx(14.82, abs=0.01)
     assert best_interval(10.0, 4.0) == 4.0
     assert best_interval(0.001, 1e6) == pytest.approx(44.72, abs=0.01)  # √(2 · δ · M)

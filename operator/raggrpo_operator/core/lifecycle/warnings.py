@@ -63,7 +63,9 @@ def _interval(this: Round) -> JobWarning | None:
     counted = f"{failures} failure{'s' if failures > 1 else ''} in {active} s of training"
     message = f"{every}: saving takes {save:g} s, a step {step_seconds:g} s, {counted}"
     remedy = f"checkpoint.everySteps: {best}"
-    return JobWarning("spec.checkpoint.everySteps", INTERVAL_OFF, f"{message} → {remedy}")
+    return JobWarning(
+        path="spec.checkpoint.everySteps", reason=INTERVAL_OFF, message=f"{message} → {remedy}"
+    )
 
 
 def _list(this: Round, warnings: Sequence[JobWarning]) -> None:
