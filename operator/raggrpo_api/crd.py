@@ -52,6 +52,9 @@ PRESET_FIELDS = frozenset(
 )
 """Fields that a preset fills in; a test keeps them in step with the operator's table."""
 
+_UNITS = {"Seconds": "seconds", "Gib": "GiB", "maxTokens": "tokens"}
+"""Parts of names → what `kubectl explain` calls the unit."""
+
 _MAP_LISTS = {
     "spec.retrieval.endpoints": "name",
     "spec.volumes": "name",
@@ -81,7 +84,9 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("ETA", "integer", ".status.progress.estimatedRemainingSeconds", 1),
     ("S/Step", "number", ".status.progress.secondsPerStep", 1),
+    ("Tokens/s", "string", '.status.progress.metrics[?(@.name=="tokens_per_second")].value', 1),
     ("Stage", "string", ".status.progress.stage", 1),
+    ("Warnings", "integer", ".status.warningCount", 1),
     ("Cluster", "string", ".status.cluster.name", 1),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1),
 )
@@ -200,7 +205,12 @@ def _describe_default(place: str, default: Any) -> str:
     if isinstance(default, dict) or (isinstance(default, list) and isinstance(default[0], dict)):
         return ""
     text = default if isinstance(default, str) and default.isalnum() else json.dumps(default)
-    return f"Default: {text}."
+    return f"Default: {text}{_unit(place)}."
+
+
+def _unit(place: str) -> str:
+    """Return the unit that a field's name tells, as it follows a number."""
+    return next((f" {unit}" for part, unit in _UNITS.items() if part in place), "")
 
 
 def _at(schema: Schema, place: str) -> Schema:

@@ -149,6 +149,18 @@ class Condition:
 
 
 @api_dataclass
+class JobWarning:
+    """Something that does not stop the job but is probably not what its author wants."""
+
+    path: Annotated[Words, Field(max_length=128)]
+    """Field of the specification."""
+    reason: Annotated[Words, Field(max_length=64)]
+    """CamelCase, from a closed set."""
+    message: Annotated[Words, Field(max_length=256)] = ""
+    """What is unusual → what to write instead."""
+
+
+@api_dataclass
 class ProgressStatus:
     """Progress as kubectl shows it (field names as in Kubeflow's trainer status)."""
 
@@ -468,6 +480,9 @@ class JobStatus:
     preset: str = ""
     """The job's, as kubectl's column shows it: the spec may leave it to the default."""
     conditions: Annotated[list[Condition], Field(max_length=32)] = field(default_factory=list)
+    warnings: Annotated[list[JobWarning], Field(max_length=16)] = field(default_factory=list)
+    warning_count: int = 0
+    """How many warnings there are, as kubectl's column shows it; may exceed those listed."""
     progress: ProgressStatus = ProgressStatus()
     checkpoint: Annotated[CheckpointRef | None, _otherwise(None)] = None
     best_step: int | None = None

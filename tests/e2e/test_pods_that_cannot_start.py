@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and i
 
 MINUTE = timedelta(minutes=1)
 END_SECONDS = 240
-EARLY, LATE = "PreflightPassed=Unknown", "ClusterReady=False"
+EARLY, LATE = "Preflight waits", "The Ray cluster waits"
 """What waits for the pods: the preflight, or the attempt."""
 
 

@@ -189,8 +189,9 @@ def test_nothing_is_created_until_retriever_is_ready(cluster: Kubernetes, runnin
         what = event["note"].partition(":")[0]
         times.setdefault((event["reason"], what), event["eventTime"])
 
-    waits, ready = times["Loading", "RetrieverReady=False"], times["Ready", "RetrieverReady=True"]
-    assert waits < ready <= times["Starting", "Progressing=True"]
+    waits = times["Loading", "Waiting for managed retrievers"]
+    ready = times["Ready", "Managed retrievers are ready"]
+    assert waits < ready < times["Ready", "The Ray cluster is ready"]
 
 
 def test_whoever_has_no_token_reaches_nothing_of_ray(

@@ -273,3 +273,43 @@ def test_the_generator_runs_as_a_module() -> None:
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+COUNTED = re.compile(
+    r"prompts?|threads|batches|rows|completions|gpus|sequences|passes|passages|calls|searches"
+    r"|tries|checkpoints|pods|ranks|failures|failed|steps?|tokens?|share"
+)
+NO_UNIT = {
+    *(f"spec.algorithm.{n}" for n in ("clipRatioLow", "clipRatioHigh", "klCoefficient")),
+    "spec.algorithm.importanceCap",
+    *(f"spec.training.{n}" for n in ("seed", "learningRate", "weightDecay", "maxGradNorm")),
+    *(f"spec.rollout.{n}" for n in ("temperature", "topP", "false")),
+    "spec.retrieval.endpoints[].scoreThreshold",
+    "spec.reward.functions[].weight",
+    *(f"spec.reward.functions[].judge.{n}" for n in ("lowest", "highest", "temperature")),
+    "spec.recovery.deadlines.stepTimeoutFactor",
+}
+"""Plain numbers: factors, distances of ratios, grades, seeds."""
+
+
+def unit_of(place: str) -> re.Pattern[str]:
+    """Return what the description of a number must hold, given its name."""
+    ends = {"Seconds": "seconds|\\bs\\b", "Gib": "gib", "Tokens": "tokens?", "Length": "tokens"}
+    ends |= {"Steps": "steps?", "SecondsAfterFinished": "seconds"}
+    found = (text for end, text in ends.items() if place.endswith(end))
+    return re.compile(next(found, COUNTED.pattern))
+
+
+def test_kubectl_explain_names_the_unit_of_every_number_of_a_specification() -> None:
+    numbers = {
+        place: part.get("description", "")
+        for place, part in SCHEMA_PARTS.items()
+        if place.startswith("spec.") and part.get("type") in ("integer", "number")
+    }
+    assert numbers.keys() > NO_UNIT
+    silent = [
+        place
+        for place in sorted(numbers.keys() - NO_UNIT)
+        if not unit_of(place).search(numbers[place].lower())
+    ]
+    assert silent == []

@@ -12,6 +12,7 @@ from raggrpo_api.status import (
     Condition,
     ConditionType,
     JobStatus,
+    JobWarning,
     Pinned,
     PreflightStatus,
     ProgressStatus,
@@ -58,6 +59,10 @@ def test_a_status_fits_whatever_its_texts_hold(
         conditions=[
             Condition(type=kind, status="True", reason="R" * 64, message=text)
             for kind in list(ConditionType)[:16]
+        ],
+        warnings=[
+            JobWarning(path=f"{n}{text}"[:128], reason="R" * 64, message=text[:256])
+            for n in range(16)
         ],
         attempts=[record] * attempts,
         checkpoint=CheckpointRef(step=10**9, path=text, time=text[:256]),

@@ -22,6 +22,7 @@ from .failures import classify
 from .observed import AttemptObserved, Observed, SubmissionStatus
 from .queueing import note_queue
 from .round import PODS_NOT_READY, RELEASE_SECONDS, Decision, Round
+from .warnings import note_warnings
 
 LOST_OTHERS = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
@@ -45,6 +46,8 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     this = Round(job, observed, now, status, resolved)
 
     found = () if _runs_as_accepted(job) else violations(job, resolved, in_pods=observed.in_pods)
+    if not _is_accepted(job):
+        note_warnings(this, [*found, *_on_facts(this)])
     if wrong := errors(found):  # 1. an invalid spec starts nothing
         return _invalid(this, wrong)
     this.condition(ConditionType.ACCEPTED, True, "Valid")
@@ -84,9 +87,21 @@ def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
 
 def _runs_as_accepted(job: RagGrpoJob) -> bool:
     """Return whether an attempt runs by a spec that was accepted; it need not be judged again."""
+    return _is_accepted(job) and _is_running(job.status)
+
+
+def _is_accepted(job: RagGrpoJob) -> bool:
     accepted = get_condition(job.status, ConditionType.ACCEPTED)
-    is_this_spec = accepted.observed_generation == job.metadata.generation
-    return accepted.status == "True" and is_this_spec and _is_running(job.status)
+    return accepted.status == "True" and accepted.observed_generation == job.metadata.generation
+
+
+def _on_facts(this: Round) -> tuple[Violation, ...]:
+    """Return what the rules find with the facts, if preflight read them for this spec."""
+    preflight = this.status.preflight
+    if preflight.known_facts is None or preflight.spec_hash != readiness.spec_hash(this.job):
+        return ()
+    facts, in_pods = preflight.known_facts, this.observed.in_pods
+    return violations(this.job, this.resolved, facts, in_pods=in_pods)
 
 
 def _is_running(status: JobStatus) -> bool:

@@ -23,6 +23,7 @@ from .actions import DeletePreflight, StartPreflight, StartRetriever
 from .failures import CAUSE_OF_EXIT
 from .observed import DeviceObserved
 from .round import PODS_WAITING, POLL_SECONDS, Decision, Round
+from .warnings import note_warnings
 
 OF_GPU_MEMORY = frozenset(
     {
@@ -114,6 +115,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     resolved = resolve(this.job, facts)
     judged = violations(this.job, resolved, facts, in_pods=this.observed.in_pods)
     found = errors(judged)
+    note_warnings(this, judged)
     lines = [violation.line() for violation in found]
     state = CheckState.FAILED if found else CheckState.PASSED
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])

@@ -21,6 +21,7 @@ from .bad_nodes import aged, avoided_nodes, with_failure
 from .failures import POLICIES, Restart
 from .repeated import is_hopeless, leaves_out_step, repetition, times_there
 from .round import Decision, Round
+from .warnings import note_interval
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
@@ -71,6 +72,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
         step, newest = record.to_step + 1, this.status.checkpoint
         this.remember(_leaving_out(this.state.remedies, step, newest))
     _plan_restart(this, cause, progressed, mitigation)
+    note_interval(this)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
         # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
         this.remember(replace(this.state.launch, cluster_since=this.now))

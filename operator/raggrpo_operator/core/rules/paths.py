@@ -16,9 +16,10 @@ def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
     """Keep checkpoints off the pod's own disk, which vanishes with it."""
     volumes, path = given.spec.volumes, given.spec.checkpoint.path
     if not volumes:
-        message = "none: fine on one machine, but in a cluster checkpoints are lost with the pod"
-        remedy = "volumes: [{name, claimName, mountPath}] for data and checkpoints"
-        yield warning("spec.volumes", Reason.NO_VOLUME, message, remedy)
+        if given.in_pods:
+            message = f"{path} lies on no volume (there is none): it is lost with the pod"
+            remedy = "volumes: [{name, claimName, mountPath}] with mountPath above it"
+            yield Violation(CHECKPOINT, Reason.CHECKPOINT_NOT_ON_VOLUME, message, remedy)
         return
     volume = volume_of(path, volumes)
     if volume is None:

@@ -93,7 +93,6 @@ class Reason(StrEnum):
     CHECKPOINTS_TOO_RARE = "CheckpointsTooRare"
     KEEP_LAST_TOO_SMALL = "KeepLastTooSmall"
     BACKUP_NOT_A_MULTIPLE = "BackupNotAMultiple"
-    NO_VOLUME = "NoVolume"
     CHECKPOINT_NOT_ON_VOLUME = "CheckpointNotOnVolume"
     CHECKPOINT_READ_ONLY = "CheckpointReadOnly"
     PATH_NOT_ON_VOLUME = "PathNotOnVolume"

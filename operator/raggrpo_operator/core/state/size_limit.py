@@ -49,6 +49,7 @@ def _cut(status: JobStatus, *, length: int, few: int) -> JobStatus:
     return replace(
         status,
         conditions=[replace(each, message=each.message[:length]) for each in status.conditions],
+        warnings=[replace(each, message=each.message[:length]) for each in status.warnings],
         attempts=[short(each) for each in status.attempts],
         progress=replace(status.progress, metrics=status.progress.metrics[:few]),
         preflight=replace(status.preflight, checks=checks),

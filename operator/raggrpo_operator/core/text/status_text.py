@@ -58,6 +58,10 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
         yield from labelled("waited", text, width)
     for attempt in reversed(status.attempts):
         yield from labelled("attempt", _attempt(attempt), width)
+    for warning in status.warnings:
+        yield from labelled("warning", f"{warning.path}: {warning.message}", width)
+    if (more := status.warning_count - len(status.warnings)) > 0:
+        yield from labelled("warning", f"and {more} more: `raggrpo plan` shows them all", width)
     for condition in status.conditions:
         yield from labelled("condition", _condition(condition), width)
     if status.sizing.pods:

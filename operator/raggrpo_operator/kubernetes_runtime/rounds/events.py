@@ -1,4 +1,4 @@
-"""Kubernetes Events about a job, on transitions of its conditions only. Pure."""
+"""Kubernetes Events about a job: transitions of its conditions, and new warnings. Pure."""
 
 import uuid
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from raggrpo_api import names
 from raggrpo_api.status import Condition, ConditionType, JobStatus
 from raggrpo_operator.core.lifecycle.round import PODS_WAITING
 from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.core.text.event_text import sentence
 from raggrpo_operator.kube.client import Manifest
 
 MAX_NOTE = 1024
@@ -28,42 +29,48 @@ BAD_WHEN_TRUE = frozenset(
         ConditionType.WAITING_FOR_ENDPOINT,
         ConditionType.SLOWING_DOWN,
         ConditionType.HOST_MEMORY_GROWING,
+        ConditionType.POLICY_MISMATCH,
         ConditionType.RECONCILING,
     }
 )
-SILENT = frozenset({ConditionType.READY})
-"""Implied by the others."""
 WARNINGS = frozenset({"Restarting", PODS_WAITING})
 """Reasons that deserve attention whatever the status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A condition with a new value or reason, or with the same reason for another pod."""
+    """Something new about a job that a person is told."""
 
-    condition: Condition
+    reason: str
+    note: str
     is_warning: bool
 
 
 def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
-    """Yield what changed between two statuses, in the order of conditions."""
+    """Yield what changed between two statuses: conditions in their order, then new warnings.
+
+    What was written once is not told again, whichever replica compares.
+    """
     for condition in new.conditions:
         before = get_condition(old, condition.type)
-        same = _subject(before) == _subject(condition)
-        if not (same or condition.type in SILENT or _says_nothing(before, condition)):
-            yield Transition(condition, _is_warning(condition))
+        if _subject(before) != _subject(condition) and (note := sentence(new, condition, before)):
+            yield Transition(condition.reason, note, _is_warning(condition))
+    known = {(each.path, each.reason) for each in old.warnings}
+    for warning in new.warnings:
+        if (warning.path, warning.reason) not in known:
+            yield Transition(warning.reason, f"{warning.path}: {warning.message}", is_warning=True)
+
+
+def trouble(condition: Condition) -> Transition:
+    """Return what is told of a condition that keeps the operator from going on."""
+    unknown = Condition(type=condition.type, status="Unknown", reason="")
+    return Transition(condition.reason, sentence(JobStatus(), condition, unknown), is_warning=True)
 
 
 def _subject(condition: Condition) -> tuple[str, str, str]:
-    """Return what makes an Event new; for waiting pods also the message, which names the pod."""
-    message = condition.message if condition.reason == PODS_WAITING else ""
-    return condition.status, condition.reason, message
-
-
-def _says_nothing(before: Condition, now: Condition) -> bool:
-    """Return whether a condition that was never set merely takes its normal value."""
-    quiet = now.type in BAD_WHEN_TRUE or now.type is ConditionType.SUSPENDED
-    return quiet and now.status == "False" and before.status == "Unknown"
+    """Return what makes an Event new; the message where it names a pod or an attempt."""
+    by_message = condition.reason == PODS_WAITING or condition.type is ConditionType.RESUME_VERIFIED
+    return condition.status, condition.reason, condition.message if by_message else ""
 
 
 def _is_warning(condition: Condition) -> bool:
@@ -74,10 +81,6 @@ def _is_warning(condition: Condition) -> bool:
 def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:
     """Return the Event about a job; `instance` is the replica that reports it."""
     metadata = body["metadata"]
-    condition = transition.condition
-    note = f"{condition.type}={condition.status}"
-    if condition.message:
-        note = f"{note}: {condition.message}"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -86,9 +89,9 @@ def render_event(body: Manifest, transition: Transition, now: datetime, instance
             "namespace": metadata["namespace"],
         },
         "type": "Warning" if transition.is_warning else "Normal",
-        "reason": condition.reason,
+        "reason": transition.reason,
         "action": "Reconcile",
-        "note": note.encode()[:MAX_NOTE].decode(errors="ignore"),
+        "note": transition.note.encode()[:MAX_NOTE].decode(errors="ignore"),
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": "raggrpo.io/operator",
         "reportingInstance": instance,

@@ -20,7 +20,7 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
-from .events import Transition, render_event, transitions
+from .events import render_event, transitions, trouble
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,7 @@ class StatusWriter:
             raise
         self._written[key] = now
         for transition in transitions(persisted, status):
-            condition = transition.condition
-            log.info("%s=%s %s", condition.type, condition.status, condition.reason)
+            log.info("%s: %s", transition.reason, transition.note)
             await self._post(render_event(body, transition, now, self._instance))
         return answered
 
@@ -97,7 +96,7 @@ class StatusWriter:
         [conditions[kind]] = status_to_json(made, with_nulls=False)["conditions"]
         changed = {**raw, "conditions": list(conditions.values())}
         self._store.read(JobKey.of(body), await self._client.apply_status(_applied(body, changed)))
-        await self._post(render_event(body, Transition(told, is_warning=True), now, self._instance))
+        await self._post(render_event(body, trouble(told), now, self._instance))
 
     def forget(self, key: JobKey) -> None:
         """Drop what is known about a job that is gone."""

@@ -1,12 +1,21 @@
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from raggrpo_api.status import ConditionType, JobStatus, Phase, ProgressStatus
+from raggrpo_api.status import (
+    AttemptRecord,
+    Cause,
+    ConditionType,
+    JobStatus,
+    JobWarning,
+    Phase,
+    ProgressStatus,
+)
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, Manifest, judged
@@ -161,16 +170,57 @@ async def test_trouble_is_told_once_and_taken_back_when_it_is_over() -> None:
 
 
 def test_what_a_transition_is() -> None:
-    def kinds(old: JobStatus, new: JobStatus) -> list[tuple[str, bool]]:
-        return [(each.condition.type, each.is_warning) for each in transitions(old, new)]
+    def told(old: JobStatus, new: JobStatus) -> list[tuple[str, bool]]:
+        return [(each.note, each.is_warning) for each in transitions(old, new)]
 
     empty, accepted = JobStatus(), status_at(0, Accepted=True)
-    assert kinds(empty, accepted) == [("Accepted", False)]
-    assert kinds(accepted, accepted) == []
-    assert kinds(accepted, status_at(0, Accepted=False)) == [("Accepted", True)]
-    assert kinds(empty, status_at(0, Stalled=False)) == []
-    assert kinds(status_at(0, Stalled=False), status_at(0, Stalled=True)) == [("Stalled", True)]
-    assert kinds(empty, status_at(0, Ready=True)) == []
+    assert told(empty, accepted) == [("The specification is valid", False)]
+    assert told(accepted, accepted) == []
+    assert told(accepted, status_at(0, Accepted=False)) == [("The job is refused: words", True)]
+    assert told(empty, status_at(0, Stalled=False)) == []
+    hang = [("Nothing moves any more: words", True)]
+    assert told(status_at(0, Stalled=False), status_at(0, Stalled=True)) == hang
+    assert told(empty, status_at(0, Ready=True)) == []
+
+
+def warned(*reasons: str) -> JobStatus:
+    found = [JobWarning(path="spec.x", reason=each, message="odd → even") for each in reasons]
+    return JobStatus(warnings=found, warning_count=len(found))
+
+
+async def test_a_warning_is_one_event_even_after_the_operator_was_restarted() -> None:
+    world = Written()
+    body = await world.writer.write(world.body, warned("First"))
+    restarted = StatusWriter(
+        world.kube, world.store, lambda: T0, Pace(poll_seconds=5, status_seconds=10), instance="new"
+    )
+    await restarted.write(body, warned("First", "Second"))
+    await restarted.write(world.live(), warned("First", "Second"))
+
+    events = world.kube.named("events")
+    assert len(events) == 2
+    posted = [each for key, each in world.kube.objects.items() if key[0] == "events"]
+    assert {(each["type"], each["reason"], each["note"]) for each in posted} == {
+        ("Warning", "First", "spec.x: odd → even"),
+        ("Warning", "Second", "spec.x: odd → even"),
+    }
+
+
+REASONS = ("Because", *map(str, Cause), "Restarting", "PodsWaiting", "Queued", "OlderCheckpoint")
+
+
+@pytest.mark.parametrize("kind", ConditionType)
+def test_no_event_shows_a_conditions_name_or_unknown(kind: ConditionType) -> None:
+    begun = JobStatus(attempt=1, attempts=[AttemptRecord(number=1, from_step=0)])
+    for before, value, reason in product((None, True, False), (True, False, None), REASONS):
+        old = set_condition(begun, kind, before, "Before", "words", T0)
+        new = set_condition(begun, kind, value, reason, "words", T0)
+        for each in transitions(old, new):
+            told = each.note.replace(f"({reason})", "")  # the cause, which is for people too
+            assert "=" not in told
+            assert "Unknown" not in told
+            names = {str(name) for name in ConditionType} - {"Complete", "Failed"}
+            assert not names & set(told.replace(":", "").split()), told
 
 
 def test_another_pods_trouble_is_an_event_of_its_own() -> None:
@@ -180,7 +230,7 @@ def test_another_pods_trouble_is_an_event_of_its_own() -> None:
 
     head, worker = "head pod: Insufficient cpu", "trainer pod: Insufficient nvidia.com/gpu"
     [told] = transitions(waiting(head, "PodsWaiting"), waiting(worker, "PodsWaiting"))
-    assert told.condition.message == worker
+    assert told.note == f"The Ray cluster waits for its pods: {worker}"
     assert list(transitions(waiting(worker, "PodsWaiting"), waiting(worker, "PodsWaiting"))) == []
     assert list(transitions(waiting(head, "Other"), waiting(worker, "Other"))) == []
 

@@ -1,0 +1,80 @@
+"""The warnings in a job's status: what the rules object to, and a better checkpoint interval. Pure.
+
+They change only in rounds that write the status for another reason, so they cost no write.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import sqrt
+
+from raggrpo_api.status import Cause, JobWarning
+from raggrpo_api.text import one_line
+from raggrpo_operator.core.spec.violation import Severity, Violation
+
+from .round import Round
+
+MAX_LISTED = 16
+INTERVAL_OFF = "CheckpointIntervalOff"
+SAVED_FIRST = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
+"""Ends before which the driver saves: they lose no steps, whatever the interval."""
+FAR_OFF = 2.0
+"""Factor between two intervals that matters: the optimum is flat."""
+
+
+def note_warnings(this: Round, found: Iterable[Violation]) -> None:
+    """List what the rules warn of, beside the advice that the job's own failures gave."""
+    ours = [each for each in this.status.warnings if each.reason == INTERVAL_OFF]
+    told = [_warning(each) for each in found if each.severity is Severity.WARNING]
+    _list(this, [*told, *ours])
+
+
+def note_interval(this: Round) -> None:
+    """Compare the checkpoint interval with what saving takes and how often attempts failed."""
+    others = [each for each in this.status.warnings if each.reason != INTERVAL_OFF]
+    found = _interval(this)
+    _list(this, others if found is None else [*others, found])
+
+
+def best_interval(save_seconds: float, seconds_between_failures: float) -> float:
+    """Return the seconds of training between two checkpoints that lose the least time.
+
+    Young 1974, "A first order approximation to the optimum checkpoint interval", with the
+    correction of Daly 2006, "A higher order estimate of the optimum checkpoint interval for
+    restart dumps", for saves that are not short compared with the time between failures.
+    """
+    if save_seconds >= 2 * seconds_between_failures:
+        return seconds_between_failures
+    ratio = save_seconds / (2 * seconds_between_failures)
+    young = sqrt(2 * save_seconds * seconds_between_failures)
+    return young * (1 + sqrt(ratio) / 3 + ratio / 9) - save_seconds
+
+
+def _interval(this: Round) -> JobWarning | None:
+    state, step_seconds = this.state, this.status.progress.seconds_per_step
+    every, save = this.spec.checkpoint.every_steps, state.slowest_save_seconds
+    by_cause = this.status.restarts.by_cause
+    failures = sum(n for cause, n in by_cause.items() if cause not in SAVED_FIRST)
+    active = state.spent.active_seconds
+    if not (every and save and failures and active and step_seconds):
+        return None
+    best = max(1, round(best_interval(save, active / failures) / step_seconds))
+    if best / FAR_OFF <= every <= best * FAR_OFF:
+        return None
+    counted = f"{failures} failure{'s' if failures > 1 else ''} in {active} s of training"
+    message = f"{every}: saving takes {save:g} s, a step {step_seconds:g} s, {counted}"
+    remedy = f"checkpoint.everySteps: {best}"
+    return JobWarning(
+        path="spec.checkpoint.everySteps", reason=INTERVAL_OFF, message=f"{message} → {remedy}"
+    )
+
+
+def _list(this: Round, warnings: Sequence[JobWarning]) -> None:
+    unique = list({(each.path, each.reason): each for each in warnings}.values())
+    this.status = replace(this.status, warnings=unique[:MAX_LISTED], warning_count=len(unique))
+
+
+def _warning(found: Violation) -> JobWarning:
+    message = f"{one_line(found.message, 140)} → {one_line(found.remedy, 113)}"
+    return JobWarning(
+        path=one_line(found.path, 128), reason=str(found.reason), message=one_line(message, 256)
+    )
