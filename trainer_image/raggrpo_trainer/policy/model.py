@@ -158,6 +158,12 @@ def logit_transform(config: PreTrainedConfig) -> LogitTransform:
 
 
 def decoder_layers(causal_lm: PreTrainedModel) -> list[nn.Module]:
-    """Return the layers that the model itself declares indivisible."""
+    """Return the layers that the model itself declares indivisible, without parts of such."""
     names = set(causal_lm._no_split_modules or ())
-    return [module for module in causal_lm.modules() if type(module).__name__ in names]
+    layers: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for module in causal_lm.modules():  # a module comes before its parts
+        if type(module).__name__ in names and module not in inside:
+            layers.append(module)
+            inside.update(module.modules())
+    return layers
