@@ -31,7 +31,7 @@ class AlgorithmSpec(ApiModel):
     kl_coefficient: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Weight of the penalty of KL(policy‖starting model); 0 keeps no reference model."""
     dual_clip: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
-    """Above 1, usually 3: the largest ratio that counts for a token of negative advantage; 0: off."""
+    """Largest ratio that counts where the advantage is negative, usually 3; 0: off."""
     normalize_by_std: bool = False
     """Divide advantages by the group's standard deviation (DeepSeekMath's GRPO)."""
     loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
