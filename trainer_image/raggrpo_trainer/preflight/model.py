@@ -60,7 +60,7 @@ def check_model(path: Path) -> Model:
     ignored = ""
     try:
         ignored = _ignored_sampling(path / "generation_config.json")
-    except _Unreadable as error:
+    except Unreadable as error:
         problems.append(str(error))
     evidence = (
         f"{facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
@@ -79,7 +79,7 @@ def count_parameters(path: Path) -> int:
 
 def _ignored_sampling(path: Path) -> str:
     """Name the model's own sampling defaults; rollout.temperature and topP count instead."""
-    config = _read_json(path) if path.exists() else {}
+    config = read_json(path) if path.exists() else {}
     given = [f"{name} {config[name]}" for name in SAMPLING_DEFAULTS if config.get(name) is not None]
     if not given:
         return ""
