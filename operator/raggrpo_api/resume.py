@@ -21,7 +21,7 @@ RESUME_FIELDS: Final[Mapping[str, str]] = {
     "data": "train_files columns train_batch_size max_samples max_prompt_length "
     "max_response_length allow_truncation system_prompt chat_template tools",
     "algorithm": "group_size clip_ratio_low clip_ratio_high kl_coefficient normalize_by_std "
-    "loss_aggregation importance_cap",
+    "loss_aggregation importance_cap dual_clip",
     "rollout": "n temperature top_p",
     "training": "seed learning_rate warmup_steps weight_decay max_grad_norm mini_batch_prompts "
     "off_policy_steps",
@@ -44,9 +44,10 @@ ADDED_LATER: Final = frozenset(
         "data.tools",
         "data.columns.tools",
         "reward.answerMarker",
+        "algorithm.dualClip",
     }
 )
-"""Texts that older checkpoints do not know: an empty one counts as absent, as it does there."""
+"""What older checkpoints do not know: an empty text or 0 counts as absent, as it does there."""
 _UNSET: Final = object()
 _SHOWN: Final = 120
 _BEFORE: Final = 20

@@ -147,7 +147,7 @@ async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_firs
     world: World,
 ) -> None:
     digest = f"sha256:{'1' * 64}"
-    world.kuberay.image_id = f"docker.io/library/trainer@{digest}"
+    world.kuberay.image_id = f"registry.example/library/trainer@{digest}"
     world.ray.scripts = {"small-a1": Script(waits_at=12), "small-a2": Script(waits_at=17)}
     await world.apply()
     await world.until(lambda status: "imageId" in status.get("pinned", {}))

@@ -29,7 +29,9 @@ class AlgorithmSpec(ApiModel):
     clip_ratio_high: Annotated[float, Field(ge=0.0, le=10.0)] = 0.28
     """Upper clip distance of the probability ratio (DAPO's clip-higher)."""
     kl_coefficient: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
-    """Weight of the k3 KL penalty against the starting model; 0 keeps no reference model."""
+    """Weight of the penalty of KL(policy‖starting model); 0 keeps no reference model."""
+    dual_clip: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
+    """Largest ratio that counts where the advantage is negative, usually 3; 0: off."""
     normalize_by_std: bool = False
     """Divide advantages by the group's standard deviation (DeepSeekMath's GRPO)."""
     loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN

@@ -26,7 +26,8 @@ def a_step(step: int, **changes: Any) -> StepRecord:
     of_ranks = {name: changes.pop(name) for name in _RANKS_FIELDS & changes.keys()}
     trained = StepMetrics(
         **dict.fromkeys(REDUCTIONS, 0.0)
-        | {"loss": 0.01, "mismatch_mean": 1e-5, "importance_mean": 1.0, "entropy": 1.2},
+        | {"loss": 0.01, "mismatch_mean": 1e-5, "importance_mean": 1.0},
+        entropy=1.2,
         num_sampled_tokens=64,
         num_trained_tokens=32,
         num_positions=500,

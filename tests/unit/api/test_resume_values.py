@@ -164,3 +164,10 @@ def test_long_texts_are_shown_from_where_they_differ() -> None:
     assert 'grade {completion}" → ' in change
     assert change.endswith('weigh {completion}"')
     assert len(change) < 200
+
+
+def test_a_dual_clip_counts_only_where_it_is_on() -> None:
+    spec = a_spec()
+    on = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"dual_clip": 3.0})})
+    assert "algorithm.dualClip" not in resume_values(spec)
+    assert resume_values(on)["algorithm.dualClip"] == 3.0

@@ -17,6 +17,8 @@ class Objective:
     kl_coefficient: float
     loss_aggregation: LossAggregation
     max_response_length: int
+    dual_clip: float = 0.0
+    """0: off."""
 
 
 def token_weights(lengths: Sequence[int], objective: Objective) -> list[float]:

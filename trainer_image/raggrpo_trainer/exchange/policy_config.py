@@ -38,6 +38,7 @@ def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
             importance_cap=algorithm.importance_cap,
             kl_coefficient=algorithm.kl_coefficient,
             loss_aggregation=algorithm.loss_aggregation,
+            dual_clip=algorithm.dual_clip,
             max_response_length=config.data.max_response_length,
         ),
         temperature=config.rollout.temperature,

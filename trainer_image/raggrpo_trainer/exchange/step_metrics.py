@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Generic, TypeVar, assert_never, get_type_hints
 
+from .groups import Group
+
 N = TypeVar("N")
 
 
@@ -37,8 +39,6 @@ class LossMetrics(Generic[N]):
     clip_fraction: Annotated[N, Reduction.TOKEN_MEAN]
     """Share of tokens whose gradient was clipped away."""
     kl: Annotated[N, Reduction.TOKEN_MEAN]
-    entropy: Annotated[N, Reduction.TOKEN_MEAN]
-    """Estimated as the mean -log-probability of the sampled tokens."""
 
 
 REDUCTIONS: dict[str, Reduction] = {
@@ -69,6 +69,9 @@ class Update:
 class StepMetrics(LossMetrics[float]):
     """One step over all ranks, except for the memory, which is this rank's own."""
 
+    entropy: float
+    """Of the policy that sampled: the mean -log-probability that the engine reports for all sampled
+    tokens of the batch, also those of completions that are not trained on."""
     num_sampled_tokens: int
     """In the whole batch."""
     num_trained_tokens: int
@@ -107,3 +110,19 @@ def reduced(updates: Sequence[Update]) -> dict[str, float]:
             case _:
                 assert_never(reduction)
     return found
+
+
+def sampled_entropy(groups: Sequence[Group]) -> float:
+    """Return the mean -log-probability of all sampled tokens, in nats; 0 without any.
+
+    Completions without advantage count too: leaving them out would show too high an entropy, since
+    a policy that is sure of its answer gives equal ones.
+    """
+    sampled = [
+        -logprob
+        for group in groups
+        for done in group.completions
+        for logprob, is_sampled in zip(done.rollout_logprobs, done.sampled, strict=True)
+        if is_sampled
+    ]
+    return math.fsum(sampled) / max(1, len(sampled))

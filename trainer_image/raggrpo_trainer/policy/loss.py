@@ -25,40 +25,83 @@ def grpo_loss(
 ) -> LossMetrics[Tensor]:  # [K]; loss: []
     """Return the loss and the per-token metrics.
 
-    The loss is sum(weights * (importance * clipped surrogate + kl_coefficient * k3)).
-    The surrogate is PPO's with separate clip distances (DAPO, arXiv 2503.14476). Without
-    `old_logprobs` this is the batch's first update: the policy is its own old policy, so the ratio
-    is 1 and only its gradient counts. The importance weight min(exp(old - rollout), cap) corrects
-    for the engine's different arithmetic or older weights; no gradient flows through it.
+    The loss is sum(weights * (-importance * clipped surrogate + kl_coefficient * kl_penalty)).
+    The surrogate is PPO's with separate clip distances (DAPO, arXiv 2503.14476) and, as an option,
+    a bound for tokens of negative advantage (dual clip, arXiv 1912.09729). Without `old_logprobs`
+    this is the batch's first update: the policy is its own old policy, so the ratio is 1 and only
+    its gradient counts. The importance weight min(exp(old - rollout), cap) corrects for the
+    engine's different arithmetic or older weights; no gradient flows through it.
     """
     old = logprobs.detach() if old_logprobs is None else old_logprobs
-    ratio = torch.exp(logprobs - old)
-    clipped_ratio = ratio.clamp(1.0 - objective.clip_ratio_low, 1.0 + objective.clip_ratio_high)
-    surrogate = torch.minimum(ratio * advantages, clipped_ratio * advantages)
+    log_ratio = logprobs - old
+    surrogate, is_clipped = _clipped_surrogate(log_ratio, advantages, objective)
 
     mismatch = old - rollout_logprobs
-    importance = torch.where(
-        mismatch.abs() <= MISMATCH_TOLERANCE,
-        torch.ones_like(mismatch),
-        mismatch.exp().clamp(max=objective.importance_cap),
-    )
+    counted = torch.where(mismatch.abs() <= MISMATCH_TOLERANCE, 0.0, mismatch)
+    importance = counted.exp().clamp(max=objective.importance_cap)
     per_token = -importance * surrogate
     kl = torch.zeros_like(logprobs)
     if ref_logprobs is not None:
-        kl = k3_divergence(logprobs, ref_logprobs)
-        per_token = per_token + objective.kl_coefficient * kl
+        kl = k3_divergence(logprobs.detach(), ref_logprobs)
+        # One exponential of the sum: 0 times infinity would be NaN.
+        sampled = (counted + log_ratio.detach()).exp().clamp(max=objective.importance_cap)
+        penalty = kl_penalty(logprobs, ref_logprobs, sampled)
+        per_token = per_token + objective.kl_coefficient * penalty
     return LossMetrics(
         loss=(weights * per_token).sum(),
         mismatch_mean=mismatch.abs(),
         mismatch_max=mismatch.abs(),
         importance_mean=importance,
-        clip_fraction=clipped_ratio * advantages < ratio * advantages,
+        clip_fraction=is_clipped,
         kl=kl,
-        entropy=-logprobs,
     )
 
 
+def _clipped_surrogate(
+    log_ratio: Tensor,  # [K], with gradient
+    advantages: Tensor,  # [K]
+    objective: Objective,
+) -> tuple[Tensor, Tensor]:  # [K], [K] of bool: held at its bound
+    """Return min(ratio * A, clipped ratio * A), for A < 0 at least dual_clip * A if that is set.
+
+    A held token is a constant. Its ratio, which may be infinite, is kept out of the graph, because
+    the backward pass would multiply it by zero.
+    """
+    fixed = log_ratio.detach().exp()
+    bound = fixed.clamp(1.0 - objective.clip_ratio_low, 1.0 + objective.clip_ratio_high)
+    is_clipped = bound * advantages < fixed * advantages
+    if objective.dual_clip > 0:
+        is_too_far = (advantages < 0) & (fixed > objective.dual_clip)
+        bound = torch.where(is_too_far, objective.dual_clip, bound)
+        is_clipped = is_clipped | is_too_far
+    is_held = is_clipped | (advantages == 0)
+    ratio = torch.where(is_held, 0.0, log_ratio).exp()
+    return torch.where(is_held, bound, ratio) * advantages, is_clipped
+
+
+def kl_penalty(
+    logprobs: Tensor,  # [K], of the policy, with gradient
+    ref_logprobs: Tensor,  # [K]
+    importance: Tensor,  # [K], policy / engine that sampled the tokens, without gradient
+) -> Tensor:  # [K]
+    """Return importance * k2, whose expected gradient is that of KL(policy || reference).
+
+    Schulman's k1, k2 and k3 (http://joschu.net/blog/kl-approx.html) estimate the value of the
+    divergence. As a loss they differ: k3's gradient ignores that the policy chooses the tokens and
+    leads to KL(reference || policy) instead (arXiv 2512.21852). That of k2 = (log ratio)^2 / 2 on
+    the policy's own samples is the right one, and equals that of ratio * k3, the importance-
+    weighted k3 of TRL and DeepSeek-V3.2; but it contains no exponential of a distance that grows
+    during training. The weight is truncated like the surrogate's, which biases only tokens that
+    have become much more likely since they were sampled.
+    """
+    log_ratio = logprobs - ref_logprobs
+    return 0.5 * importance * log_ratio * log_ratio
+
+
 def k3_divergence(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """Return Schulman's k3 estimate of KL(policy || reference) per token: never negative."""
+    """Return Schulman's k3 estimate of KL(policy || reference) per token: never negative.
+
+    A metric only; see `kl_penalty` for what is trained on.
+    """
     log_ratio = ref_logprobs - logprobs
     return log_ratio.exp() - log_ratio - 1.0

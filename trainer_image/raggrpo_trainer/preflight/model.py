@@ -16,6 +16,9 @@ from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
 
 from .finding import Finding, judged
 
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Of generation_config.json. Requests give temperature and top_p themselves, and vLLM takes only
+the end tokens from the file, so the others stay off in the engine as they are in the trainer."""
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's own limit."""
 
@@ -54,9 +57,14 @@ def check_model(path: Path) -> Model:
         tokenizer = load_folder_tokenizer(path)
     except Exception as error:  # tokenizers raise whatever they like
         problems.append(f"the tokenizer in {path} cannot be loaded: {error}")
+    ignored = ""
+    try:
+        ignored = _ignored_sampling(path / "generation_config.json")
+    except Unreadable as error:
+        problems.append(str(error))
     evidence = (
         f"{facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
-        f"context {facts.context_length}, tokenizer loads"
+        f"context {facts.context_length}, tokenizer loads{ignored}"
     )
     return Model(judged(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
 
@@ -67,6 +75,15 @@ def count_parameters(path: Path) -> int:
     for file in _weight_files(path):
         shapes |= dict(_tensors(file))
     return sum(math.prod(shape) for shape in shapes.values())
+
+
+def _ignored_sampling(path: Path) -> str:
+    """Name the model's own sampling defaults; rollout.temperature and topP count instead."""
+    config = read_json(path) if path.exists() else {}
+    given = [f"{name} {config[name]}" for name in SAMPLING_DEFAULTS if config.get(name) is not None]
+    if not given:
+        return ""
+    return f"; {path.name}'s {', '.join(given)} not used: rollout.temperature and topP count"
 
 
 def _shape(path: Path) -> Facts:

@@ -105,6 +105,7 @@ RULES: tuple[Rule, ...] = (
     numerics.top_p_keeps_logprobs_exact,
     numerics.learning_rate_is_usual,
     numerics.clip_range_is_sane,
+    numerics.dual_clip_is_above_one,
     numerics.warmup_ends_within_run,
     numerics.attention_is_available,
     numerics.bf16_is_available,  # on facts

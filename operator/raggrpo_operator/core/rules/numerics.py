@@ -24,7 +24,13 @@ def temperature_is_positive(given: RuleInput) -> Iterator[Violation]:
 def top_p_keeps_logprobs_exact(given: RuleInput) -> Iterator[Violation]:
     """Warn of a cut-off that the trainer's softmax does not apply."""
     if given.spec.rollout.top_p < 1:
-        message = f"{given.spec.rollout.top_p} makes rollout and trainer log-probabilities differ"
+        top_p = given.spec.rollout.top_p
+        message = (
+            f"the engine's log-probabilities hold for the tokens that {top_p} keeps, the trainer's "
+            f"for all; the importance weight multiplies each token's step by the share that was "
+            f"kept, {top_p} to 1, so steps are up to {1 - top_p:.0%} smaller, most where the "
+            "policy is unsure"
+        )
         yield warning("spec.rollout.topP", Reason.TOP_P_BELOW_ONE, message, "rollout.topP: 1.0")
 
 
@@ -44,6 +50,15 @@ def clip_range_is_sane(given: RuleInput) -> Iterator[Violation]:
         message = f"clipRatioLow is {low} and clipRatioHigh is {high}"
         remedy = "0.2 and 0.28; the upper distance is above 0 and not below the lower"
         yield Violation("spec.algorithm.clipRatioHigh", Reason.CLIP_RANGE, message, remedy)
+
+
+def dual_clip_is_above_one(given: RuleInput) -> Iterator[Violation]:
+    """Reject a bound that would hold tokens which the upper clip distance still allows."""
+    bound, high = given.spec.algorithm.dual_clip, given.spec.algorithm.clip_ratio_high
+    if bound and bound <= 1 + high:
+        message = f"{bound} is not above 1 + clipRatioHigh = {1 + high:g}"
+        remedy = "3 is usual; 0 switches it off"
+        yield Violation("spec.algorithm.dualClip", Reason.CLIP_RANGE, message, remedy)
 
 
 def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:

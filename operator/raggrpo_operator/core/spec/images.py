@@ -10,7 +10,6 @@ import re
 from raggrpo_api.status import Pinned
 
 _ID = re.compile(r"(?:[a-z-]+://)?((?:[^@\s/][^@\s]*@)?sha\d{3}:[0-9a-f]{64,128})")
-_DEFAULT_REGISTRY = "docker.io"
 
 
 def image_id(told: str) -> str:
@@ -35,17 +34,24 @@ def by_digest(image: str, pinned: Pinned) -> str:
     The tag stays for people (and for admission rules about names); nodes pull by the digest.
     """
     name, _, digest = pinned.image_id.rpartition("@")
-    if image != pinned.image or "@" in image or not name or _full_name(image) != _full_name(name):
+    if image != pinned.image or "@" in image or not _is_of(name, image):
         return image
     return f"{image}@{digest}"
 
 
-def _full_name(image: str) -> str:
-    """Return registry and name, with what Docker's short names leave out."""
-    name = image.partition("@")[0]
-    folder, slash, last = name.rpartition("/")
+def _is_of(full: str, image: str) -> bool:
+    """Return whether a node's name without a digest is this image's.
+
+    Short names leave out the registry and `library/`, which each node's runtime adds.
+    """
+    folder, slash, last = image.partition("@")[0].rpartition("/")
     name = folder + slash + last.partition(":")[0]
+    if _has_registry(name):
+        return full == name
+    path = full.partition("/")[2] if _has_registry(full) else full
+    return name in (path, path.removeprefix("library/"))
+
+
+def _has_registry(name: str) -> bool:
     first, slash, _ = name.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        return name
-    return f"{_DEFAULT_REGISTRY}/{name}" if slash else f"{_DEFAULT_REGISTRY}/library/{name}"
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")

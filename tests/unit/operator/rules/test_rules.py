@@ -554,6 +554,8 @@ ROWS: tuple[Row, ...] = (
     Row(numerics.learning_rate_is_usual, Reason.LEARNING_RATE_UNUSUAL,
         "spec.training.learningRate",
         with_steps(learningRate=9e-9), with_steps(learningRate=1e-8), severity=WARNING),
+    Row(numerics.dual_clip_is_above_one, Reason.CLIP_RANGE, "spec.algorithm.dualClip",
+        {"algorithm": {"dualClip": 1.0}}, {"algorithm": {"dualClip": 3.0}}),
     Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",
         {"algorithm": {"clipRatioLow": 0.3}}, {"algorithm": {"clipRatioLow": 0.28}}),
     Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",

@@ -5,13 +5,13 @@ from raggrpo_operator.core.spec.images import by_digest, differs, image_id
 
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 TOLD = {
-    f"docker-pullable://quay.io/team/trainer@{ONE}": f"quay.io/team/trainer@{ONE}",
-    f"quay.io/team/trainer@{ONE}": f"quay.io/team/trainer@{ONE}",
+    f"docker-pullable://registry.example/team/trainer@{ONE}": f"registry.example/team/trainer@{ONE}",
+    f"registry.example/team/trainer@{ONE}": f"registry.example/team/trainer@{ONE}",
     f"docker://{ONE}": ONE,
-    f"docker.io/library/import-2026-11-21@{ONE}": f"docker.io/library/import-2026-11-21@{ONE}",
+    f"registry.example/library/import-2026-11-21@{ONE}": f"registry.example/library/import-2026-11-21@{ONE}",
     ONE: ONE,
     "": "",
-    "quay.io/team/trainer:1": "",
+    "registry.example/team/trainer:1": "",
     f"{ONE} and more": "",
 }
 
@@ -24,20 +24,24 @@ def test_an_image_id_is_read_in_every_form_that_nodes_tell(told: str, known: str
 @pytest.mark.parametrize(
     ("image", "known", "given"),
     [
-        ("quay.io/team/trainer:1", f"quay.io/team/trainer@{ONE}", f"quay.io/team/trainer:1@{ONE}"),
+        (
+            "registry.example/team/trainer:1",
+            f"registry.example/team/trainer@{ONE}",
+            f"registry.example/team/trainer:1@{ONE}",
+        ),
         (
             "localhost:5000/trainer",
             f"localhost:5000/trainer@{ONE}",
             f"localhost:5000/trainer@{ONE}",
         ),
-        ("trainer:1", f"docker.io/library/trainer@{ONE}", f"trainer:1@{ONE}"),
-        ("team/trainer:1", f"docker.io/team/trainer@{ONE}", f"team/trainer:1@{ONE}"),
+        ("trainer:1", f"registry.example/library/trainer@{ONE}", f"trainer:1@{ONE}"),
+        ("team/trainer:1", f"registry.example/team/trainer@{ONE}", f"team/trainer:1@{ONE}"),
         # No registry has these digests under the image's name.
         ("trainer:1", ONE, "trainer:1"),
-        ("trainer:1", f"docker.io/library/import-2026-11-21@{ONE}", "trainer:1"),
+        ("trainer:1", f"registry.example/library/import-2026-11-21@{ONE}", "trainer:1"),
         ("trainer:1", "", "trainer:1"),
         # The user has named one already.
-        (f"trainer@{TWO}", f"docker.io/library/trainer@{ONE}", f"trainer@{TWO}"),
+        (f"trainer@{TWO}", f"registry.example/library/trainer@{ONE}", f"trainer@{TWO}"),
     ],
 )
 def test_an_image_is_asked_for_by_its_digest_where_a_registry_has_it(
@@ -47,7 +51,7 @@ def test_an_image_is_asked_for_by_its_digest_where_a_registry_has_it(
 
 
 def test_an_image_that_is_not_the_pinned_one_is_asked_for_by_its_name() -> None:
-    pinned = Pinned(image="trainer:1", image_id=f"docker.io/library/trainer@{ONE}")
+    pinned = Pinned(image="trainer:1", image_id=f"registry.example/library/trainer@{ONE}")
 
     assert by_digest("trainer:2", pinned) == "trainer:2"
 

@@ -3,7 +3,14 @@ import math
 import pytest
 
 from raggrpo_api.progress import Progress, Stage
-from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, LossMetrics, Update, reduced
+from raggrpo_trainer.exchange.groups import Completion, Group
+from raggrpo_trainer.exchange.step_metrics import (
+    REDUCTIONS,
+    LossMetrics,
+    Update,
+    reduced,
+    sampled_entropy,
+)
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
 from support.builders.reports import a_step
 
@@ -27,6 +34,14 @@ def test_each_number_is_reduced_as_it_is_declared() -> None:
 
 def test_a_step_without_updates_has_zeros() -> None:
     assert set(reduced([]).values()) == {0.0}
+
+
+def test_entropy_is_over_all_sampled_tokens_of_the_batch() -> None:
+    learns = Completion((5, 6, 7), (True, False, True), (-1.0, 0.0, -2.0))
+    sure = Completion((5,), (True,), (-0.3,))  # all of its group are equal: no advantage
+    groups = [Group((1,), (learns,), (1.0,)), Group((2,), (sure, sure), (0.0, 0.0))]
+    assert sampled_entropy(groups) == pytest.approx((1.0 + 2.0 + 0.3 + 0.3) / 4)
+    assert sampled_entropy([]) == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -11,25 +11,30 @@ from raggrpo_trainer.exchange.step_metrics import LossMetrics
 from raggrpo_trainer.policy.loss import grpo_loss
 from support.builders.policies import an_objective
 
+LOW, HIGH = 0.2, 0.28
+"""The objective's clip distances."""
+
 
 def loss_of(
     logprobs: list[float] | Tensor,
     *,
     advantages: list[float],
-    rollout: list[float] | None = None,
+    rollout: list[float] | Tensor | None = None,
     old: list[float] | None = None,
-    ref: list[float] | None = None,
+    ref: list[float] | Tensor | None = None,
     **objective: Any,
 ) -> LossMetrics[Tensor]:
     given = torch.as_tensor(logprobs)
     return grpo_loss(
         given,
-        rollout_logprobs=given.detach() if rollout is None else torch.tensor(rollout),
-        advantages=torch.tensor(advantages),
-        weights=torch.ones(len(given)),
+        rollout_logprobs=given.detach()
+        if rollout is None
+        else torch.as_tensor(rollout, dtype=given.dtype),
+        advantages=torch.tensor(advantages, dtype=given.dtype),
+        weights=torch.ones(len(given), dtype=given.dtype),
         objective=an_objective(**objective),
         old_logprobs=None if old is None else torch.tensor(old),
-        ref_logprobs=None if ref is None else torch.tensor(ref),
+        ref_logprobs=None if ref is None else torch.as_tensor(ref, dtype=given.dtype),
     )
 
 
@@ -98,13 +103,136 @@ def test_mismatch_beyond_the_tolerance_counts() -> None:
     assert terms.importance_mean.sum().item() == pytest.approx(math.exp(0.002), rel=1e-6)
 
 
-def test_kl_penalty_is_k3_times_its_coefficient() -> None:
-    # log ratio reference / policy is 0.5: k3 = e^0.5 - 0.5 - 1, derivative 1 - e^0.5
+def exact_gradient(loss: Tensor, leaf: Tensor) -> list[float]:
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return [float(value) for value in gradient]
+
+
+@pytest.mark.parametrize("rollout", [[-1.0, -2.0, -0.5], [-1.2, -1.7, -0.8]])
+def test_kl_gradient_is_that_of_the_importance_weighted_k3(rollout: list[float]) -> None:
+    reference = torch.tensor([-0.4, -2.6, -0.9], dtype=torch.float64)
+    sampled = torch.tensor(rollout, dtype=torch.float64)
+    ours = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64, requires_grad=True)
+    plain = ours.detach().clone().requires_grad_()
+    log_ratio = reference - plain
+    k3 = torch.exp(log_ratio) - log_ratio - 1
+    expected = exact_gradient((torch.exp(plain - sampled) * k3).sum(), plain)
+
+    terms = loss_of(ours, advantages=[0.0] * 3, rollout=sampled, ref=reference, kl_coefficient=1.0)
+    assert exact_gradient(terms.loss, ours) == pytest.approx(expected, rel=1e-12)
+
+
+def test_expected_kl_gradient_is_that_of_kl_from_policy_to_reference() -> None:
+    # all four tokens at once, each weighted by its probability: the expectation over samples
+    logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([1.0, 0.2, -0.5, 0.0], dtype=torch.float64).log_softmax(0)
+    policy = logits.log_softmax(0)
+    expected = exact_gradient((policy.exp() * (policy - reference)).sum(), logits)
+
+    again = logits.log_softmax(0)
+    terms = grpo_loss(
+        again,
+        rollout_logprobs=again.detach(),
+        advantages=torch.zeros(4, dtype=torch.float64),
+        weights=again.detach().exp(),
+        objective=an_objective(kl_coefficient=1.0),
+        ref_logprobs=reference,
+    )
+    assert exact_gradient(terms.loss, logits) == pytest.approx(expected, abs=1e-12)
+
+
+def test_kl_weight_follows_the_policy_in_later_updates_and_is_capped() -> None:
+    # sampled at -1, now at -1 + log 1.5 and -1 + log 8: weights 1.5 and, capped, 2
+    new = [-1.0 + math.log(1.5), -1.0 + math.log(8.0)]
+    gradient = gradient_of(
+        new,
+        advantages=[0.0] * 2,
+        old=[-1.0] * 2,
+        rollout=[-1.0] * 2,
+        ref=[-1.0] * 2,
+        kl_coefficient=0.1,
+    )
+    assert gradient == pytest.approx(
+        [0.1 * 1.5 * math.log(1.5), 0.1 * 2.0 * math.log(8.0)], rel=1e-5
+    )
+
+
+def test_kl_penalty_reports_k3_and_penalises_its_importance_weighted_gradient() -> None:
+    # log ratio reference / policy is 0.5
     terms = loss_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
     gradient = gradient_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
     assert terms.kl.sum().item() == pytest.approx(math.exp(0.5) - 1.5, rel=1e-5)
-    assert terms.loss.item() == pytest.approx(0.1 * (math.exp(0.5) - 1.5), rel=1e-5)
-    assert gradient == [pytest.approx(0.1 * (1 - math.exp(0.5)), rel=1e-5)]
+    assert terms.loss.item() == pytest.approx(0.1 * 0.5**2 / 2, rel=1e-5)
+    assert gradient == [pytest.approx(-0.1 * 0.5, rel=1e-5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("new", "old", "advantage", "changes"),
+    [
+        (-1.0, -500.0, 1.0, {}),  # a good token that rose beyond exp's range
+        (-500.0, -1.0, -1.0, {}),  # a bad one that fell as far
+        (-1.0, -500.0, 0.0, {}),  # nothing to learn from
+        (-1.0, -500.0, 0.0, {"kl_coefficient": 0.1}),
+        (-500.0, -1.0, -1.0, {"kl_coefficient": 0.1}),
+        (-1.0, -500.0, -1.0, {"dual_clip": 3.0}),
+    ],
+)
+def test_a_clipped_token_is_finite_however_far_the_policy_moved(
+    dtype: torch.dtype, new: float, old: float, advantage: float, changes: dict[str, Any]
+) -> None:
+    leaf = torch.tensor([new, -1.0], dtype=dtype, requires_grad=True)
+    terms = grpo_loss(
+        leaf,
+        rollout_logprobs=torch.tensor([old, -1.0], dtype=dtype),
+        advantages=torch.tensor([advantage, 1.0], dtype=dtype),
+        weights=torch.ones(2, dtype=dtype),
+        objective=an_objective(**changes),
+        old_logprobs=torch.tensor([old, -1.0], dtype=dtype),
+        ref_logprobs=torch.tensor([-2.0, -1.0], dtype=dtype)
+        if "kl_coefficient" in changes
+        else None,
+    )
+    gradient = exact_gradient(terms.loss, leaf)
+    assert math.isfinite(terms.loss.item())
+    assert all(math.isfinite(value) for value in gradient)
+    assert gradient[1] == -1.0  # the other token of the batch learns undisturbed
+    if "kl_coefficient" not in changes:
+        assert gradient[0] == 0.0
+
+
+@pytest.mark.parametrize("dual_clip", [0.0, 3.0])
+def test_surrogate_is_the_plain_formula_bitwise_where_that_is_finite(dual_clip: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    new = torch.randn(4096, generator=generator).requires_grad_()
+    old, advantages = torch.randn(2, 4096, generator=generator)
+    plain = new.detach().clone().requires_grad_()
+    ratio = torch.exp(plain - old)
+    clipped = ratio.clamp(1 - LOW, 1 + HIGH)
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    if dual_clip:
+        floor = torch.maximum(surrogate, dual_clip * advantages)
+        surrogate = torch.where(advantages < 0, floor, surrogate)
+    terms = grpo_loss(
+        new,
+        rollout_logprobs=old,
+        advantages=advantages,
+        weights=torch.ones(4096),
+        objective=an_objective(dual_clip=dual_clip),
+        old_logprobs=old,
+    )
+    assert terms.loss.item() == -surrogate.sum().item()
+    assert exact_gradient(terms.loss, new) == exact_gradient(-surrogate.sum(), plain)
+
+
+def test_dual_clip_bounds_what_a_bad_token_that_rose_can_do() -> None:
+    # ratios 2 and 5, advantage -2; the bound is at ratio 3
+    new, old = [-3.0 + math.log(2.0), -3.0 + math.log(5.0)], [-3.0] * 2
+    terms = loss_of(new, advantages=[-2.0] * 2, old=old, rollout=old, dual_clip=3.0)
+    gradient = gradient_of(new, advantages=[-2.0] * 2, old=old, rollout=old, dual_clip=3.0)
+    assert terms.loss.item() == pytest.approx(2.0 * 2 + 3.0 * 2, rel=1e-5)
+    assert gradient == [pytest.approx(4.0, rel=1e-5), 0.0]
+    assert terms.clip_fraction.tolist() == [False, True]
 
 
 def test_no_tokens_give_a_differentiable_zero() -> None:

@@ -155,6 +155,10 @@ def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(m
 
     assert together.num_positions == alone.num_positions == 11 + 2 * 6
     assert (together.num_sampled_tokens, together.num_trained_tokens) == (28, 14)
+    both = useful.completions + useless.completions
+    expected = [-logprob for done in both for logprob in done.rollout_logprobs]
+    assert together.entropy == pytest.approx(sum(expected) / 28)
+    assert together.entropy != alone.entropy
     assert together.grad_norm == pytest.approx(alone.grad_norm / 2, rel=1e-5)
 
 

@@ -24,6 +24,7 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
+from raggrpo_trainer.preflight.model import check_model
 from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_bytes
 from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.builders.rows import write_rows
@@ -748,3 +749,11 @@ def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected
     ids = list(CheckId)
     findings = [judged(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
     assert result_of(Facts(), findings).exit_code == expected
+
+
+def test_sampling_defaults_of_the_model_folder_are_named_as_not_used(tmp_path: Path) -> None:
+    folder = a_model_folder(tmp_path / "model")
+    (folder / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 1}')
+    finding = check_model(folder).finding
+    assert finding.state is CheckState.PASSED
+    assert "generation_config.json's top_k 20 not used: rollout.temperature" in finding.evidence
