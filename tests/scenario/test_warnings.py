@@ -1,6 +1,5 @@
 """What a job is warned of: in status, as one Event each, at the cost of no round and no write."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -106,12 +105,6 @@ async def test_a_restart_says_where_it_began_and_on_what() -> None:
     assert "Attempt 2 began on the warm cluster from step 10" in notes(story)
     [ended] = [each for each in notes(story) if each.startswith("Attempt 1 ended")]
     assert "ValueError: on purpose" in ended
-
-
-def test_a_warning_that_was_stored_is_not_told_again() -> None:
-    story = a_story({}, WARM)
-    status = replace(story.status)
-    assert list(transitions(status, status)) == []
 
 
 def test_the_best_interval_is_daly_s() -> None:

@@ -5,13 +5,13 @@ from raggrpo_operator.core.spec.images import by_digest, differs, image_id
 
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 TOLD = {
-    f"docker-pullable://registry.example/team/trainer@{ONE}": f"registry.example/team/trainer@{ONE}",
-    f"registry.example/team/trainer@{ONE}": f"registry.example/team/trainer@{ONE}",
+    f"docker-pullable://r.example/team/trainer@{ONE}": f"r.example/team/trainer@{ONE}",
+    f"r.example/team/trainer@{ONE}": f"r.example/team/trainer@{ONE}",
     f"docker://{ONE}": ONE,
-    f"registry.example/library/import-2026-11-21@{ONE}": f"registry.example/library/import-2026-11-21@{ONE}",
+    f"r.example/library/import-2026-11-21@{ONE}": f"r.example/library/import-2026-11-21@{ONE}",
     ONE: ONE,
     "": "",
-    "registry.example/team/trainer:1": "",
+    "r.example/team/trainer:1": "",
     f"{ONE} and more": "",
 }
 
@@ -25,23 +25,23 @@ def test_an_image_id_is_read_in_every_form_that_nodes_tell(told: str, known: str
     ("image", "known", "given"),
     [
         (
-            "registry.example/team/trainer:1",
-            f"registry.example/team/trainer@{ONE}",
-            f"registry.example/team/trainer:1@{ONE}",
+            "r.example/team/trainer:1",
+            f"r.example/team/trainer@{ONE}",
+            f"r.example/team/trainer:1@{ONE}",
         ),
         (
             "localhost:5000/trainer",
             f"localhost:5000/trainer@{ONE}",
             f"localhost:5000/trainer@{ONE}",
         ),
-        ("trainer:1", f"registry.example/library/trainer@{ONE}", f"trainer:1@{ONE}"),
-        ("team/trainer:1", f"registry.example/team/trainer@{ONE}", f"team/trainer:1@{ONE}"),
+        ("trainer:1", f"r.example/library/trainer@{ONE}", f"trainer:1@{ONE}"),
+        ("team/trainer:1", f"r.example/team/trainer@{ONE}", f"team/trainer:1@{ONE}"),
         # No registry has these digests under the image's name.
         ("trainer:1", ONE, "trainer:1"),
-        ("trainer:1", f"registry.example/library/import-2026-11-21@{ONE}", "trainer:1"),
+        ("trainer:1", f"r.example/library/import-2026-11-21@{ONE}", "trainer:1"),
         ("trainer:1", "", "trainer:1"),
         # The user has named one already.
-        (f"trainer@{TWO}", f"registry.example/library/trainer@{ONE}", f"trainer@{TWO}"),
+        (f"trainer@{TWO}", f"r.example/library/trainer@{ONE}", f"trainer@{TWO}"),
     ],
 )
 def test_an_image_is_asked_for_by_its_digest_where_a_registry_has_it(
@@ -51,7 +51,7 @@ def test_an_image_is_asked_for_by_its_digest_where_a_registry_has_it(
 
 
 def test_an_image_that_is_not_the_pinned_one_is_asked_for_by_its_name() -> None:
-    pinned = Pinned(image="trainer:1", image_id=f"registry.example/library/trainer@{ONE}")
+    pinned = Pinned(image="trainer:1", image_id=f"r.example/library/trainer@{ONE}")
 
     assert by_digest("trainer:2", pinned) == "trainer:2"
 
