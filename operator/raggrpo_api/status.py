@@ -480,7 +480,7 @@ class JobStatus:
     preset: str = ""
     """The job's, as kubectl's column shows it: the spec may leave it to the default."""
     conditions: Annotated[list[Condition], Field(max_length=32)] = field(default_factory=list)
-    warnings: Annotated[list[JobWarning], Field(max_length=16)] = field(default_factory=list)
+    warnings: Annotated[list[JobWarning], Field(max_length=12)] = field(default_factory=list)
     warning_count: int = 0
     """How many warnings there are, as kubectl's column shows it; may exceed those listed."""
     progress: ProgressStatus = ProgressStatus()

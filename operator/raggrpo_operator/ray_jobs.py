@@ -17,6 +17,7 @@ from .errors import PermanentError, TransientError, Unreachable
 from .http_api import Answer, HttpApi
 
 LAST_LINES = 5
+LOW_ON_MEMORY = "killed due to the node running low on memory"
 MAX_LINE = 300
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -67,8 +68,10 @@ class RayJobs:
         job = await self._get(submission_id)
         if job is None:
             return None
-        message = last_lines(job.message or "")
-        return AttemptObserved(number, job.status, job.driver_exit_code, message)
+        told = job.message or ""
+        short = next((line for line in told.splitlines() if LOW_ON_MEMORY in line), "")
+        message = last_lines(short or told)
+        return AttemptObserved(number, job.status, job.driver_exit_code, message, bool(short))
 
     async def ray_version(self) -> str:
         """Return the head's Ray version, empty if it tells none."""

@@ -144,3 +144,11 @@ def test_pods_explain_a_driver_that_failed_better_than_its_exit_code() -> None:
     record = ended(Observed(cluster=told, attempt=observed.attempt, progress=observed.progress))
 
     assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "OOMKilled")
+
+
+def test_a_driver_that_ray_killed_for_memory_was_short_of_the_heads() -> None:
+    attempt = AttemptObserved(1, SubmissionStatus.FAILED, None, "low on memory", True)
+
+    record = ended(Observed(cluster=ClusterObserved(1, is_ready=True), attempt=attempt))
+
+    assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "low on memory")

@@ -280,7 +280,10 @@ COUNTED = re.compile(
     r"|tries|checkpoints|pods|ranks|failures|failed|steps?|tokens?|share"
 )
 NO_UNIT = {
-    *(f"spec.algorithm.{n}" for n in ("clipRatioLow", "clipRatioHigh", "klCoefficient")),
+    *(
+        f"spec.algorithm.{n}"
+        for n in ("clipRatioLow", "clipRatioHigh", "klCoefficient", "dualClip")
+    ),
     "spec.algorithm.importanceCap",
     *(f"spec.training.{n}" for n in ("seed", "learningRate", "weightDecay", "maxGradNorm")),
     *(f"spec.rollout.{n}" for n in ("temperature", "topP", "false")),

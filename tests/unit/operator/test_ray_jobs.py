@@ -99,6 +99,18 @@ async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> No
     assert found.message == "failed, last available logs:\n(Rank pid=7) boom"
 
 
+async def test_of_a_driver_that_ray_killed_for_memory_that_line_is_told(
+    session: ClientSession,
+) -> None:
+    line = "1 worker(s) were killed due to the node running low on memory. Memory was 22.44GB"
+    message = "\n".join(["Job supervisor died", line, *(f"9{n} 0.1 python" for n in range(20))])
+    async with a_head(knows("FAILED", message=message)) as head:
+        found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
+
+    assert found is not None
+    assert (found.is_out_of_memory, found.message) == (True, line)
+
+
 async def test_unknown_submission_is_none(session: ClientSession) -> None:
     async with a_head(unknown) as head:
         found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)

@@ -62,7 +62,7 @@ def test_a_status_fits_whatever_its_texts_hold(
         ],
         warnings=[
             JobWarning(path=f"{n}{text}"[:128], reason="R" * 64, message=text[:256])
-            for n in range(16)
+            for n in range(12)
         ],
         attempts=[record] * attempts,
         checkpoint=CheckpointRef(step=10**9, path=text, time=text[:256]),

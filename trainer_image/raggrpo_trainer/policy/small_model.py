@@ -165,7 +165,8 @@ def _cut(config: PreTrainedConfig) -> None:
     heads = next((_number(config, n) for n in ("num_attention_heads", "n_head", "n_heads")), None)
     layers = _layers_needed(config)
     for name, size in _SIZES.items():
-        if (_number(config, name) or 0) > size:
+        value = _number(config, name) or 0
+        if value > size or (value and size == VOCABULARY):  # tokens are drawn from all of it
             setattr(config, name, size)
     if _number(config, "expand") and _number(config, "num_heads"):  # Mamba 2 has no other heads
         config.num_heads = config.expand * config.hidden_size // config.head_dim
@@ -181,6 +182,15 @@ def _cut(config: PreTrainedConfig) -> None:
             for key, value in _per_layer(config, given):
                 setattr(config, key, value[:layers])
             setattr(config, name, layers)
+    if overrides := config.to_dict().get("per_layer_config"):
+        cut = {
+            int(layer): {name: min(value, _SIZES.get(name, value)) for name, value in each.items()}
+            for layer, each in overrides.items()
+        }
+        # Set by name: transformers' own type of it is not what may be set.
+        setattr(config, "per_layer_config", None)  # noqa: B010
+        kept = {at: each for at, each in cut.items() if at < layers}
+        setattr(config, "per_layer_config", kept)  # noqa: B010
     for name in _SPECIAL_TOKENS:
         given = getattr(config, name, None)
         if isinstance(given, list) or (isinstance(given, int) and given >= VOCABULARY):

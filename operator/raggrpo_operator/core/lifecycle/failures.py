@@ -167,6 +167,8 @@ def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Ende
     if failure is not None and code in (None, failure.exit_code):
         cause = CAUSE_OF_EXIT.get(failure.exit_code, Cause.PROGRAM_ERROR)
         return Ended(cause, failure.message, _shortage(failure.short_of))
+    if code is None and attempt.is_out_of_memory:
+        return Ended(Cause.HOST_OUT_OF_MEMORY, attempt.message, Shortage.HEAD_HOST)
     if code is None:
         how = "ended without an exit code"
     else:

@@ -70,6 +70,8 @@ class AttemptObserved:
     status: SubmissionStatus
     exit_code: int | None = None
     message: str = ""
+    is_out_of_memory: bool = False
+    """Ray killed the driver, because the head's memory was nearly used up."""
 
 
 @dataclass(frozen=True, slots=True)

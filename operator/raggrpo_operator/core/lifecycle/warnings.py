@@ -13,7 +13,7 @@ from raggrpo_operator.core.spec.violation import Severity, Violation
 
 from .round import Round
 
-MAX_LISTED = 16
+MAX_LISTED = 12
 INTERVAL_OFF = "CheckpointIntervalOff"
 SAVED_FIRST = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
 """Ends before which the driver saves: they lose no steps, whatever the interval."""
