@@ -74,12 +74,17 @@ RUNNING = {
         "estimatedRemainingSeconds": 4100,
         "secondsPerStep": 14.6,
         "stage": "Training",
-        "metrics": [{"name": "reward_mean", "value": "0.61"}],
+        "metrics": [
+            {"name": "reward_mean", "value": "0.61"},
+            {"name": "tokens_per_second", "value": "519"},
+        ],
     },
     "checkpoint": {"step": 100, "path": "/mnt/runs/checkpoints"},
     "restarts": {"total": 2},
     "sizing": {"gpus": 8},
     "cluster": {"name": "small-c1", "number": 1},
+    "warnings": [{"path": "spec.x", "reason": "Odd", "message": "odd"}],
+    "warningCount": 1,
 }
 
 
@@ -98,8 +103,10 @@ def test_the_columns_show_a_running_job(api_server: ApiServer, namespace: str) -
     assert row.split()[:-1] == [
         "small", "Running", "120/400", "30", "0.61", "100", "2", "Fast", "8",
     ]  # fmt: skip
-    assert wide_header.split()[-5:] == ["ETA", "S/STEP", "STAGE", "CLUSTER", "REASON"]
-    assert wide.split()[-5:] == ["4100", "14.6", "Training", "small-c1", "Training"]
+    assert wide_header.split()[-7:] == [
+        "ETA", "S/STEP", "TOKENS/S", "STAGE", "WARNINGS", "CLUSTER", "REASON",
+    ]  # fmt: skip
+    assert wide.split()[-7:] == ["4100", "14.6", "519", "Training", "1", "small-c1", "Training"]
 
 
 def test_a_fresh_job_has_a_row_too(api_server: ApiServer, namespace: str) -> None:
