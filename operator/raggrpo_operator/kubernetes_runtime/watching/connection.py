@@ -5,6 +5,7 @@ a while; each may have megabytes that whoever created it chose.
 """
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any
@@ -14,7 +15,9 @@ import kopf
 
 from raggrpo_operator.kube.client import JOBS
 
-from .kept import CHILDREN, kept
+from .kept import CHILDREN, IDENTITY, kept
+
+log = logging.getLogger(__name__)
 
 KINDS = frozenset(each.kind for each in (JOBS, *CHILDREN))
 LISTS = frozenset(f"{kind}List" for kind in KINDS)
@@ -43,8 +46,15 @@ def _trimmed(line: bytes) -> bytes:
     if not line.strip():
         return line
     event = json.loads(line)
-    if event["object"].get("kind") in KINDS:
-        event["object"] = kept(event["object"])
+    whole = event["object"]
+    if event["type"] == "BOOKMARK" or whole.get("kind") not in KINDS:
+        return line
+    try:
+        event["object"] = kept(whole)
+    except Exception:  # or kopf would end every watch
+        log.exception("a %s cannot be read", whole["kind"])
+        metadata = {field: whole["metadata"].get(field) for field in IDENTITY}
+        event["object"] = {"kind": whole["kind"], "metadata": metadata}
     return json.dumps(event).encode()
 
 

@@ -68,20 +68,20 @@ def kept_job(body: Mapping[str, Any]) -> Manifest:
 def kept_child(body: Mapping[str, Any]) -> Manifest:
     """Return an object that the operator, KubeRay or a Deployment has made for a job."""
     found = _only(body, ("apiVersion", "kind")) | _metadata(body)
-    spec, status = body.get("spec", {}), body.get("status", {})
+    spec, status = body.get("spec") or {}, body.get("status") or {}
     match body.get("kind"):
         case "Pod":
             limits = [
-                _only(each.get("resources", {}).get("limits", {}), ("memory",))
-                for each in spec.get("containers", [])[:1]
+                _only((each.get("resources") or {}).get("limits") or {}, ("memory",))
+                for each in (spec.get("containers") or [])[:1]
             ]
             containers = [{"resources": {"limits": each}} for each in limits]
             found["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": containers}
             found["status"] = _only(status, POD_STATUS) | {
-                kind: status[kind][:MAX_CONTAINERS] for kind in STATUSES if kind in status
+                kind: status[kind][:MAX_CONTAINERS] for kind in STATUSES if status.get(kind)
             }
         case "RayCluster":
-            groups = spec.get("workerGroupSpecs", [])
+            groups = spec.get("workerGroupSpecs") or []
             sizes = [_only(each, ("replicas", "numOfHosts")) for each in groups]
             found["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
             found["status"] = _only(status, ("conditions", "readyWorkerReplicas"))

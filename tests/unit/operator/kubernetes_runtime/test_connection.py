@@ -32,6 +32,9 @@ async def a_watch(request: web.Request) -> web.StreamResponse:
     lines = json.dumps(event).encode() + b"\n"
     for part in (lines[:5], lines[5:] + lines[:50_000], lines[50_000:]):
         await answer.write(part)
+    odd = {"kind": kind, "metadata": {"resourceVersion": "8"}, "spec": {"containers": None}}
+    for kind_of_event, body in (("BOOKMARK", odd), ("ADDED", odd | {"spec": "?", "kind": "Pod"})):
+        await answer.write(json.dumps({"type": kind_of_event, "object": body}).encode() + b"\n")
     return answer
 
 
@@ -75,7 +78,8 @@ async def test_events_are_trimmed_before_kopf_keeps_them(
         lines = [line async for line in answer.content.iter_chunked(2**20)]
 
     events = [json.loads(line) for line in b"".join(lines).splitlines()]
-    assert [each["object"]["metadata"]["resourceVersion"] for each in events] == ["7", "7"]
+    versions = [each["object"]["metadata"]["resourceVersion"] for each in events]
+    assert versions == ["7", "7", "8", "8"]
     assert (len(b"".join(lines)) < 1000) is is_trimmed
 
 
