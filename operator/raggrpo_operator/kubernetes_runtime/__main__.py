@@ -8,7 +8,7 @@ from raggrpo_operator.kubernetes_runtime.process.json_logs import configure_logs
 from raggrpo_operator.kubernetes_runtime.process.settings import SettingsError, read_settings
 from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared
 
-from .operator_process import LeadershipLost, run_operator
+from .operator_process import LeadershipLost, WatchesEnded, run_operator
 
 WRONG_SETTINGS, RESTART = 2, 1
 log = logging.getLogger("raggrpo_operator")
@@ -25,7 +25,7 @@ def main() -> int:
         for line in str(error).splitlines():
             log.error(line)
         return WRONG_SETTINGS
-    except (LeadershipLost, KubeRayAppeared) as reason:
+    except (LeadershipLost, WatchesEnded, KubeRayAppeared) as reason:
         log.warning("%s", reason)
         return RESTART
     return 0

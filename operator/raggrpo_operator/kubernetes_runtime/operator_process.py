@@ -40,8 +40,16 @@ from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 log = logging.getLogger(__name__)
 
 
+WATCHES = "multidimensional multitasker"
+"""kopf's name for the task that holds all watches."""
+
+
 class LeadershipLost(Exception):
     """Another replica may lead now, so this process must end at once."""
+
+
+class WatchesEnded(Exception):
+    """Nothing is seen any more. kopf itself may wait for ever after the failure of a watch."""
 
 
 async def run_operator(settings: Settings, head_address: HeadResolver | None = None) -> None:
@@ -137,6 +145,7 @@ class _Operator:
         watched = (self._client, self._objects, self._queue.add)
         resync = Resync(*watched, self._health, self._metrics, settings.namespaces)
         parts = [*more, self._queue.run(), resync.run(settings.resync_seconds)]
+        parts.append(until_watches_end(self._ready))
         tasks = [asyncio.create_task(part) for part in parts]
         await asyncio.sleep(0)  # kopf cancels only the tasks that started after it
         informer = kopf.operator(
@@ -176,6 +185,13 @@ async def _until_one_ends(
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
+
+
+async def until_watches_end(begun: asyncio.Event) -> None:
+    """Wait until kopf's watches have begun and ended. Raises WatchesEnded."""
+    await begun.wait()
+    await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == WATCHES])
+    raise WatchesEnded("the watches have ended: restarting")
 
 
 async def _until_lost(lease: Lease) -> None:

@@ -1,0 +1,23 @@
+import asyncio
+
+import pytest
+
+from raggrpo_operator.kubernetes_runtime.operator_process import (
+    WATCHES,
+    WatchesEnded,
+    until_watches_end,
+)
+
+
+async def test_an_operator_whose_watches_have_failed_ends() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.05)
+        raise TypeError("of one watch")
+
+    begun = asyncio.Event()
+    begun.set()
+    watches = asyncio.create_task(fail(), name=WATCHES)
+
+    with pytest.raises(WatchesEnded):
+        await asyncio.wait_for(until_watches_end(begun), 5)
+    assert isinstance(watches.exception(), TypeError)
