@@ -188,10 +188,13 @@ async def _until_one_ends(
 
 
 async def until_watches_end(begun: asyncio.Event) -> None:
-    """Wait until kopf's watches have begun and ended. Raises WatchesEnded."""
+    """Wait until kopf's watches have begun, then as long as none fails. Raises WatchesEnded."""
     await begun.wait()
-    await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == WATCHES])
-    raise WatchesEnded("the watches have ended: restarting")
+    watches = [task for task in asyncio.all_tasks() if task.get_name() == WATCHES]
+    done, _ = await asyncio.wait(watches)
+    if any(not task.cancelled() and task.exception() for task in done):
+        raise WatchesEnded("the watches have ended: restarting")
+    await asyncio.Future()  # kopf was asked to end, and does
 
 
 async def _until_lost(lease: Lease) -> None:

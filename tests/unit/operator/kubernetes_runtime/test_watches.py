@@ -9,6 +9,20 @@ from raggrpo_operator.kubernetes_runtime.operator_process import (
 )
 
 
+async def test_watches_that_are_asked_to_end_are_no_failure() -> None:
+    begun = asyncio.Event()
+    begun.set()
+    watches = asyncio.create_task(asyncio.sleep(60), name=WATCHES)
+    looking = asyncio.create_task(until_watches_end(begun))
+    await asyncio.sleep(0.01)
+
+    watches.cancel()
+    await asyncio.sleep(0.05)
+
+    assert not looking.done()
+    looking.cancel()
+
+
 async def test_an_operator_whose_watches_have_failed_ends() -> None:
     async def fail() -> None:
         await asyncio.sleep(0.05)
