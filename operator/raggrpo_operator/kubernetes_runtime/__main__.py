@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import os
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 from raggrpo_operator.kubernetes_runtime.process.json_logs import configure_logs
 from raggrpo_operator.kubernetes_runtime.process.settings import SettingsError, read_settings
@@ -20,15 +23,25 @@ def main() -> int:
     try:
         settings = read_settings()
         configure_logs(settings.log_level)
-        asyncio.run(run_operator(settings))
+        asyncio.run(until_it_ends(run_operator(settings)))
     except SettingsError as error:
         for line in str(error).splitlines():
             log.error(line)
         return WRONG_SETTINGS
-    except (LeadershipLost, WatchesEnded, KubeRayAppeared) as reason:
+    except (LeadershipLost, KubeRayAppeared) as reason:
         log.warning("%s", reason)
         return RESTART
     return 0
+
+
+async def until_it_ends(running: Coroutine[Any, Any, None]) -> None:
+    """Run the operator; end the process here and now when its watches have failed."""
+    try:
+        await running
+    except WatchesEnded as reason:
+        log.error("%s", reason)
+        logging.shutdown()
+        os._exit(RESTART)  # what hangs in kopf would hold up a usual end for ever
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 WATCHES = "multidimensional multitasker"
 """kopf's name for the task that holds all watches."""
+END_SECONDS = 10.0
+"""How long parts that were cancelled have to end; kopf's may not, once a watch has failed."""
 
 
 class LeadershipLost(Exception):
@@ -182,7 +184,7 @@ async def _until_one_ends(
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait(tasks, timeout=END_SECONDS)
     for task in done:
         task.result()
 
