@@ -12,7 +12,7 @@ from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.kube.client import BY_KIND, JOBS, LEASES
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.settings import PREFIX, Settings, read_settings
-from raggrpo_operator.kubernetes_runtime.watching.informer import CHILDREN
+from raggrpo_operator.kubernetes_runtime.watching.kept import CHILDREN
 from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
 from support.builders.reports import a_step
@@ -136,8 +136,7 @@ def group_of(api_version: str) -> str:
 def test_the_operator_may_do_what_it_does_and_no_more(chart: Chart, values: dict[str, Any]) -> None:
     rules = set(rules_of(chart.render(values | {"replicas": 2}), "ClusterRole", "Role"))
 
-    watched = {(group, plural) for group, _, plural in CHILDREN}
-    watched.add((group_of(JOBS.api_version), JOBS.plural))
+    watched = {(group_of(each.api_version), each.plural) for each in (JOBS, *CHILDREN)}
     for group, plural in watched:
         assert {(group, plural, "list"), (group, plural, "watch")} <= rules
     touched = {(group_of(each.api_version), each.plural) for each in BY_KIND.values()}
