@@ -4,9 +4,9 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from raggrpo_api.addresses import shown_url
 from raggrpo_api.exit_codes import ExitCode
@@ -15,7 +15,7 @@ from raggrpo_api.preflight import CheckId
 from raggrpo_api.spec.retrieval import EndpointRole, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardKind
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer.data.prompt_files import read_prompts
+from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers
@@ -32,6 +32,12 @@ from .finding import Finding, judged, not_evaluated
 
 RETRY = RetryPolicy(retries=1)
 """One retry: reports a refusing endpoint within seconds, yet lets a cold one be slow once."""
+REMEDIES: Final = {
+    RewardKind.JUDGE: "check that the judge runs, its url, model and headers",
+    RewardKind.HTTP: 'check that it runs, its url, and that it answers {"score": number}',
+}
+SERVICES: Final = REMEDIES.keys()
+"""Rewards that are asked over the network."""
 
 
 async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
@@ -48,11 +54,11 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     except TrainerError as error:
         return judged(CheckId.RETRIEVAL_REACHABLE, [str(error)], "", error.exit_code)
     fields = dict.fromkeys(spec.actor_output.fields, WARM_UP_TEXT)
-    columns = await asyncio.to_thread(_columns_of_a_sample, config)
-    if columns is None:
+    row = await asyncio.to_thread(_first_row, config)
+    if row is None:
         return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates need the data")
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
-        answers = await asyncio.gather(*(_call(client, e, fields, columns) for e in endpoints))
+        answers = await asyncio.gather(*(_call(client, e, fields, row.columns) for e in endpoints))
     problems = [text for failure, text in answers if failure is not None]
     evidence = "; ".join(text for _, text in answers)
     failures = [failure for failure, _ in answers if failure is not None]
@@ -70,19 +76,20 @@ def may_come_back(failure: CallFailed) -> bool:
 
 
 async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
-    """Import every Python reward, in its own process because it is user code; ask every judge."""
+    """Import every Python reward, in its own process because it is user code; ask every service."""
     spec = config.reward
     targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
-    if not targets and not spec.judges:
-        return not_evaluated(CheckId.REWARD_CODE, "no Python reward, no judge")
+    services = [place for place, term in enumerate(spec.functions) if term.name in SERVICES]
+    if not targets and not services:
+        return not_evaluated(CheckId.REWARD_CODE, "neither a Python reward nor a service")
     outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
     problems = [outcome for outcome in outcomes if outcome]
     evidence = [f"{target} can be imported" for target in targets]
-    is_outage = not problems  # so far; a judge that is down is waited for, wrong code is not
-    if spec.judges:
-        judges = await _ask_judges(config, env)
-        problems, evidence = problems + judges.problems, evidence + judges.evidence
-        is_outage = is_outage and judges.may_come_back
+    is_outage = not problems  # so far; a service that is down is waited for, wrong code is not
+    if services:
+        asked = await _ask_services(config, services, env)
+        problems, evidence = problems + asked.problems, evidence + asked.evidence
+        is_outage = is_outage and asked.may_come_back
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
     if any(outcomes):
         code = ExitCode.REWARD_CODE_ERROR
@@ -90,60 +97,67 @@ async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Findin
 
 
 @dataclass
-class _Judges:
-    """What came of asking the judges."""
+class _Asked:
+    """What came of asking the reward services."""
 
     problems: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
     may_come_back: bool = True
-    """Whether all that went wrong is that judges are down."""
+    """Whether all that went wrong is that services are down."""
 
 
-async def _ask_judges(config: TrainerConfig, env: Mapping[str, str]) -> _Judges:
-    """Have every judge grade one stand-in completion of the first sample.
+async def _ask_services(
+    config: TrainerConfig, places: Sequence[int], env: Mapping[str, str]
+) -> _Asked:
+    """Have every judge and HTTP service score one stand-in completion of the first row.
 
-    A reply without a grade does not fail the check: a stand-in is no completion of a policy.
+    A judge's reply without a grade does not fail the check: no policy wrote the stand-in.
     """
-    found = _Judges()
-    columns = await asyncio.to_thread(_columns_of_a_sample, config)
-    if columns is None:
-        found.evidence.append("judges are not asked: their prompts need the data")
-        return found
-    sample = RewardSample("preflight", WARM_UP_TEXT, WARM_UP_TEXT, columns=columns)
-    for place, judge in config.reward.judges:
+    asked = _Asked()
+    row = await asyncio.to_thread(_first_row, config)
+    if row is None:
+        asked.evidence.append("judges are not asked: their prompts need the data")
+        return asked
+    sample = RewardSample(
+        "preflight", row.text, WARM_UP_TEXT, row.answer, row.context, columns=row.columns
+    )
+    for place in places:
         term = config.reward.functions[place]
         alone = config.reward.model_copy(update={"functions": [term]})
-        at = f"reward.functions[{place}] (judge {judge.model} at {shown_url(term.url)})"
+        what = f"judge {term.judge.model}" if term.judge else "service"
+        at = f"reward.functions[{place}] ({what} at {shown_url(term.url)})"
         try:
-            headers = {0: judge_headers(config.reward, env)[place]}
-            async with Rewards(alone, config.retrieval, headers=headers) as rewards:
+            headers = judge_headers(alone, env)
+            async with Rewards(alone, config.retrieval, RETRY, headers) as rewards:
                 score = await rewards.score(sample)
         except TrainerError as error:
-            found.problems.append(f"{at}: {error}")
-            found.may_come_back = False
+            asked.problems.append(f"{at}: {error}")
+            asked.may_come_back = False
         except RewardFailed as failure:
             told = f"{at}: {failure.cause}: {failure.detail}"
-            if failure.cause is FailureCause.NOT_A_NUMBER:
-                found.evidence.append(told)
+            if term.judge and failure.cause is FailureCause.NOT_A_NUMBER:
+                asked.evidence.append(told)
             else:
-                remedy = "check that the judge runs, its url, model and headers"
-                found.problems.append(f"{told}; {remedy}")
-                found.may_come_back = found.may_come_back and may_come_back(failure)
+                asked.problems.append(f"{told}; {REMEDIES[term.name]}")
+                asked.may_come_back = asked.may_come_back and may_come_back(failure)
         else:
-            found.evidence.append(f"{at} grades {next(iter(score.parts.values())):.2f}")
-    return found
+            asked.evidence.append(f"{at} answers {next(iter(score.parts.values())):.2f}")
+    return asked
 
 
-def _columns_of_a_sample(config: TrainerConfig) -> Mapping[str, Any] | None:
-    """Return what templates name of the first row; None without it, which other checks say."""
-    if not column_placeholders(config.retrieval, config.reward):
-        return {}
+def _first_row(config: TrainerConfig) -> Prompt | None:
+    """Return the first row of the data, or a stand-in where that cannot be read.
+
+    None if templates name its columns then; other checks say what is wrong with the data.
+    """
     first = config.data.model_copy(update={"max_samples": 1})
     try:
-        [prompt] = read_prompts(first.train_files, first, config.retrieval, config.reward)
+        [row] = read_prompts(first.train_files, first, config.retrieval, config.reward)
     except TrainerError:
-        return None
-    return prompt.columns
+        if column_placeholders(config.retrieval, config.reward):
+            return None
+        return Prompt(0, WARM_UP_TEXT, WARM_UP_TEXT, (), "")
+    return row
 
 
 async def _call(

@@ -1,5 +1,7 @@
 """The operator's Prometheus metrics, with the same meanings as in controller-runtime."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from raggrpo_api.job import RagGrpoJob
@@ -53,7 +55,10 @@ class Metrics(QueueObserver):
         self._gauges = {
             name: self._job_gauge(name, text, *JOB) for name, text in JOB_GAUGES.items()
         }
+        ends = "Failed attempts by what ended them."
+        self._by_cause = self._job_gauge("restarts_by_cause", ends, *JOB, "cause")
         self._labels: dict[JobKey, tuple[str, str]] = {}
+        self._causes: dict[JobKey, set[str]] = {}
 
     def added(self, depth: int) -> None:
         """Count a job that became due."""
@@ -107,6 +112,7 @@ class Metrics(QueueObserver):
             values["effective_training_time_ratio"] = float(ratio)
         for name, value in values.items():
             self._gauges[name].labels(*of_job).set(value)
+        self._show_causes(key, status.restarts.by_cause)
 
     def forget(self, key: JobKey) -> None:
         """Remove the series of a deleted job."""
@@ -114,6 +120,7 @@ class Metrics(QueueObserver):
             return
         of_job = (key.namespace, key.name)
         self._info.remove(*of_job, *self._labels.pop(key))
+        self._show_causes(key, {})
         for phase in Phase:
             self._phase.remove(*of_job, str(phase))
         for gauge in self._gauges.values():
@@ -122,6 +129,14 @@ class Metrics(QueueObserver):
     def text(self) -> bytes:
         """Return all series in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _show_causes(self, key: JobKey, counts: Mapping[str, int]) -> None:
+        for cause in self._causes.pop(key, set()) - counts.keys():
+            self._by_cause.remove(key.namespace, key.name, cause)
+        for cause, count in counts.items():
+            self._by_cause.labels(key.namespace, key.name, cause).set(count)
+        if counts:
+            self._causes[key] = set(counts)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace=OPERATOR_PREFIX, registry=self.registry)

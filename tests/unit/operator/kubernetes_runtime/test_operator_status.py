@@ -15,6 +15,7 @@ from raggrpo_api.status import (
     JobWarning,
     Phase,
     ProgressStatus,
+    RestartCounts,
 )
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
@@ -288,15 +289,27 @@ def samples(metrics: Metrics) -> dict[str, list[dict[str, Any]]]:
 
 def test_the_series_of_a_job_vanish_with_it() -> None:
     metrics, job = Metrics(), a_job({"preset": "Fast"})
-    running = JobStatus(phase=Phase.RUNNING, progress=ProgressStatus(progress_percentage=40))
+    running = JobStatus(
+        phase=Phase.RUNNING,
+        progress=ProgressStatus(progress_percentage=40),
+        restarts=RestartCounts(total=3, lost_steps=7, by_cause={"HeadLost": 2, "Stalled": 1}),
+        effective_training_time_ratio="0.62",
+    )
     metrics.show(KEY, job.model_copy(update={"status": running}))
     shown = samples(metrics)
     assert shown["raggrpo_job_progress_ratio"][0]["is"] == 0.4
     phases = {each["phase"]: each["is"] for each in shown["raggrpo_job_phase"]}
     assert [phase for phase, value in phases.items() if value] == ["Running"]
+    causes = {each["cause"]: each["is"] for each in shown["raggrpo_job_restarts_by_cause"]}
+    assert causes == {"HeadLost": 2, "Stalled": 1}
+    assert shown["raggrpo_job_restarts"][0]["is"] == 3
+    assert shown["raggrpo_job_lost_steps"][0]["is"] == 7
+    assert shown["raggrpo_job_effective_training_time_ratio"][0]["is"] == 0.62
 
     metrics.show(KEY, a_job({"preset": "Debug"}))
     assert [each["preset"] for each in samples(metrics)["raggrpo_job_info"]] == ["Debug"]
+    assert "raggrpo_job_restarts_by_cause" not in samples(metrics)  # of a job created anew
+    metrics.show(KEY, job.model_copy(update={"status": running}))
 
     metrics.forget(KEY)
     metrics.forget(KEY)

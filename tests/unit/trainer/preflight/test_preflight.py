@@ -539,6 +539,33 @@ async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_
     assert both.exit_code == ExitCode.REWARD_CODE_ERROR
 
 
+@pytest.mark.parametrize(
+    ("answer", "status", "state", "told", "code"),
+    [
+        ({"score": 0.25}, 200, CheckState.PASSED, "answers 0.25", ExitCode.DONE),
+        ({"reward": 1}, 200, FAILED, 'it answers {"score": number}', ExitCode.PREFLIGHT_FAILED),
+        ({"score": "good"}, 200, FAILED, "NotANumber", ExitCode.PREFLIGHT_FAILED),
+        ("no such page", 404, FAILED, "404", ExitCode.PREFLIGHT_FAILED),
+        ("loading", 503, FAILED, "503", ExitCode.RETRIEVAL_UNAVAILABLE),
+    ],
+    ids=["fine", "another field", "no number", "not found", "down"],
+)
+async def test_a_reward_service_scores_the_first_row_before_any_gpu_is_taken(
+    answer: Any, status: int, state: CheckState, told: str, code: ExitCode, tmp_path: Path
+) -> None:
+    async with serving(always(answer, status)) as server:
+        term = {"name": "Http", "url": server.url}
+        result = await checked(a_fit_config(tmp_path, {"reward.functions": [term]}))
+        asked = [request.body for request in server.requests]
+    check = check_of(result, CheckId.REWARD_CODE)
+    assert check.state is state
+    assert "reward.functions[0] (service at" in check.evidence
+    assert told in check.evidence
+    assert result.exit_code == code
+    assert asked[0]["prompt"] == "question 0"
+    assert asked[0]["answer"] == ["A"]
+
+
 async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
