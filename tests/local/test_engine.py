@@ -14,7 +14,13 @@ PROBE = Path(__file__).parents[1] / "support" / "engine_probe.py"
 
 
 @pytest.fixture(
-    scope="module", params=[("tied", "in-process"), ("untied", "in-process"), ("untied", "async")]
+    scope="module",
+    params=[
+        ("tied", "in-process"),
+        ("untied", "in-process"),
+        ("untied", "async"),
+        pytest.param(("tied", "sharded"), marks=pytest.mark.long),
+    ],
 )
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     tied, kind = request.param
@@ -45,6 +51,13 @@ def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(mea
 def test_seeded_requests_give_the_same_completions_in_any_order(measured: Any) -> None:
     assert measured["repeatable"]
     assert measured["order_free"]
+
+
+def test_tokens_sampled_across_an_update_are_each_of_one_of_both_policies(measured: Any) -> None:
+    assert measured["gap_across"] <= 1e-4
+    before, after = measured["of_both"]
+    assert min(before, after) > 0
+    assert before + after == 12 * 160
 
 
 def test_a_failed_update_leaves_the_engine_generating(measured: Any) -> None:

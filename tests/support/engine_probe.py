@@ -1,6 +1,6 @@
 """Runs in a process of its own: a real vLLM engine against a real transformers model.
 
-Usage: engine_probe.py MODEL_FOLDER in-process|async  → one JSON line of measurements.
+Usage: engine_probe.py MODEL_FOLDER in-process|async|sharded  → one JSON line of measurements.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         max_num_batched_tokens=2048,
         max_num_seqs=32,
         gpu_memory_utilization=0.5,
-        tensor_parallel_size=1,
+        tensor_parallel_size=2 if kind == "sharded" else 1,
         enable_prefix_caching=True,
         enable_chunked_prefill=True,
         enforce_eager=True,
@@ -57,15 +57,18 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         return list(await asyncio.gather(*engine.start(requests)))
 
     @torch.no_grad()
-    def gap(generations: list[Generation]) -> float:
-        found = 0.0
+    def gaps_of(generations: list[Generation]) -> list[torch.Tensor]:
+        """Return how far each token's log-probability is from the model's as it is now."""
+        found = []
         for request, generation in zip(REQUESTS, generations, strict=True):
             ids = torch.tensor([[*request.prompt_ids, *generation.token_ids]])
             logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / request.temperature
             ours = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])
-            theirs = torch.tensor(generation.logprobs)
-            found = max(found, (ours[:, 0] - theirs).abs().max().item())
+            found.append((ours[:, 0] - torch.tensor(generation.logprobs)).abs())
         return found
+
+    def gap(generations: list[Generation]) -> float:
+        return max(each.max().item() for each in gaps_of(generations))
 
     result: dict[str, object] = {}
     first = await run()
@@ -73,26 +76,23 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     result["repeatable"] = await run() == first
     result["order_free"] = (await run(REQUESTS[::-1]))[::-1] == first
     gaps = []
-    for update in (1, 2):
-        generator = torch.Generator().manual_seed(update)
+    path = f"/dev/shm/raggrpo-probe-{os.getpid()}.safetensors"
+
+    def change(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-        path = f"/dev/shm/raggrpo-probe-{os.getpid()}.safetensors"
         save_file({n: p.detach().clone() for n, p in model.named_parameters()}, path)
+
+    for update in (1, 2):
+        change(update)
         await engine.load_weights(path, update)
         after = await run()
         gaps.append(gap(after))
         result["version"] = after[0].policy_version
-    os.unlink(path)
     result["gaps_after"] = gaps
     result["changed"] = [g.token_ids for g in after] != [g.token_ids for g in first]
-    try:
-        await engine.load_weights("/nonexistent.safetensors", 3)
-        result["bad_update"] = "accepted"
-    except Exception as error:
-        result["bad_update"] = type(error).__name__
-    result["alive_after_bad_update"] = await asyncio.wait_for(run(), 60) == after
     stopped = await run([replace(REQUESTS[0], stop_token_ids=(after[0].token_ids[2],))])
     result["stop_reason"] = stopped[0].finish_reason
     result["stop_length"] = len(stopped[0].token_ids)
@@ -101,6 +101,27 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     [halted] = await run([replace(REQUESTS[0], stop=(text[:-1],))])
     result["halted"] = halted.finish_reason
     result["keeps_the_whole_token"] = halted.token_ids == first_tokens
+    long = [replace(request, max_tokens=160, ignore_eos=True) for request in REQUESTS]
+    running = asyncio.ensure_future(run(long))
+    await asyncio.sleep(0.3)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    change(3)
+    await engine.load_weights(path, 3)
+    across = await running
+    new = gaps_of(across)
+    model.load_state_dict(weights)
+    old = gaps_of(across)
+    result["gap_across"] = max(
+        torch.minimum(a, b).max().item() for a, b in zip(old, new, strict=True)
+    )
+    result["of_both"] = [sum(int((g <= 1e-4).sum()) for g in gaps) for gaps in (old, new)]
+    os.unlink(path)
+    try:
+        await engine.load_weights("/nonexistent.safetensors", 3)
+        result["bad_update"] = "accepted"
+    except Exception as error:
+        result["bad_update"] = type(error).__name__
+    result["alive_after_bad_update"] = len(await asyncio.wait_for(run(), 60)) == len(after)
     result["dead"] = await told_when_dead(engine)
     if isinstance(engine, AsyncEngine):
         engine._engine.shutdown()  # its processes would outlive this one
@@ -134,7 +155,7 @@ async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
 
 if __name__ == "__main__":
     os.environ.update(environment("cpu", 1))
-    if sys.argv[2] == "async":
+    if sys.argv[2] != "in-process":
         # Only the in-process engine may share this process with its core.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     print(json.dumps(asyncio.run(measure(sys.argv[1], sys.argv[2]))), flush=True)

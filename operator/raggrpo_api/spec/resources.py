@@ -62,6 +62,8 @@ class ResourcesSpec(ApiModel):
     """GPUs of the engines when Disaggregated."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Trainer ranks per node when device is CPU."""
+    rollout_engines: Annotated[int, Field(ge=1, le=64)] = 1
+    """Number of engines when device is CPU and placement is Disaggregated."""
     cpu: Cpu = ""
     """CPUs of a pod with ranks or engines, and the most that any other pod gets; empty: sized."""
     memory: Memory = ""

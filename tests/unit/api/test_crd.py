@@ -277,7 +277,7 @@ def test_the_generator_runs_as_a_module() -> None:
 
 COUNTED = re.compile(
     r"prompts?|threads|batches|rows|completions|gpus|sequences|passes|passages|calls|searches"
-    r"|tries|checkpoints|pods|ranks|failures|failed|steps?|tokens?|share"
+    r"|tries|checkpoints|pods|ranks|engines|failures|failed|steps?|tokens?|share"
 )
 NO_UNIT = {
     *(

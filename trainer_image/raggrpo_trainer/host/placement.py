@@ -63,8 +63,7 @@ class Placement:
             remove_placement_group(group)
         except ValueError:
             pass  # none yet
-        strategy = "STRICT_SPREAD" if len(wanted) > 1 and config.resources.nodes > 1 else "PACK"
-        group = placement_group(wanted, strategy=strategy, name=NAME, lifetime="detached")
+        group = placement_group(wanted, strategy=_strategy(config), name=NAME, lifetime="detached")
         try:
             await asyncio.wait_for(group.ready(), timeout_seconds)
         except TimeoutError as error:
@@ -86,3 +85,10 @@ class Placement:
         return PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=bundle
         )
+
+
+def _strategy(config: TrainerConfig) -> str:
+    """Return how bundles are laid on nodes. On one machine all of them share its one Ray node."""
+    if config.resources.nodes > 1:
+        return "STRICT_SPREAD"
+    return "PACK" if config.resources.placement == "Colocated" else "SPREAD"

@@ -53,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     memory.retriever_memory_covers_index,  # on facts
     world.gpus_are_asked_for,
     world.rollout_gpus_match_placement,
+    world.rollout_engines_match_placement,
     world.tensor_parallel_divides_gpus,
     world.tensor_parallel_divides_heads,  # on facts
     world.workers_fit_cpus,

@@ -31,6 +31,22 @@ def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
         yield Violation("spec.resources.rolloutGpus", Reason.ROLLOUT_GPUS_MISMATCH, message, remedy)
 
 
+def rollout_engines_match_placement(given: RuleInput) -> Iterator[Violation]:
+    """Reject a number of engines where it follows from processors instead."""
+    resources = given.spec.resources
+    path, remedy = "spec.resources.rolloutEngines", "remove it"
+    if resources.rollout_engines == 1:
+        return
+    if resources.device is Device.GPU:
+        message = "on GPUs the engines follow from rolloutGpus and tensorParallelSize"
+    elif resources.placement is Placement.COLOCATED:
+        message = "Colocated ranks on CPUs share one engine"
+        remedy += ", or resources.placement: Disaggregated"
+    else:
+        return
+    yield Violation(path, Reason.ROLLOUT_ENGINES_MISMATCH, message, remedy)
+
+
 def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
     """Require an engine's GPUs to be in one pod."""
     resources, size = given.spec.resources, given.spec.rollout.tensor_parallel_size

@@ -14,7 +14,7 @@ from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status import PodRole, PodSizing, SizingTerm
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
-from raggrpo_operator.core.spec.world import CPUS_PER_GPU, num_engines
+from raggrpo_operator.core.spec.world import cpus_per_rollout_pod, num_engines
 
 from .retriever_memory import retriever_terms
 from .shared_memory import (
@@ -94,7 +94,7 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
         role=PodRole.ROLLOUT,
         replicas=num_engines(spec),
         gpus=gpus,
-        cpu=resources.cpu or str(gpus * CPUS_PER_GPU or 1),
+        cpu=cpus_per_rollout_pod(resources, gpus),
         memory=resources.memory or format_bytes(total(memory), unit),
         shm=shm_size,
         object_store=store_within(shm_size, object_store_bytes(spec, facts)),

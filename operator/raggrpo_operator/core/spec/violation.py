@@ -63,6 +63,7 @@ class Reason(StrEnum):
     EAGER_IS_SLOW = "EagerIsSlow"
     NO_GPUS = "NoGpus"
     ROLLOUT_GPUS_MISMATCH = "RolloutGpusMismatch"
+    ROLLOUT_ENGINES_MISMATCH = "RolloutEnginesMismatch"
     WORKERS_EXCEED_CPUS = "WorkersExceedCpus"
     SHM_EXCEEDS_MEMORY = "ShmExceedsMemory"
     MEMORY_BELOW_ESTIMATE = "MemoryBelowEstimate"

@@ -20,11 +20,11 @@ COLOCATED_ENGINE_SHARE = 0.4
 
 
 def num_engines(spec: JobSpec) -> int:
-    """Return the number of rollout engines; always one on CPU."""
+    """Return the number of rollout engines; one on CPU unless they have pods of their own."""
     resources = spec.resources
-    if resources.device is Device.CPU:
-        return 1
     disaggregated = resources.placement is Placement.DISAGGREGATED
+    if resources.device is Device.CPU:
+        return resources.rollout_engines if disaggregated else 1
     gpus = resources.rollout_gpus if disaggregated else num_ranks(resources)
     return max(1, gpus // spec.rollout.tensor_parallel_size)
 
@@ -34,12 +34,11 @@ def world(spec: JobSpec) -> World:
     resources = spec.resources
     ranks, engines = num_ranks(resources), num_engines(spec)
     if resources.device is Device.CPU:
-        threads = threads_per_rank(resources)
         return World(
             num_ranks=ranks,
             num_engines=engines,
-            threads_per_rank=threads,
-            threads_per_engine=resources.ranks * threads,
+            threads_per_rank=threads_per_rank(resources),
+            threads_per_engine=threads_per_engine(resources),
         )
     colocated = resources.placement is Placement.COLOCATED
     engine_share = COLOCATED_ENGINE_SHARE if colocated else 1.0
@@ -67,6 +66,21 @@ def threads_per_rank(resources: ResourcesSpec) -> int:
     generates.
     """
     return max(1, int(cpus_per_pod(resources)) // resources.ranks)
+
+
+def cpus_per_rollout_pod(resources: ResourcesSpec, gpus: int) -> str:
+    """Return the CPUs of an engine's own pod: as given, else derived from its GPUs."""
+    return resources.cpu or str(gpus * CPUS_PER_GPU or 1)
+
+
+def threads_per_engine(resources: ResourcesSpec) -> int:
+    """Return the OpenMP threads of a CPU engine: those of the ranks that it takes turns with.
+
+    In a pod of its own it takes turns with nobody and has the pod's CPUs.
+    """
+    if resources.placement is Placement.DISAGGREGATED:
+        return max(1, int(parse_quantity(cpus_per_rollout_pod(resources, gpus=0))))
+    return resources.ranks * threads_per_rank(resources)
 
 
 def total_steps(spec: JobSpec, rows: int) -> int:
