@@ -38,6 +38,8 @@ class ModelFamily:
     """Of a mixture; 0 for a dense model."""
     positions_change_at: int | None
     """Length beyond which a row changes the positions of the rows beside it; None: never."""
+    head_size: int
+    """Of its attention heads; 0: not one number, as with latent attention."""
 
 
 def family_of(config: Mapping[str, Any]) -> ModelFamily:
@@ -52,6 +54,7 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily:
         state_layers=tuple(sorted(_kinds(kinds) - ATTENTION_LAYERS)),
         num_experts=max((number for name in _EXPERTS if (number := _int(text, name))), default=0),
         positions_change_at=_positions_change_at(text),
+        head_size=_head_size(text),
     )
 
 
@@ -73,6 +76,13 @@ def _positions_change_at(config: Mapping[str, Any]) -> int | None:
         return None
     name = "original_max_position_embeddings"
     return _int(rope, name) or _int(config, name) or _int(config, "max_position_embeddings") or 0
+
+
+def _head_size(config: Mapping[str, Any]) -> int:
+    if _int(config, "kv_lora_rank") or _int(config, "global_head_dim"):
+        return 0
+    heads = _int(config, "num_attention_heads")
+    return _int(config, "head_dim") or (_int(config, "hidden_size") // heads if heads else 0)
 
 
 def _kinds(layers: object) -> frozenset[str]:

@@ -27,6 +27,7 @@ def a_model_folder(folder: Path, **config: Any) -> Path:
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+        "head_dim": 32,
         "vocab_size": 32,
         "max_position_embeddings": 2048,
     }

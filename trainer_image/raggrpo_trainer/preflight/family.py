@@ -17,6 +17,7 @@ from typing import Any
 
 from raggrpo_api.model_families import MEASURED, ModelFamily, family_of
 from raggrpo_api.preflight import CheckId
+from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer_config import TrainerConfig
 
@@ -60,7 +61,8 @@ def check_family(config: TrainerConfig) -> FamilyCheck:
         problem = f"{folder}/config.json names no architecture: save the model with its class"
         return FamilyCheck(judged(CheckId.MODEL_FAMILY, [problem], ""), None)
     layout = layout_of(family, folder, config.data.max_sequence_length)
-    problems = [*_unusable(family, layout), *engine_problems(family.architecture)]
+    on_cpu = config.resources.device is Device.CPU
+    problems = [*_unusable(family, layout), *engine_problems(family, on_cpu=on_cpu)]
     evidence = described(family, layout, config.training.row_layout)
     return FamilyCheck(judged(CheckId.MODEL_FAMILY, problems, evidence), layout.row_layout)
 
@@ -132,25 +134,45 @@ def described(family: ModelFamily, layout: Layout, wanted: RowLayout) -> str:
     return f"{text}; {_engine()} has it"
 
 
-def engine_problems(architecture: str) -> Iterator[str]:
-    """Yield why the rollout engine cannot run the family, read without importing vLLM."""
-    if architecture not in engine_architectures():
-        yield f"{architecture}: {_engine()}, which generates the completions, lacks it; {_LIST}"
+def engine_problems(family: ModelFamily, *, on_cpu: bool) -> Iterator[str]:
+    """Yield why the rollout engine cannot run the model, read without importing vLLM."""
+    if family.architecture not in engine_architectures():
+        yield f"{family.architecture}: {_engine()}, which generates completions, lacks it; {_LIST}"
+    if on_cpu and family.head_size and family.head_size not in (sizes := cpu_head_sizes()):
+        known = ", ".join(map(str, sorted(sizes)))
+        yield (
+            f"its attention heads have {family.head_size} numbers, and {_engine()} on CPUs knows "
+            f"{known}: take a model with such heads, or resources.device: GPU"
+        )
 
 
 def engine_architectures() -> frozenset[str]:
-    """Return the classes in vLLM's registry; its import would take 8 s and much memory."""
-    spec = importlib.util.find_spec("vllm")
-    [root] = (spec and spec.submodule_search_locations) or [""]
-    tree = ast.parse((Path(root) / "model_executor/models/registry.py").read_text())
+    """Return the classes in vLLM's registry."""
     found: set[str] = set()
-    for node in tree.body:
+    for node in _parsed("model_executor/models/registry.py").body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue
         if any(isinstance(name, ast.Name) and name.id in _TABLES for name in node.targets):
             keys = (key.value for key in node.value.keys if isinstance(key, ast.Constant))
             found |= {str(key) for key in keys}
     return frozenset(found)
+
+
+def cpu_head_sizes() -> frozenset[int]:
+    """Return the head sizes of vLLM's attention kernels for CPUs."""
+    body = ast.walk(_parsed("v1/attention/backends/cpu_attn.py"))
+    functions = (node for node in body if isinstance(node, ast.FunctionDef))
+    [sizes] = [each for each in functions if each.name == "get_supported_head_sizes"]
+    [answer] = [node.value for node in ast.walk(sizes) if isinstance(node, ast.Return)]
+    assert answer is not None
+    return frozenset(ast.literal_eval(answer))
+
+
+def _parsed(file: str) -> ast.Module:
+    """Return a module of vLLM without importing it, which would take 8 s and much memory."""
+    spec = importlib.util.find_spec("vllm")
+    [root] = (spec and spec.submodule_search_locations) or [""]
+    return ast.parse((Path(root) / file).read_text())
 
 
 def _unusable(family: ModelFamily, layout: Layout) -> Iterator[str]:

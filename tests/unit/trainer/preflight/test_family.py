@@ -10,6 +10,7 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.preflight.family import (
     check_family,
     engine_architectures,
+    engine_problems,
     from_experiment,
     layout_of,
 )
@@ -67,6 +68,26 @@ def test_the_engine_must_have_the_family() -> None:
     known = engine_architectures()
     assert {"Qwen3ForCausalLM", "OlmoeForCausalLM", "SmolLM3ForCausalLM"} <= known
     assert not {"RwkvForCausalLM", "BertModel"} & known
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ({"hidden_size": 64, "num_attention_heads": 4}, "have 16 numbers"),
+        ({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 48}, "have 48 numbers"),
+        ({"hidden_size": 256, "num_attention_heads": 4}, ""),
+        ({"hidden_size": 64, "num_attention_heads": 4, "kv_lora_rank": 8}, ""),
+        ({"hidden_size": 64}, ""),
+    ],
+)
+def test_heads_that_the_engine_cannot_compute_on_cpus_are_refused(
+    shape: dict[str, int], told: str
+) -> None:
+    family = family_of({"architectures": ["Qwen3ForCausalLM"], **shape})
+    assert list(engine_problems(family, on_cpu=False)) == []
+    [problem] = [*engine_problems(family, on_cpu=True)] or [""]
+    assert told in problem
+    assert bool(told) == ("32, 64, 80" in problem) == ("resources.device: GPU" in problem)
 
 
 def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path) -> None:

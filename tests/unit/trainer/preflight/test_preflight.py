@@ -76,7 +76,7 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
         hidden_size=8,
         heads=4,
         kv_heads=2,
-        head_size=2,
+        head_size=32,
         vocabulary=32,
         context_length=2048,
         row_layout=RowLayout.SHARED_PREFIX,
