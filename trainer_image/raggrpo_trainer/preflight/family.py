@@ -138,12 +138,18 @@ def engine_problems(family: ModelFamily, *, on_cpu: bool) -> Iterator[str]:
     """Yield why the rollout engine cannot run the model, read without importing vLLM."""
     if family.architecture not in engine_architectures():
         yield f"{family.architecture}: {_engine()}, which generates completions, lacks it; {_LIST}"
-    if on_cpu and family.head_size and family.head_size not in (sizes := cpu_head_sizes()):
+    if on_cpu:
+        yield from _cpu_engine_problems(family)
+
+
+def _cpu_engine_problems(family: ModelFamily) -> Iterator[str]:
+    remedy = "take another model, or resources.device: GPU"
+    if family.state_layers:
+        kinds = ", ".join(family.state_layers)
+        yield f"its {kinds} layers: {_engine()} has them for GPUs; {remedy}"
+    if family.head_size and family.head_size not in (sizes := cpu_head_sizes()):
         known = ", ".join(map(str, sorted(sizes)))
-        yield (
-            f"its attention heads have {family.head_size} numbers, and {_engine()} on CPUs knows "
-            f"{known}: take a model with such heads, or resources.device: GPU"
-        )
+        yield f"heads of size {family.head_size}: on CPUs {_engine()} knows {known}; {remedy}"
 
 
 def engine_architectures() -> frozenset[str]:
