@@ -20,8 +20,10 @@ _WINDOWS: Final = (
     "local_attention_window",
 )  # fmt: skip
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_CHANGING_POSITIONS: Final = frozenset({"dynamic", "longrope"})
+_CHANGING_POSITIONS: Final = frozenset({"dynamic", "longrope", "su"})
 """Rotary embeddings whose angles depend on the longest row of a batch."""
+_ROPE_TYPES: Final = _CHANGING_POSITIONS | {"default", "linear", "yarn", "llama3"}
+"""Rotary embeddings that both transformers and vLLM have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class ModelFamily:
     """Of a mixture; 0 for a dense model."""
     positions_change_at: int | None
     """Length beyond which a row changes the positions of the rows beside it; None: never."""
+    is_ordinary: bool
+    """Whether nothing in it is beyond what the measurements of such families covered."""
+    activation: str
+    """Of its feed-forward layers; "" if it names none."""
     head_size: int
     """Of its attention heads; 0: not one number, as with latent attention."""
 
@@ -54,6 +60,8 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily:
         state_layers=tuple(sorted(_kinds(kinds) - ATTENTION_LAYERS)),
         num_experts=max((number for name in _EXPERTS if (number := _int(text, name))), default=0),
         positions_change_at=_positions_change_at(text),
+        is_ordinary=bool(config.get("model_type")) and _rope_type(text) in _ROPE_TYPES,
+        activation=str(text.get("hidden_act") or ""),
         head_size=_head_size(text),
     )
 
@@ -69,13 +77,21 @@ def _windows(config: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _positions_change_at(config: Mapping[str, Any]) -> int | None:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
+    if _rope_type(config) not in _CHANGING_POSITIONS:
         return None
-    if rope.get("rope_type", rope.get("type")) not in _CHANGING_POSITIONS:
-        return None
+    rope = _rope(config)
     name = "original_max_position_embeddings"
     return _int(rope, name) or _int(config, name) or _int(config, "max_position_embeddings") or 0
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope if isinstance(rope, Mapping) else {"rope_type": str(rope)}
+
+
+def _rope_type(config: Mapping[str, Any]) -> str:
+    rope = _rope(config)
+    return str(rope.get("rope_type", rope.get("type", "default")))
 
 
 def _head_size(config: Mapping[str, Any]) -> int:

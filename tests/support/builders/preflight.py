@@ -11,11 +11,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from raggrpo_api.preflight import Check, CheckId, PreflightResult
 from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.preflight.weights import measured_tensors
 from support.builders.reports import a_config
 from support.builders.rows import write_rows
 
-PARAMETERS = 320
-"""Of a_model_folder: 32 × 8 and 64."""
+PARAMETERS = 256 * 8 + 3 * (2 * 8 * 32 * (4 + 2) + 3 * 8 * 16)
+"""Of a_model_folder: its matrices, the head being the embedding."""
 
 
 def a_model_folder(folder: Path, **config: Any) -> Path:
@@ -23,20 +24,23 @@ def a_model_folder(folder: Path, **config: Any) -> Path:
     folder.mkdir(parents=True)
     shape = {
         "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
         "hidden_size": 8,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 32,
-        "vocab_size": 32,
+        "intermediate_size": 16,
+        "vocab_size": 256,
+        "tie_word_embeddings": True,
         "max_position_embeddings": 2048,
     }
     (folder / "config.json").write_text(json.dumps({**shape, **config}))
-    shards = {"a.safetensors": ("embed", (32, 8)), "b.safetensors": ("layer", (64,))}
-    for name, (tensor, size) in shards.items():
-        save_file({tensor: np.zeros(size, np.float32)}, folder / name)
-    index = {"weight_map": {tensor: name for name, (tensor, _) in shards.items()}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    tensors = {n: np.zeros(size, np.float32) for n, size in measured_tensors(shape).items()}
+    names = {name: f"{'ab'[place % 2]}.safetensors" for place, name in enumerate(tensors)}
+    for file in ("a.safetensors", "b.safetensors"):
+        save_file({n: tensors[n] for n, of in names.items() if of == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -5,6 +5,7 @@ with the user's message, which is the question. A text is a conversation of this
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from jinja2 import TemplateError
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
+_LIKE_MESSAGES = re.compile(r"""\s*\[\s*\{\s*['"](role|content)['"]\s*:""")
 Message = Mapping[str, Any]
 """`role` and `content`, both text, besides what a template may read, such as `tool_calls`."""
 
@@ -53,7 +55,12 @@ class Conversation:
 
 
 def read_conversation(value: object) -> Conversation:
-    """Return the conversation in a cell: a text or a list of messages. Raises DoesNotFit."""
+    """Return the conversation in a cell: a text or a list of messages, also as JSON text.
+
+    Raises DoesNotFit.
+    """
+    if isinstance(value, str):
+        value = _messages_in(value)
     if isinstance(value, str):
         return Conversation(value)
     if not isinstance(value, list):
@@ -140,6 +147,20 @@ def refused(place: str, error: DoesNotFit, otherwise: str = "") -> TrainerError:
     """Return the error that names the place, why it does not fit, and what to do."""
     message = f"{place} {error}; {error.remedy or otherwise}"
     return TrainerError(ExitCode.DATA_ERROR, message)
+
+
+def _messages_in(text: str) -> object:
+    """Return the messages that a text holds as JSON, as CSV exports write them; else the text."""
+    if not _LIKE_MESSAGES.match(text):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DoesNotFit(
+            f"looks like a list of messages and is not JSON ({error})",
+            "write it as a list of {role, content}, or as JSON",
+        ) from error
+    return value if is_conversation(value) else text
 
 
 def _message(item: object, number: int) -> dict[str, Any]:

@@ -199,9 +199,13 @@ def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
             return (last_content(value),)
         except DoesNotFit as error:
             raise refused(f"{row.place}: column {data.columns.answer!r}", error) from error
-    answers = value if isinstance(value, list) else [value]
-    if not answers or not all(isinstance(answer, str) for answer in answers):
+    given: list[object] = value if isinstance(value, list) else [value]
+    answers = [answer for answer in given if isinstance(answer, str)]
+    if not answers or len(answers) < len(given):
         raise _wrong_type(row, data, "answer", value, "a string or a list of strings")
+    if "answer" in needed and not any(answer.strip() for answer in answers):
+        what = f"column {data.columns.answer!r} is blank"
+        raise data_error(row.place, what, "fill it in, or drop the row")
     return tuple(answers)
 
 

@@ -13,6 +13,9 @@ from raggrpo_trainer.errors import TrainerError
 
 from .columns import column_of
 
+_HALF_A_PAIR = b"\\ud"
+"""How JSON escapes a surrogate; only two of them in a row are a character."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -32,6 +35,8 @@ def read_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
     """
     if not path.exists():
         raise data_error(str(path), "there is no such file", "mount it, or mend data.trainFiles")
+    if not path.is_file():
+        raise data_error(str(path), "a folder", "name the files in it in data.trainFiles")
     match path.suffix:
         case ".parquet":
             return _parquet_rows(path, paths)
@@ -64,10 +69,17 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
             place = f"{path}, line {number}"
             try:
                 values = json.loads(line)
+                if _HALF_A_PAIR in line.lower():
+                    json.dumps(values, ensure_ascii=False).encode()
+            except UnicodeEncodeError as error:
+                what = "a \\ud… escape stands alone, which is no character"
+                raise data_error(place, what, "write the text as UTF-8, or drop the row") from error
             except ValueError as error:
                 raise data_error(
                     place, f"not JSON ({error})", "write one object per line"
                 ) from error
+            except RecursionError as error:
+                raise data_error(place, "nested too deeply", "flatten it") from error
             if not isinstance(values, dict):
                 raise data_error(place, "not a JSON object", "write one object per line")
             yield Row(place, values, values)

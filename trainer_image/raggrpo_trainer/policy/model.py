@@ -11,8 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 
 from .attention import SHARED_PREFIX_ATTENTION
@@ -87,15 +89,24 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
     Each rank reads the whole model, 4 bytes of host memory per parameter until it is sharded.
-    Dropout is off. A frozen model takes no gradients and is not compiled. Raises ValueError when
+    Dropout is off. A frozen model takes no gradients and is not compiled. Raises TrainerError if the
+    folder lacks tensors, ValueError when
     the attention cannot serve the row layout.
     """
     training = config.training
-    causal_lm = AutoModelForCausalLM.from_pretrained(
+    causal_lm, loaded = AutoModelForCausalLM.from_pretrained(
         config.model.path,
         dtype=torch.float32,
         attn_implementation=attention_implementation(config.model.attention, training.row_layout),
-    ).eval()
+        output_loading_info=True,
+    )
+    if lacking := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):
+        raise TrainerError(  # what is missing would be random, here and in what is compared with it
+            ExitCode.PREFLIGHT_FAILED,
+            f"{config.model.path} lacks {len(lacking)} of the model's tensors, such as "
+            f"{lacking[0]}: save the whole model with save_pretrained(), without a wrapper's prefix",
+        )
+    causal_lm.eval()
     layers = decoder_layers(causal_lm)
     recomputes = training.gradient_checkpointing and not frozen
     if recomputes:

@@ -23,7 +23,9 @@ from .finding import Finding, judged, not_evaluated
 
 FIRST_ROWS = 100
 LONGEST_ROWS = 100
-"""Longest in characters: the longest in tokens is nearly always among them."""
+"""Measured in any case, for what is told."""
+MOST_ROWS = 10_000
+"""Measured at most, which takes some ten seconds; the longest come first."""
 ANY_LENGTH = 10**9
 
 
@@ -68,12 +70,12 @@ def check_lengths(
         return not_evaluated(CheckId.SAMPLE_LENGTHS, "needs the data and the tokenizer")
     if refused := _refused(config, prompts, tokenizer):
         return judged(CheckId.SAMPLE_LENGTHS, refused, "", ExitCode.DATA_ERROR)
-    longest = sorted(prompts, key=_characters)[-LONGEST_ROWS:]
+    reserved = _num_passages(config) * config.retrieval.max_passage_tokens
+    limit = config.data.max_prompt_length
+    longest = _longest(prompts, limit - reserved)
     first = [_length(prompt, config, tokenizer) for prompt in prompts[:FIRST_ROWS]]
     long = {prompt.index: _length(prompt, config, tokenizer) for prompt in longest}
     row = max(long, key=lambda index: long[index])
-    reserved = _num_passages(config) * config.retrieval.max_passage_tokens
-    limit = config.data.max_prompt_length
     evidence = (
         f"prompts have {statistics.median(first):.0f} tokens (median), at most {long[row]} "
         f"(row {row})"
@@ -121,7 +123,7 @@ def _columns(path: Path) -> dict[str, object]:
         for row in rows:
             _merge(found, dict(row))
         return dict(sorted(found.items()))
-    except (OSError, ValueError, TypeError, pa.ArrowException):
+    except (OSError, ValueError, TypeError, RecursionError, pa.ArrowException):
         return {}
 
 
@@ -156,8 +158,23 @@ def _refused(config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokeni
     return problems
 
 
-def _characters(prompt: Prompt) -> int:
-    return len(prompt.text) + sum(len(message["content"]) for message in prompt.earlier)
+def _longest(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
+    """Return the prompts that may be longer than so many tokens, and a few of the longest.
+
+    A token is at least one byte, so what has fewer bytes fits; half of the limit is left to
+    templates.
+    """
+    by_size = sorted(((_bytes(prompt), prompt) for prompt in prompts), key=lambda each: -each[0])
+    return [
+        prompt
+        for place, (size, prompt) in enumerate(by_size[:MOST_ROWS])
+        if place < LONGEST_ROWS or size > limit / 2
+    ]
+
+
+def _bytes(prompt: Prompt) -> int:
+    texts = [prompt.text, *(message["content"] for message in prompt.earlier)]
+    return sum(len(text.encode()) for text in texts)
 
 
 def _read(

@@ -18,7 +18,8 @@ from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.trainer_config import TrainerConfig
 
 from .finding import Finding, judged, not_evaluated
-from .model import Unreadable, count_parameters, load_folder_tokenizer, read_json
+from .model import load_folder_tokenizer
+from .weights import Unreadable, count_parameters, read_json, weight_shapes
 
 POOLING_FILE = "1_Pooling/config.json"
 """Where sentence-transformers writes how a model pools."""
@@ -153,7 +154,7 @@ def _shape(embedding: EmbeddingModel) -> tuple[int, int]:
     size = next((config[key] for key in ("hidden_size", "d_model", "dim") if key in config), None)
     if not isinstance(size, int):
         raise Unreadable(f"{path}/config.json has no hidden_size: it is no text model's")
-    return count_parameters(path), size
+    return count_parameters(weight_shapes(path)), size
 
 
 def _problems_of_vectors(file: Path, place: str, dimension: int) -> Iterator[str]:

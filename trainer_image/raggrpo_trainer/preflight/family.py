@@ -76,7 +76,7 @@ def layout_of(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
             f"{longest_row}: shorten data.maxPromptLength or maxResponseLength"
         )
         return Layout(None, why)
-    if family.architecture in MEASURED:
+    if family.architecture in MEASURED and family.is_ordinary:
         found = Layout(RowLayout.SHARED_PREFIX, "")
     else:
         found = from_experiment(family, experiment(folder))
@@ -138,6 +138,8 @@ def engine_problems(family: ModelFamily, *, on_cpu: bool) -> Iterator[str]:
     """Yield why the rollout engine cannot run the model, read without importing vLLM."""
     if family.architecture not in engine_architectures():
         yield f"{family.architecture}: {_engine()}, which generates completions, lacks it; {_LIST}"
+    if family.architecture in MEASURED and family.activation not in ("", "silu"):
+        yield f"hidden_act {family.activation}: {_engine()} computes this family with silu alone"
     if on_cpu:
         yield from _cpu_engine_problems(family)
 

@@ -3,24 +3,26 @@
 The facts come from config.json and the safetensors headers; must not read any tensors.
 """
 
-import json
-import math
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from raggrpo_api.preflight import CheckId, Facts
 from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
 
 from .finding import Finding, judged
+from .weights import (
+    Shapes,
+    Unreadable,
+    count_parameters,
+    lacking_tensors,
+    read_json,
+    weight_shapes,
+)
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Of generation_config.json. Requests give temperature and top_p themselves, and vLLM takes only
 the end tokens from the file, so the others stay off in the engine as they are in the trainer."""
-MAX_HEADER_BYTES = 100_000_000
-"""The safetensors format's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,6 @@ class Model:
     facts: Facts
     tokenizer: Tokenizer | None
     """None if it cannot be loaded."""
-
-
-class Unreadable(Exception):
-    """A file is missing, damaged or of the wrong kind; the message says which."""
 
 
 def check_model(path: Path) -> Model:
@@ -49,14 +47,19 @@ def check_model(path: Path) -> Model:
     except Unreadable as error:
         problems.append(str(error))
     try:
-        facts = facts.model_copy(update={"parameters": count_parameters(path)})
+        shapes = weight_shapes(path)
     except Unreadable as error:
         problems.append(str(error))
+    else:
+        facts = facts.model_copy(update={"parameters": count_parameters(shapes)})
+        problems += _untrainable(path, shapes)
     tokenizer = None
     try:
         tokenizer = load_folder_tokenizer(path)
     except Exception as error:  # tokenizers raise whatever they like
         problems.append(f"the tokenizer in {path} cannot be loaded: {error}")
+    else:
+        problems += _another_models(tokenizer, facts)
     ignored = ""
     try:
         ignored = _ignored_sampling(path / "generation_config.json")
@@ -69,12 +72,35 @@ def check_model(path: Path) -> Model:
     return Model(judged(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
 
 
-def count_parameters(path: Path) -> int:
-    """Return the number of parameters in the safetensors files, counting each name once."""
-    shapes: dict[str, list[int]] = {}
-    for file in _weight_files(path):
-        shapes |= dict(_tensors(file))
-    return sum(math.prod(shape) for shape in shapes.values())
+def _untrainable(path: Path, shapes: Shapes) -> Iterator[str]:
+    """Yield why weights that can be read are not those of a whole model in full precision."""
+    try:
+        config = read_json(path / "config.json")
+    except Unreadable:
+        return  # told before
+    if quantisation := config.get("quantization_config"):
+        kind = quantisation.get("quant_method") if isinstance(quantisation, dict) else quantisation
+        yield (
+            f"{path}/config.json says that the weights are quantised ({kind}), and those cannot "
+            "be trained: give the model in full precision"
+        )
+    elif (path / "adapter_config.json").exists():
+        yield f"{path} is an adapter: merge it into its model, and give the folder of the result"
+    elif lacking := lacking_tensors(config, shapes):
+        named = f"{lacking[0]} and {len(lacking) - 1:,} more" if lacking[1:] else lacking[0]
+        yield (
+            f"{path} lacks {named}, which its config.json asks for: save the whole model with "
+            "save_pretrained(), without a wrapper's prefix"
+        )
+
+
+def _another_models(tokenizer: Tokenizer, facts: Facts) -> Iterator[str]:
+    known = getattr(tokenizer, "vocab_size", 0)  # without what was added, such as image tokens
+    if 0 < facts.vocabulary < known:
+        yield (
+            f"the tokenizer has {known:,} tokens and the model {facts.vocabulary:,}: they do not "
+            "belong together"
+        )
 
 
 def _ignored_sampling(path: Path) -> str:
@@ -88,7 +114,9 @@ def _ignored_sampling(path: Path) -> str:
 
 def _shape(path: Path) -> Facts:
     config = read_json(path)
-    config = config.get("text_config", config)
+    config = config.get("text_config") or config
+    if not isinstance(config, dict):
+        raise Unreadable(f"{path}: text_config is no JSON object")
 
     def number(*keys: str, default: int | None = None) -> int:
         value = next((config[key] for key in keys if config.get(key) is not None), default)
@@ -109,37 +137,6 @@ def _shape(path: Path) -> Facts:
     )
 
 
-def _weight_files(path: Path) -> list[Path]:
-    index = path / "model.safetensors.index.json"
-    if index.exists():
-        names = read_json(index).get("weight_map", {}).values()
-        return [path / name for name in sorted(set(names))]
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise Unreadable(f"{path} has no *.safetensors: save the model with save_pretrained()")
-    return files
-
-
-def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield (name, shape) from the header; its last offset also gives the expected file size."""
-    try:
-        with path.open("rb") as file:
-            [size] = struct.unpack("<Q", file.read(8))
-            raw = file.read(min(size, MAX_HEADER_BYTES))
-        header = json.loads(raw)
-        header.pop("__metadata__", None)
-        tensors = {name: tensor["shape"] for name, tensor in header.items()}
-        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unreadable(f"{path} is not a safetensors file: copy it again") from error
-    found, wanted = path.stat().st_size, 8 + size + end
-    if found != wanted:
-        raise Unreadable(f"{path} has {found} of {wanted} bytes: copy it again")
-    yield from tensors.items()
-
-
 def load_folder_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer of a model's folder. Raises whatever tokenizers raise."""
     if not (path / "tokenizer.json").exists():
@@ -149,16 +146,3 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
 
     tokenizer: Tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
     return tokenizer
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object. Raises Unreadable."""
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise Unreadable(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise Unreadable(f"{path} is not a JSON object")
-    return value

@@ -15,16 +15,18 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 def tokens(text: str) -> list[str]:
     """Return lower-cased words and single CJK characters, without punctuation and articles.
 
-    A text of nothing but articles keeps them: "A" may answer a multiple-choice question.
+    A text of nothing but these keeps them: "A" may answer a multiple-choice question, and "+" ask
+    for an operator.
     """
     bare = "".join(c for c in text.lower() if not _is_punctuation(c))
-    return _TOKEN.findall(_ARTICLE.sub(" ", bare)) or _TOKEN.findall(bare)
+    forms = (_ARTICLE.sub(" ", bare), bare, text.lower())
+    return next((found for form in forms if (found := _TOKEN.findall(form))), [])
 
 
 def exact_match(text: str, answers: Sequence[str]) -> float:
     """Return 1.0 if `text` equals an accepted answer after normalisation, else 0.0."""
     found = tokens(text)
-    return float(any(found == tokens(answer) for answer in answers))
+    return float(bool(found) and any(found == tokens(answer) for answer in answers))
 
 
 def f1(text: str, answers: Sequence[str]) -> float:

@@ -1,5 +1,6 @@
 """Files as verl and TRL write them are read unchanged; what does not fit is told by row."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,18 @@ def test_text_parts_of_a_message_are_joined_and_earlier_turns_kept(tmp_path: Pat
     )
 
 
+def test_a_conversation_as_json_text_is_read_as_one(tmp_path: Path) -> None:
+    turns = json.dumps([*SYSTEM, {"role": "user", "content": "Who?"}])
+    [prompt] = read(write_jsonl(tmp_path / "a.jsonl", [{"prompt": turns, "answer": "y"}]))
+    assert (prompt.text, prompt.earlier) == ("Who?", SYSTEM)
+
+
+def test_a_text_in_brackets_is_a_text(tmp_path: Path) -> None:
+    texts = ["[1, 2]: the sum?", '[{"item": 1}] how many?']
+    rows = [{"prompt": text, "answer": "y"} for text in texts]
+    assert [prompt.text for prompt in read(write_jsonl(tmp_path / "a.jsonl", rows))] == texts
+
+
 USER = {"role": "user", "content": "x"}
 
 
@@ -123,6 +136,8 @@ USER = {"role": "user", "content": "x"}
             "has a part of type text in message 1"),
         ({"answer": [{"role": "assistant", "content": 7}]},
             "column 'answer' has int 7 as content of message 1; give it a text"),
+        ({"prompt": "[{'role': 'user', 'content': 'x'}]"},
+            "looks like a list of messages and is not JSON (Expecting property name"),
         ({"prompt": 7}, "column 'prompt' is int 7 instead of a string or a list of messages"),
         ({"answer": {"target": ["a"], "style": "rule"}},
             "instead of a string or a list of strings; set data.columns.answer to answer.target, "

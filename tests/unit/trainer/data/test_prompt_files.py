@@ -13,6 +13,7 @@ from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
 from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.rewards.text_match import exact_match
 
 EXACT_MATCH = RewardSpec()
 FORMAT = RewardSpec.model_validate({"functions": [{"name": "Format"}]})
@@ -139,6 +140,10 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
             "instead of a string or a list of strings; convert it"),
         bad("a.jsonl", b'{"prompt": "x", "answer": []}\n', ", line 1: column 'answer' is list [] "),
         bad("a.jsonl", b'{"prompt": "x", "answer": ["y", 1]}\n', ", line 1: column 'answer' is "),
+        bad("a.jsonl", b'{"prompt": "x", "answer": " "}\n', ", line 1: column 'answer' is blank; "),
+        bad("a.jsonl", GOOD + b'{"prompt": "x\\ud83d", "answer": "y"}\n', ", line 2: a \\ud… "
+            "escape stands alone, which is no character; write the text as UTF-8"),
+        bad("a.jsonl", b'{"prompt": ' + b"[" * 99_999 + b"\n", ", line 1: nested too deeply; "),
         bad("a.csv", GOOD, ": unknown kind of file; name it .parquet or .jsonl"),
         bad("a.parquet", b"PAR1 cut short", ": not readable as parquet ("),
     ],
@@ -154,6 +159,20 @@ def test_bad_data_is_refused_with_file_row_column_and_remedy(
     assert refusal.value.exit_code is ExitCode.DATA_ERROR
     assert str(refusal.value).startswith(f"{file}{expected}")
     assert "\n" not in str(refusal.value)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").mkdir()
+    with pytest.raises(TrainerError, match="a folder; name the files in it"):
+        read([str(tmp_path / "train.jsonl")])
+
+
+def test_a_blank_answer_beside_others_is_kept_and_matches_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"prompt": "x \\ud83d\\ude00", "answer": ["Ada", ""]}\n')
+    [prompt] = read([str(file)])
+    assert prompt.text == "x \U0001f600"
+    assert [exact_match(text, prompt.answer) for text in ("", "ada")] == [0.0, 1.0]
 
 
 def test_a_missing_column_of_parquet_lists_all_columns_of_the_file(tmp_path: Path) -> None:

@@ -21,6 +21,11 @@ EXACT = {"is_exact": True, "nats": 1e-6, "gradient_error": 1e-6, "problem": ""}
 OFF = {"is_exact": False, "nats": 3.8, "gradient_error": 1.7, "problem": ""}
 
 
+def ordinary(architecture: str, **config: Any) -> dict[str, Any]:
+    kind = architecture.removesuffix("ForCausalLM").lower()
+    return {"architectures": [architecture], "model_type": kind, **config}
+
+
 def written(folder: Path, **config: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     return folder
@@ -45,7 +50,7 @@ def test_the_best_exact_layout_is_chosen(
 def test_a_window_as_long_as_every_row_is_full_attention(
     window: int | None, longest: int, layout: RowLayout, tmp_path: Path
 ) -> None:
-    family = family_of({"architectures": ["MistralForCausalLM"], "sliding_window": window})
+    family = family_of(ordinary("MistralForCausalLM", sliding_window=window))
     assert layout_of(family, tmp_path, longest).row_layout is layout
 
 
@@ -55,9 +60,12 @@ def test_qwen_names_a_window_that_it_does_not_use() -> None:
     assert family_of(config | {"use_sliding_window": True}).window == 8
 
 
-def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(tmp_path: Path) -> None:
-    rope = {"rope_type": "longrope", "original_max_position_embeddings": 64}
-    family = family_of({"architectures": ["LlamaForCausalLM"], "rope_parameters": rope})
+@pytest.mark.parametrize("kind", ["longrope", "su", "dynamic"])
+def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(
+    kind: str, tmp_path: Path
+) -> None:
+    rope = {"rope_type": kind, "original_max_position_embeddings": 64}
+    family = family_of(ordinary("LlamaForCausalLM", rope_parameters=rope))
     assert layout_of(family, tmp_path, 64).row_layout is SHARED
     refused = layout_of(family, tmp_path, 65)
     assert refused.row_layout is None
@@ -68,6 +76,24 @@ def test_the_engine_must_have_the_family() -> None:
     known = engine_architectures()
     assert {"Qwen3ForCausalLM", "OlmoeForCausalLM", "SmolLM3ForCausalLM"} <= known
     assert not {"RwkvForCausalLM", "BertModel"} & known
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"rope_scaling": "mrope"}, "cannot be trained: this image's"),
+        ({"model_type": ""}, "cannot be trained: this image's"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu: vLLM"),
+    ],
+)
+def test_what_no_measurement_of_a_known_family_covered_is_tried(
+    config: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
+    folder = written(tmp_path, **ordinary("LlamaForCausalLM", **shape, vocab_size=99, **config))
+    finding = check_family(a_fit_config(tmp_path, {"model.path": str(folder)})).finding
+    assert finding.state is CheckState.FAILED
+    assert told in finding.evidence
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file, save_file
 from starlette.responses import PlainTextResponse, Response
 
 from raggrpo_api import names
@@ -77,7 +78,7 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
         heads=4,
         kv_heads=2,
         head_size=32,
-        vocabulary=32,
+        vocabulary=256,
         context_length=2048,
         row_layout=RowLayout.SHARED_PREFIX,
         rows=20,
@@ -172,6 +173,59 @@ async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: 
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
+def changed_config(**change: Any) -> Any:
+    def write(model: Path) -> None:
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, **change}))
+
+    return write
+
+
+def renamed_tensors(prefix: str) -> Any:
+    def write(model: Path) -> None:
+        (model / "model.safetensors.index.json").unlink()
+        for file in model.glob("*.safetensors"):
+            save_file({f"{prefix}{n}": t for n, t in load_file(file).items()}, file)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            changed_config(quantization_config={"quant_method": "gptq"}),
+            ["quantised (gptq)", "full"],
+        ),
+        (lambda m: (m / "adapter_config.json").write_text("{}"), ["is an adapter: merge it"]),
+        (renamed_tensors("_orig_mod."), ["lacks model.embed_tokens.weight and 21 more", "prefix"]),
+        (changed_config(num_hidden_layers=4), ["lacks model.layers.3.self_attn.q_proj.weight and"]),
+        (changed_config(hidden_size=16), ["lacks model.embed_tokens.weight"]),
+        (changed_config(tie_word_embeddings=False), ["lacks lm_head.weight, which"]),
+        (changed_config(vocab_size=32), ["the tokenizer has 256 tokens and the model 32"]),
+        (changed_config(text_config=None, num_attention_heads=None), ["has no num_attention_he"]),
+    ],
+    ids=["quantised", "adapter", "wrapped", "a layer short", "sizes", "head", "tokens", "null"],
+)
+async def test_weights_that_are_not_the_whole_model_are_refused(
+    tmp_path: Path, change: Any, words: list[str]
+) -> None:
+    config = a_fit_config(tmp_path)
+    change(tmp_path / "model")
+    check = check_of(await checked(config), CheckId.MODEL_READABLE)
+    assert check.state is FAILED
+    assert all(word in check.evidence for word in words), check.evidence
+
+
+async def test_a_model_saved_without_its_tied_head_is_whole(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path)
+    model = tmp_path / "model"
+    (model / "model.safetensors.index.json").unlink()
+    for file in model.glob("*.safetensors"):
+        save_file({n.removeprefix("model."): t for n, t in load_file(file).items()}, file)
+    assert check_of(await checked(config), CheckId.MODEL_READABLE).state is PASSED
+
+
 async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path)
     for file in (tmp_path / "model").glob("*.safetensors*"):
@@ -191,7 +245,8 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
     (model / "config.json").write_text(json.dumps(old))
     facts = (await checked(a_fit_config(tmp_path, {"model.path": str(model)}))).facts
 
-    assert (facts.parameters, facts.layers, facts.kv_heads) == (256, 5, 2)
+    assert (facts.layers, facts.kv_heads) == (5, 2)
+    assert 0 < facts.parameters < PARAMETERS
     assert (facts.head_size, facts.context_length) == (4, 64)
 
 
@@ -298,19 +353,21 @@ async def test_held_out_files_are_read_too_and_rows_are_those_used(tmp_path: Pat
     assert result.facts.rows == 7
 
 
+@pytest.mark.parametrize("longest", ["x" * 60, "率" * 20], ids=["ASCII", "three tokens a letter"])
 @pytest.mark.parametrize(("limit", "state"), [(59, FAILED), (60, PASSED)])
 async def test_the_longest_prompt_must_fit_wherever_it_stands(
-    tmp_path: Path, limit: int, state: CheckState
+    tmp_path: Path, limit: int, state: CheckState, longest: str
 ) -> None:
     rows = [{"prompt": "short", "answer": "A"} for _ in range(500)]
-    rows[450]["prompt"] = "x" * 60
+    rows[:150] = [{"prompt": "x" * 30, "answer": "A"} for _ in range(150)]
+    rows[450]["prompt"] = longest
     data = write_rows(tmp_path / "rows.jsonl", rows)
     config = a_fit_config(tmp_path, {"data.trainFiles": [str(data)], "data.maxPromptLength": limit})
     result = await checked(config)
 
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
     assert check.state is state
-    assert "5 tokens (median), at most 60 (row 450)" in check.evidence
+    assert "30 tokens (median), at most 60 (row 450)" in check.evidence
     assert result.exit_code == (ExitCode.DATA_ERROR if state is FAILED else 0)
 
 
@@ -612,7 +669,7 @@ async def test_an_embedding_model_is_measured(tmp_path: Path) -> None:
     result = await checked(a_dense_config(tmp_path))
 
     check = check_of(result, CheckId.EMBEDDING_READABLE)
-    assert (check.state, check.evidence) == (PASSED, f"kb: {PARAMETERS} parameters, 7 × 8")
+    assert (check.state, check.evidence) == (PASSED, f"kb: {PARAMETERS:,} parameters, 7 × 8")
     facts = result.facts
     assert (facts.corpus_passages, facts.embedding_parameters) == (7, PARAMETERS)
     assert facts.embedding_dimension == 8

@@ -15,7 +15,8 @@ from raggrpo_trainer.rewards.text_match import contains, exact_match, f1, tokens
         ("ひらカ", ["ひ", "ら", "カ"]),
         ("A", ["a"]),
         ("The a.", ["the", "a"]),
-        ("?!", []),
+        ("?!", ["?!"]),
+        (" ", []),
     ],
 )
 def test_tokens_are_normalised_words_and_cjk_characters(text: str, expected: list[str]) -> None:
@@ -30,6 +31,10 @@ def test_tokens_are_normalised_words_and_cjk_characters(text: str, expected: lis
         ("Paris, France", ["Paris"], 0.0),
         ("利 率", ["利率"], 1.0),
         ("A", ["B"], 0.0),
+        ("+", ["-"], 0.0),
+        ("-", ["-"], 1.0),
+        (".", [""], 0.0),
+        ("", [" "], 0.0),
         ("", ["Paris"], 0.0),
         ("Paris", [], 0.0),
     ],

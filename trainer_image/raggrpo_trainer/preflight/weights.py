@@ -1,0 +1,115 @@
+"""Read the safetensors headers of a model's folder; must not read any tensors."""
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api.model_families import MEASURED, family_of
+
+MAX_HEADER_BYTES = 100_000_000
+"""The safetensors format's own limit."""
+
+Shapes = Mapping[str, Sequence[int]]
+"""Of each tensor by its name."""
+
+
+class Unreadable(Exception):
+    """A file is missing, damaged or of the wrong kind; the message says which."""
+
+
+def weight_shapes(path: Path) -> Shapes:
+    """Return the shapes of all tensors in a folder's safetensors files. Raises Unreadable."""
+    shapes: dict[str, list[int]] = {}
+    for file in _weight_files(path):
+        shapes |= dict(_tensors(file))
+    return shapes
+
+
+def count_parameters(shapes: Shapes) -> int:
+    """Return the number of parameters."""
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def lacking_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
+    """Return the tensors that config.json asks for and that are not there, or not of its shape.
+
+    Empty for a family whose names are not known here: there the ranks notice.
+    """
+    wanted = measured_tensors(config)
+    if "embed_tokens.weight" in shapes:  # saved without the head; transformers adds the prefix
+        wanted = {name.removeprefix("model."): shape for name, shape in wanted.items()}
+    return [name for name, shape in wanted.items() if tuple(shapes.get(name, ())) != shape]
+
+
+def measured_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return the matrices of a family that was measured, all of which name them alike."""
+    sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+    known = all(isinstance(config.get(name), int) for name in (*sizes, "vocab_size"))
+    family = family_of(config)
+    if family.architecture not in MEASURED or not known:
+        return {}
+    hidden, inner, heads, layers = (config[name] for name in sizes)
+    outer = heads * family.head_size
+    groups = (config.get("num_key_value_heads") or heads) * family.head_size
+    found = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
+    for layer in range(layers):
+        at = f"model.layers.{layer}"
+        found |= {
+            f"{at}.self_attn.q_proj.weight": (outer, hidden),
+            f"{at}.self_attn.k_proj.weight": (groups, hidden),
+            f"{at}.self_attn.v_proj.weight": (groups, hidden),
+            f"{at}.self_attn.o_proj.weight": (hidden, outer),
+            f"{at}.mlp.gate_proj.weight": (inner, hidden),
+            f"{at}.mlp.up_proj.weight": (inner, hidden),
+            f"{at}.mlp.down_proj.weight": (hidden, inner),
+        }
+    if not config.get("tie_word_embeddings", False):
+        found["lm_head.weight"] = (config["vocab_size"], hidden)
+    return found
+
+
+def _weight_files(path: Path) -> list[Path]:
+    index = path / "model.safetensors.index.json"
+    if index.exists():
+        names = read_json(index).get("weight_map", {}).values()
+        return [path / name for name in sorted(set(names))]
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise Unreadable(f"{path} has no *.safetensors: save the model with save_pretrained()")
+    return files
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
+    """Yield (name, shape) from the header; its last offset also gives the expected file size."""
+    try:
+        with path.open("rb") as file:
+            [size] = struct.unpack("<Q", file.read(8))
+            raw = file.read(min(size, MAX_HEADER_BYTES))
+        header = json.loads(raw)
+        header.pop("__metadata__", None)
+        tensors = {name: tensor["shape"] for name, tensor in header.items()}
+        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unreadable(f"{path} is not a safetensors file: copy it again") from error
+    found, wanted = path.stat().st_size, 8 + size + end
+    if found != wanted:
+        raise Unreadable(f"{path} has {found} of {wanted} bytes: copy it again")
+    yield from tensors.items()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object. Raises Unreadable."""
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Unreadable(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise Unreadable(f"{path} is not a JSON object")
+    return value
