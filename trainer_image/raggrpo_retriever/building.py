@@ -19,7 +19,7 @@ from .vectors import VectorIndex
 
 PASSAGES_AT_ONCE = 2048
 """Embedded passages that are kept together, so that an interrupted build goes on from there."""
-FORM = 1
+FORM = 2
 """Of what is kept. A change of it, or of how texts are embedded, makes every index anew."""
 _DIGEST_BLOCK = 2**20
 
@@ -37,7 +37,8 @@ def vectors_of(
         blocks: Iterable[np.ndarray]
         if wanted.vectors:
             given = _given(Path(wanted.vectors), len(passages), embedder)
-            blocks = (given[at : at + PASSAGES_AT_ONCE] for at in _starts(passages))
+            some = (given[at : at + PASSAGES_AT_ONCE] for at in _starts(passages))
+            blocks = (embedder.as_embedded(block) for block in some)
         else:
             blocks = _embedded(passages, embedder, parts, report)
         VectorIndex.of(blocks, embedder.dimension, exact=exact).write(folder)

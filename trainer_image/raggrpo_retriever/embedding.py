@@ -56,6 +56,14 @@ class Embedder:
         """Return a vector per query."""
         return self._embed([self._spec.query_prefix + text for text in texts])
 
+    def as_embedded(self, vectors: np.ndarray) -> np.ndarray:
+        """Return vectors [N, D] that another embedder made as this one would return them."""
+        if not self._spec.normalize:
+            return vectors
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        scaled: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return scaled.astype(np.float32)
+
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         if not texts:
             return np.empty((0, self.dimension), np.float32)
@@ -117,13 +125,22 @@ def _load(path: Path) -> tuple[Any, Any]:
             raise CorpusError(
                 f"{path}: has encoder and decoder; give an embedding model of one of them"
             )
-        model = AutoModel.from_pretrained(path, config=config, dtype=torch.float32, **local)
+        model, loaded = AutoModel.from_pretrained(
+            path, config=config, dtype=torch.float32, output_loading_info=True, **local
+        )
         tokenizer = AutoTokenizer.from_pretrained(path, **local)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise CorpusError(
             f"{path}: no embedding model can be loaded ({_line(error)}); give the folder that "
             "save_pretrained() wrote, with its tokenizer"
         ) from error
+    lacking = sorted(map(str, {*loaded["missing_keys"], *loaded["mismatched_keys"]}))
+    # A pooler's output is not used, and many embedding models are saved without it.
+    if lacking := [name for name in lacking if not name.startswith("pooler.")]:
+        raise CorpusError(
+            f"{path}: lacks {len(lacking)} of the model's tensors, such as {lacking[0]}; give the "
+            "folder that save_pretrained() wrote"
+        )
     return model.eval(), tokenizer
 
 

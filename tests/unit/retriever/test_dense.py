@@ -1,12 +1,13 @@
 """The managed retriever's dense and hybrid search with a tiny real model, against brute force."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
@@ -140,7 +141,9 @@ def test_above_the_size_search_is_approximate_and_finds_nearly_all(
 def test_given_vectors_are_searched_with_embedded_queries(tmp_path: Path, model: Path) -> None:
     texts = some_texts(30)
     vectors = one_by_one(model, texts, pooling=Pooling.MEAN, normalize=True, prefix="")
-    np.save(tmp_path / "v.npy", vectors[::-1])  # told apart from computed ones by their order
+    # Told apart from computed ones by their order; their lengths must not count.
+    lengths = np.linspace(9, 1, 30, dtype=np.float32)[:, None]
+    np.save(tmp_path / "v.npy", lengths * vectors[::-1])
     wanted = a_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
     assert load_index(wanted).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
 
@@ -246,12 +249,28 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(
         load_index(wanted)
 
 
+def _with_tensors(name: Callable[[str], str]) -> Any:
+    def write(path: Path) -> None:
+        file = path / "model.safetensors"
+        tensors = {name(old): tensor for old, tensor in load_file(file).items()}
+        save_file({n: tensor for n, tensor in tensors.items() if n}, file, {"format": "pt"})
+
+    return write
+
+
+def test_a_model_saved_without_its_pooler_is_whole(tmp_path: Path) -> None:
+    path = write_embedding_model(tmp_path / "model", WORDS)
+    _with_tensors(lambda name: "" if name.startswith("pooler.") else name)(path)
+    assert load_index(a_retriever(tmp_path, path, ["w1", "w2"])).search(["w2"], 1)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (lambda path: (path / "config.json").unlink(), "no embedding model can be loaded"),
         (lambda path: (path / "tokenizer.json").write_text("{"), "no embedding model can be"),
         (lambda path: (path / "model.safetensors").write_bytes(b""), "no embedding model can be"),
+        (_with_tensors(lambda name: f"encoder_q.{name}"), "lacks [0-9]+ of the model's tensors"),
     ],
 )
 def test_a_broken_model_is_refused_in_one_line(tmp_path: Path, change: Any, expected: str) -> None:

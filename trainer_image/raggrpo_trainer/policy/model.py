@@ -89,24 +89,12 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
     Each rank reads the whole model, 4 bytes of host memory per parameter until it is sharded.
-    Dropout is off. A frozen model takes no gradients and is not compiled. Raises TrainerError if the
-    folder lacks tensors, ValueError when
-    the attention cannot serve the row layout.
+    Dropout is off. A frozen model takes no gradients and is not compiled. Raises TrainerError if
+    the folder lacks tensors, ValueError when the attention cannot serve the row layout.
     """
     training = config.training
-    causal_lm, loaded = AutoModelForCausalLM.from_pretrained(
-        config.model.path,
-        dtype=torch.float32,
-        attn_implementation=attention_implementation(config.model.attention, training.row_layout),
-        output_loading_info=True,
-    )
-    if lacking := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):
-        raise TrainerError(  # what is missing would be random, here and in what is compared with it
-            ExitCode.PREFLIGHT_FAILED,
-            f"{config.model.path} lacks {len(lacking)} of the model's tensors, such as "
-            f"{lacking[0]}: save the whole model with save_pretrained(), without a wrapper's prefix",
-        )
-    causal_lm.eval()
+    attention = attention_implementation(config.model.attention, training.row_layout)
+    causal_lm = load_whole(config.model.path, attention).eval()
     layers = decoder_layers(causal_lm)
     recomputes = training.gradient_checkpointing and not frozen
     if recomputes:
@@ -123,6 +111,24 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     model = TokenLogprobs(causal_lm, config.temperature)
     fully_shard(model, mesh=mesh, mp_policy=precision)  # in place
     return model.requires_grad_(not frozen)
+
+
+def load_whole(path: str, attention: str | None) -> PreTrainedModel:
+    """Return a folder's model in fp32. Raises TrainerError (PREFLIGHT_FAILED) if it lacks tensors.
+
+    Transformers would make them up, in the plain model that the self-check compares with as well.
+    """
+    model, loaded = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
+    )
+    found: PreTrainedModel = model
+    if lacking := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):
+        raise TrainerError(
+            ExitCode.PREFLIGHT_FAILED,
+            f"{path} lacks {len(lacking)} of the model's tensors, such as {lacking[0]}: save the "
+            "whole model with save_pretrained(), without a wrapper's prefix",
+        )
+    return found
 
 
 def forward_dtype(precision: Precision) -> torch.dtype:

@@ -1,0 +1,43 @@
+"""A folder that lacks tensors is refused: transformers would make them up."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from raggrpo_api.exit_codes import ExitCode
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.policy.model import load_whole
+from support.builders.word_model import write_word_model
+
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def a_changed_model(folder: Path, change: Change, *, tied: bool = False) -> str:
+    write_word_model(folder, ["yes", "no"], tied=tied)
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file, {"format": "pt"})
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda all_: {f"_orig_mod.{n}": t for n, t in all_.items()}, "lacks 27 of the model's"),
+        (lambda all_: {n: t for n, t in all_.items() if ".layers.1." not in n}, "layers.1."),
+        (lambda all_: {n: t for n, t in all_.items() if n != "lm_head.weight"}, "lm_head.weight"),
+    ],
+    ids=["a wrapper's prefix", "a layer short", "no head"],
+)
+def test_missing_tensors_are_named(change: Change, told: str, tmp_path: Path) -> None:
+    path = a_changed_model(tmp_path, change)
+    with pytest.raises(TrainerError, match=told) as refusal:
+        load_whole(path, "sdpa")
+    assert refusal.value.exit_code is ExitCode.PREFLIGHT_FAILED
+
+
+def test_a_tied_head_is_not_missing(tmp_path: Path) -> None:
+    path = a_changed_model(tmp_path, dict, tied=True)
+    assert not load_whole(path, "sdpa").training
