@@ -51,7 +51,7 @@ class JudgeSpec(ApiModel):
     system: Template = ""
     """System message; empty: none."""
     score_pattern: Annotated[str, StringConstraints(max_length=256)] = ""
-    """Regular expression whose first group is the score; empty: the reply's last number."""
+    """Regular expression whose first group is the score; empty: the only number, as in 8/10."""
     score_path: JsonPath = ""
     """Path to the score where the reply is JSON, such as `score`."""
     lowest: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.0

@@ -109,9 +109,9 @@ class _Asked:
 async def _ask_services(
     config: TrainerConfig, places: Sequence[int], env: Mapping[str, str]
 ) -> _Asked:
-    """Have every judge and HTTP service score one stand-in completion of the first row.
+    """Have every judge and HTTP service score the first row's own answer, or a stand-in.
 
-    A judge's reply without a grade does not fail the check: no policy wrote the stand-in.
+    To a stand-in a judge may well reply without a grade, so that does not fail the check.
     """
     asked = _Asked()
     row = await asyncio.to_thread(_first_row, config)
@@ -119,8 +119,14 @@ async def _ask_services(
         asked.evidence.append("judges are not asked: their prompts need the data")
         return asked
     sample = RewardSample(
-        "preflight", row.text, WARM_UP_TEXT, row.answer, row.context, columns=row.columns
+        "preflight",
+        row.text,
+        next((answer for answer in row.answer if answer.strip()), WARM_UP_TEXT),
+        row.answer,
+        row.context,
+        columns=row.columns,
     )
+    is_stand_in = sample.completion == WARM_UP_TEXT
     for place in places:
         term = config.reward.functions[place]
         alone = config.reward.model_copy(update={"functions": [term]})
@@ -135,8 +141,11 @@ async def _ask_services(
             asked.may_come_back = False
         except RewardFailed as failure:
             told = f"{at}: {failure.cause}: {failure.detail}"
-            if term.judge and failure.cause is FailureCause.NOT_A_NUMBER:
+            if failure.cause is FailureCause.NOT_A_NUMBER and term.judge and is_stand_in:
                 asked.evidence.append(told)
+            elif failure.cause is FailureCause.NOT_A_NUMBER and term.judge:
+                asked.problems.append(f"{told}; check judge.prompt, scorePattern and scorePath")
+                asked.may_come_back = False
             else:
                 asked.problems.append(f"{told}; {REMEDIES[term.name]}")
                 asked.may_come_back = asked.may_come_back and may_come_back(failure)

@@ -1,7 +1,7 @@
 """A language model as judge, behind an OpenAI-compatible /v1/chat/completions.
 
-Its reply is read by a path or a regular expression and scaled to 0..1 (LLM-as-a-judge: Zheng et
-al. 2023, arXiv 2306.05685). A failure is a CallFailed and affects one sample.
+LLM-as-a-judge: Zheng et al. 2023, arXiv 2306.05685. How its reply is read is in `grades`. A
+failure is a CallFailed and affects one sample.
 """
 
 import json
@@ -10,27 +10,17 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
-import regex  # type: ignore[import-untyped]  # its searches take a time limit
-
-from raggrpo_api.json_values import filled, filled_text, values_at
+from raggrpo_api.json_values import filled, filled_text
 from raggrpo_api.spec.reward import JudgeSpec
-from raggrpo_trainer.http.answers import as_object
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.shared_calls import SharedCalls
 from raggrpo_trainer.retrieval.protocols import filled_by_sample
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
-from .worker import as_number
+from .grades import grade_in
 
 CACHED_GRADES: Final = 10_000
-READ_CHARACTERS: Final = 16_384
-"""Of a reply, from its end: a grade comes last."""
-PATTERN_SECONDS: Final = 1.0
-SHOWN_CHARACTERS: Final = 120
-_LAST_NUMBER: Final = r"(?r)(?<![\d.])(-?\d+(?:\.\d+)?)"
-CONTENT: Final = "choices[0].message.content"
 
 
 class JudgeReward:
@@ -78,63 +68,6 @@ class JudgeReward:
 
     async def _grade(self, body: Mapping[str, Any]) -> float:
         return await self._service.post(Request(body), partial(grade_in, self._spec))
-
-
-def grade_in(spec: JudgeSpec, answer: Any) -> float:
-    """Return the grade in a chat completion, scaled so that lowest is 0 and highest 1 (pure).
-
-    Raises CallFailed: MissingField without a reply, NotANumber without a grade within the range.
-    """
-    found = values_at(CONTENT, as_object(answer))
-    if not found or not isinstance(found[0], str):
-        raise CallFailed(FailureCause.MISSING_FIELD, f"{CONTENT}: the judge wrote no text")
-    reply = found[0][-READ_CHARACTERS:]
-    grade = _at_path(spec.score_path, reply) if spec.score_path else _by_pattern(spec, reply)
-    if not spec.lowest <= grade <= spec.highest:
-        raise CallFailed(
-            FailureCause.NOT_A_NUMBER,
-            f"the judge's grade {grade:g} is not within {spec.lowest:g} to {spec.highest:g}",
-        )
-    return (grade - spec.lowest) / (spec.highest - spec.lowest)
-
-
-def _at_path(path: str, reply: str) -> float:
-    # Models like to put JSON into a fenced block.
-    text = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
-    try:
-        found = values_at(path, json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise _no_grade(f"the judge's reply is not JSON: {_shown(reply)}") from error
-    if not found:
-        raise _no_grade(f"the judge's reply has nothing at {path}: {_shown(reply)}")
-    return _number(found[0], reply)
-
-
-def _by_pattern(spec: JudgeSpec, reply: str) -> float:
-    pattern = spec.score_pattern or _LAST_NUMBER
-    try:
-        found = regex.search(pattern, reply, timeout=PATTERN_SECONDS)
-    except TimeoutError as error:
-        raise _no_grade(f"scorePattern took more than {PATTERN_SECONDS:g} s") from error
-    if found is None:
-        raise _no_grade(f"the judge's reply has no grade: {_shown(reply)}")
-    return _number(found.group(1) if found.re.groups else found.group(0), reply)
-
-
-def _number(value: Any, reply: str) -> float:
-    try:
-        number = float(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise _no_grade(f"the judge's grade is no number: {_shown(reply)}") from error
-    return as_number(None if isinstance(number, bool) else number)
-
-
-def _no_grade(detail: str) -> CallFailed:
-    return CallFailed(FailureCause.NOT_A_NUMBER, detail)
-
-
-def _shown(reply: str) -> str:
-    return repr(reply[-SHOWN_CHARACTERS:])
 
 
 def _values(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -583,6 +583,22 @@ async def test_a_judge_is_asked_once_and_one_that_refuses_is_told(tmp_path: Path
     assert asked == 1
 
 
+async def test_a_judge_whose_reply_to_the_rows_own_answer_has_no_grade_is_refused(
+    tmp_path: Path,
+) -> None:
+    reply = {"choices": [{"message": {"content": "Style 3, facts 4."}}]}
+    async with serving(always(reply)) as server:
+        judge = {"model": "grader", "prompt": "{completion}"}
+        term = {"name": "Judge", "url": server.url, "judge": judge}
+        result = await checked(a_fit_config(tmp_path, {"reward.functions": [term]}))
+        asked = server.requests[0].body["messages"][0]["content"]
+    check = check_of(result, CheckId.REWARD_CODE)
+    assert asked == "A"
+    assert check.state is FAILED
+    assert "several numbers" in check.evidence
+    assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
 async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_not(
     tmp_path: Path,
 ) -> None:

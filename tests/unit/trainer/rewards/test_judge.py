@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import JudgeSpec, RewardSpec
 from raggrpo_trainer.http.outages import Outages
-from raggrpo_trainer.rewards.judge import grade_in
+from raggrpo_trainer.rewards.grades import grade_in
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RewardFailed
 from support.servers.faulty_server import FaultyServer, Received, Respond, serving
@@ -61,11 +61,25 @@ def a_reply(text: Any) -> dict[str, Any]:
     return {"choices": [{"message": {"content": text}}]}
 
 
+def cut_off(text: str) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}, "finish_reason": "length"}]}
+
+
 @pytest.mark.parametrize(
     ("values", "reply", "expected"),
     [
-        ({}, "Between 2 and 4, so 3", 0.3),
         ({}, "10/10", 1.0),
+        ({}, "I rate this answer 8/10.", 0.8),
+        ({}, "Score: 3 out of 10", 0.3),
+        ({}, "Grade: 7. The answer missed 2 facts.", 0.7),
+        ({}, "**Grade**: 9\n1. correct\n2. concise", 0.9),
+        ({}, "Score for style: 3. Final score is 8.5", 0.85),
+        ({}, '{"score": 6, "facts": 2}', 0.6),
+        ({}, "<think>The student wrote 5.</think>\n7", 0.7),
+        ({}, "7 - a clear 7", 0.7),
+        ({"highest": 2000.0}, "1,000", 0.5),
+        ({"scorePattern": r"Grade: (\d+)"}, "<think>Grade: 0?</think>Grade: 4", 0.4),
+        ({"scorePath": "grade"}, '<think>x</think> Here it is: ```json\n{"grade": 8}\n```.', 0.8),
         ({"scorePattern": r"Grade: (\d+)"}, "Grade: 4 of 10", 0.4),
         ({"scorePattern": r"\d"}, "7, sure", 0.7),
         ({"scorePath": "result.grade"}, '```json\n{"result": {"grade": 5}}\n```', 0.5),
@@ -84,6 +98,14 @@ def test_grades_are_read_by_pattern_or_path(
     ("values", "answer", "cause", "detail"),
     [
         ({}, a_reply("No idea."), FailureCause.NOT_A_NUMBER, "no grade"),
+        ({}, a_reply("Between 2 and 4, so 3"), FailureCause.NOT_A_NUMBER, "several numbers"),
+        ({}, a_reply("gpt4 says fine"), FailureCause.NOT_A_NUMBER, "no grade"),
+        ({}, cut_off("<think>the student wrote 5"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
+        ({}, cut_off("7 because of 3"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
+        ({"scorePattern": r"\d"}, a_reply("<think>4"), FailureCause.NOT_A_NUMBER, "scorePattern"),
+        ({}, {"error": {"message": "no model g"}}, FailureCause.MISSING_FIELD, "says 'no model g'"),
+        ({}, {"choices": [{"message": {"content": None, "reasoning_content": "hm"}}]},
+            FailureCause.MISSING_FIELD, "raise judge.maxTokens"),
         ({}, a_reply("42"), FailureCause.NOT_A_NUMBER, "42 is not within 0 to 10"),
         ({}, a_reply(None), FailureCause.MISSING_FIELD, "wrote no text"),
         ({}, {"choices": []}, FailureCause.MISSING_FIELD, "choices[0]"),
@@ -93,7 +115,7 @@ def test_grades_are_read_by_pattern_or_path(
         ({"scorePath": "g"}, a_reply('{"g": NaN}'), FailureCause.NOT_A_NUMBER, "nan"),
         ({"scorePattern": "(a+)+b"}, a_reply("a" * 60 + "c"), FailureCause.NOT_A_NUMBER, ""),
     ],
-)
+)  # fmt: skip
 def test_a_reply_without_a_grade_fails_its_sample(
     values: dict[str, Any], answer: Any, cause: FailureCause, detail: str
 ) -> None:
