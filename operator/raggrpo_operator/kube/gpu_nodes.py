@@ -1,8 +1,9 @@
 """What nodes' labels say of the GPUs that a job's pods may land on. Pure: values in, values out.
 
 NVIDIA's GPU feature discovery labels nodes with `nvidia.com/gpu.memory` (MiB of one GPU, of a MIG
-slice where the node offers those alike), `nvidia.com/gpu.product` and
-`nvidia.com/gpu.compute.major`.
+slice where the node offers those alike), `nvidia.com/gpu.product`, `nvidia.com/gpu.replicas` (jobs
+that share one) and `nvidia.com/gpu.compute.major`; where slices differ, with `.memory` after the
+resource's name.
 """
 
 import re
@@ -18,6 +19,7 @@ Node = Mapping[str, Any]
 MEMORY = "nvidia.com/gpu.memory"
 PRODUCT = "nvidia.com/gpu.product"
 COMPUTE_MAJOR = "nvidia.com/gpu.compute.major"
+REPLICAS = "nvidia.com/gpu.replicas"
 PRODUCTS: tuple[tuple[str, int, int], ...] = (
     ("B300", 288, 10),
     ("GB200", 186, 10),
@@ -49,7 +51,8 @@ def device_of(
     told = [
         device
         for node in nodes
-        if _may_hold(node, resources, scheduling) and (device := _device(labels_of(node)))
+        if _may_hold(node, resources, scheduling)
+        and (device := _device(labels_of(node), resources.gpu_resource_name))
     ]
     return min(told, key=lambda each: (each.memory_mib, each.compute_major), default=None)
 
@@ -62,14 +65,19 @@ def _may_hold(node: Node, resources: ResourcesSpec, scheduling: SchedulingSpec) 
     return _number(amount, 10**6) >= max(1, resources.gpus_per_node)
 
 
-def _device(labels: Mapping[str, str]) -> DeviceObserved | None:
+def _device(labels: Mapping[str, str], resource: str) -> DeviceObserved | None:
     product = labels.get(PRODUCT, "")
     words = set(re.split(r"[-_ ]", product.upper()))
     size, major = next(((size, major) for name, size, major in PRODUCTS if name in words), (0, 0))
-    slices = re.search(r"MIG-\d+g\.(\d+)gb", product, re.IGNORECASE)
+    is_slice = re.search(r"MIG-\d+g\.(\d+)gb", resource, re.IGNORECASE)
+    slices = is_slice or re.search(r"MIG-\d+g\.(\d+)gb", product, re.IGNORECASE)
     if (found := slices or re.search(r"(\d+)GB", product)) is not None:
         size = int(found[1])
-    memory = _number(labels.get(MEMORY, ""), MAX_MIB) or int(size * GB_IN_MIB)
+    # Of a node with slices of several sizes, the general label tells the whole GPU's memory.
+    of_whole = "" if is_slice else labels.get(MEMORY, "")
+    told = _number(labels.get(f"{resource}.memory", ""), MAX_MIB) or _number(of_whole, MAX_MIB)
+    sharing = 1 if is_slice else max(1, _number(labels.get(REPLICAS, ""), MAX_MIB))
+    memory = (told or int(size * GB_IN_MIB)) // sharing
     major = _number(labels.get(COMPUTE_MAJOR, ""), MAX_MAJOR) or major
     if not 0 < memory <= MAX_MIB:
         return None

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jinja2 import TemplateError
-
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
@@ -134,8 +132,8 @@ def render(
             tokenize=False,
             add_generation_prompt=True,
         )
-    except (TemplateError, TypeError, ValueError, KeyError) as error:
-        # Templates refuse in their own words, such as that roles must alternate.
+    except Exception as error:
+        # Templates refuse in their own words, such as that roles must alternate, or fail as code.
         raise DoesNotFit(
             f"is refused by the chat template ({type(error).__name__}: {error})",
             "change the row, or give a template of your own in data.chatTemplate",

@@ -43,6 +43,7 @@ _WORDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
             r"No available memory for the cache blocks"
             r"|larger than the available KV cache memory"
             r"|not enough GPU memory available"
+            r"|max_num_seqs \(\d+\) exceeds available Mamba cache blocks"
         ),
     ),
     (
@@ -52,6 +53,7 @@ _WORDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
             r"|[Ff]ailure (\d+ )?'out of memory'"
             r"|(CUBLAS|CUDNN|CUSPARSE|NCCL)_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation"
             r"|Failed to load model - not enough GPU memory"
+            r"|CUDA_ERROR_OUT_OF_MEMORY|torch\.(cuda\.)?OutOfMemoryError: Allocation on device"
             r"|Free memory on device .* on startup is less than desired"
         ),
     ),
@@ -59,6 +61,7 @@ _WORDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         Kind.HOST,
         re.compile(
             r"(^|[\s:])MemoryError(:|$)|std::bad_alloc|DefaultCPUAllocator: can't allocate memory"
+            r"|_ArrayMemoryError: Unable to allocate"
             r"|Cannot allocate memory|ray\.exceptions\.OutOfMemoryError"
         ),
     ),

@@ -27,6 +27,8 @@ LONGEST_ROWS = 100
 MOST_ROWS = 10_000
 """Measured at most, which takes some ten seconds; the longest come first."""
 ANY_LENGTH = 10**9
+A_QUESTION = "Which sea lies there?"
+"""Seen again in what a chat template makes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,11 @@ def check_lengths(
     reserved = _num_passages(config) * config.retrieval.max_passage_tokens
     limit = config.data.max_prompt_length
     longest = _longest(prompts, limit - reserved)
-    first = [_length(prompt, config, tokenizer) for prompt in prompts[:FIRST_ROWS]]
-    long = {prompt.index: _length(prompt, config, tokenizer) for prompt in longest}
+    try:
+        first = [_length(prompt, config, tokenizer) for prompt in prompts[:FIRST_ROWS]]
+        long = {prompt.index: _length(prompt, config, tokenizer) for prompt in longest}
+    except TrainerError as error:  # a template that refuses one row alone
+        return judged(CheckId.SAMPLE_LENGTHS, [str(error)], "", ExitCode.DATA_ERROR)
     row = max(long, key=lambda index: long[index])
     evidence = (
         f"prompts have {statistics.median(first):.0f} tokens (median), at most {long[row]} "
@@ -152,9 +157,15 @@ def _refused(config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokeni
     problems = []
     for prompt in kinds.values():
         try:
-            rendered(prompt, prompt.text, tokenizer, config.data.chat_template)
+            shown = rendered(prompt, A_QUESTION, tokenizer, config.data.chat_template)
         except TrainerError as error:
             problems.append(str(error))
+        else:
+            if A_QUESTION not in shown:
+                problems.append(
+                    "the chat template leaves the question out: data.chatTemplate is a template's "
+                    "text, not the name of its file, and shows the content of messages"
+                )
     return problems
 
 

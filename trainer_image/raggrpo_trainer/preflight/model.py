@@ -120,7 +120,7 @@ def _shape(path: Path) -> Facts:
 
     def number(*keys: str, default: int | None = None) -> int:
         value = next((config[key] for key in keys if config.get(key) is not None), default)
-        if not isinstance(value, int):
+        if not isinstance(value, int) or value < 1:
             raise Unreadable(f"{path} has no {keys[0]}: it is not a causal language model's")
         return value
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import MAX_PREFLIGHT_BYTES
@@ -11,13 +13,16 @@ from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightRe
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 
-from .data import check_data, check_lengths
+from .data import Data, check_data, check_lengths
 from .embedding import check_embeddings, corpus_facts
-from .family import check_family
-from .finding import Finding, not_evaluated
-from .model import check_model
+from .family import FamilyCheck, check_family
+from .finding import Finding, judged, not_evaluated
+from .model import Model, check_model
 from .services import check_retrieval, check_rewards
 from .storage import check_free, check_paths, check_space, check_writable, corpus_bytes
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 96))
 """Evidence limits for passed and failed checks; the first pair that makes the result fit wins."""
@@ -71,8 +76,23 @@ def to_bytes(result: PreflightResult) -> bytes:
 
 
 def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
-    model, data = check_model(Path(config.model.path)), check_data(config)
-    family, embeddings = check_family(config), check_embeddings(config)
+    model = _guarded(
+        lambda: check_model(Path(config.model.path)),
+        lambda error: Model(_unforeseen(CheckId.MODEL_READABLE, error), Facts(), None),
+    )
+    data = _guarded(
+        lambda: check_data(config),
+        lambda error: Data((_unforeseen(CheckId.DATA_READABLE, error),), []),
+    )
+    family = _guarded(
+        lambda: check_family(config),
+        lambda error: FamilyCheck(_unforeseen(CheckId.MODEL_FAMILY, error), None),
+    )
+    lengths = _guarded(
+        lambda: check_lengths(config, data.prompts, model.tokenizer),
+        lambda error: _unforeseen(CheckId.SAMPLE_LENGTHS, error),
+    )
+    embeddings = check_embeddings(config)
     facts = model.facts.model_copy(
         update={
             "row_layout": family.row_layout,
@@ -89,10 +109,24 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
         family.finding,
         embeddings.finding,
         *data.findings,
-        check_lengths(config, data.prompts, model.tokenizer),
+        lengths,
         check_writable(config),
         check_space(config, model.facts),
     ]
+
+
+def _guarded(check: Callable[[], T], failed: Callable[[Exception], T]) -> T:
+    """Return what a check of foreign files found, or that it failed, whatever they hold."""
+    try:
+        return check()
+    except Exception as error:
+        log.exception("a check of the job's files failed")
+        return failed(error)
+
+
+def _unforeseen(check: CheckId, error: Exception) -> Finding:
+    what = f"{type(error).__name__}: {error}"
+    return judged(check, [f"the files have a form that nobody foresaw ({what}); mend them"], "")
 
 
 def _gpu_memory(config: TrainerConfig) -> Finding:

@@ -74,8 +74,10 @@ def measured_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def _weight_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if index.exists():
-        names = read_json(index).get("weight_map", {}).values()
-        return [path / name for name in sorted(set(names))]
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
+            raise Unreadable(f"{index} has no weight_map of file names: copy it again")
+        return [path / name for name in sorted(set(names.values()))]
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise Unreadable(f"{path} has no *.safetensors: save the model with save_pretrained()")

@@ -58,6 +58,31 @@ def test_a_product_alone_tells_memory_and_capability(product: str, gib: int, maj
     assert (device.memory_mib // 1024, device.compute_major) == (gib, major)
 
 
+SLICE = "nvidia.com/mig-1g.10gb"
+WHOLE = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "labels", "mib"),
+    [
+        (SLICE, WHOLE | {f"{SLICE}.memory": "9728"}, 9728),
+        (SLICE, WHOLE, 9536),  # 10 GB, by the resource's name
+        (SLICE, WHOLE | {f"{SLICE}.memory": "9728", "nvidia.com/gpu.replicas": "4"}, 9728),
+        ("nvidia.com/gpu", WHOLE, 81920),
+        ("nvidia.com/gpu", WHOLE | {"nvidia.com/gpu.replicas": "4"}, 20480),
+        ("nvidia.com/gpu.shared", WHOLE | {"nvidia.com/gpu.replicas": "2"}, 40960),
+    ],
+)
+def test_a_slice_or_a_share_has_its_own_memory(
+    resource: str, labels: dict[str, str], mib: int
+) -> None:
+    node = {"metadata": {"labels": labels}, "status": {"allocatable": {resource: "8"}}}
+    resources = ResourcesSpec.model_validate({"gpuResourceName": resource})
+    device = device_of([node], resources, SchedulingSpec())
+    assert device is not None
+    assert device.memory_mib == mib
+
+
 @pytest.mark.parametrize("memory", ["", "-5", "0", "many", "1e9"])
 def test_labels_that_are_no_numbers_say_nothing(memory: str) -> None:
     assert seen(a_node({"nvidia.com/gpu.memory": memory})) is None

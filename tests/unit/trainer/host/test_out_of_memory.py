@@ -29,6 +29,13 @@ NO_CACHE = (
             "desired GPU memory utilization (0.6, 47.5 GiB).",
             Kind.DEVICE,
         ),
+        ("RuntimeError: CUDA driver: CUDA_ERROR_OUT_OF_MEMORY", Kind.DEVICE),
+        ("torch.OutOfMemoryError: Allocation on device 0 would exceed memory", Kind.DEVICE),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 9 GiB", Kind.HOST),
+        (
+            "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (12).",
+            Kind.KV_CACHE,
+        ),
         (NO_CACHE, Kind.KV_CACHE),
         (
             "ValueError: To serve at least one request with the model's max seq len (8192), 1.0 "

@@ -135,6 +135,15 @@ def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path
     assert "512 experts, trained without the router's auxiliary loss" in found.finding.evidence
 
 
+@pytest.mark.parametrize("named", [[], [{"name": "x"}], "Qwen3ForCausalLM", None])
+def test_a_model_without_the_name_of_its_class_is_refused(named: object, tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path)
+    written(tmp_path / "model", architectures=named, model_type="qwen3")
+    finding = check_family(config).finding
+    assert finding.state is CheckState.FAILED
+    assert "names no architecture" in finding.evidence
+
+
 def test_a_family_nobody_knows_is_refused_with_what_is_missing(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path)
     written(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")

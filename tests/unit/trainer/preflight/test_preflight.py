@@ -181,6 +181,10 @@ def changed_config(**change: Any) -> Any:
     return write
 
 
+def broken_index(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": ["a.safetensors"]}')
+
+
 def renamed_tensors(prefix: str) -> Any:
     def write(model: Path) -> None:
         (model / "model.safetensors.index.json").unlink()
@@ -203,9 +207,22 @@ def renamed_tensors(prefix: str) -> Any:
         (changed_config(hidden_size=16), ["lacks model.embed_tokens.weight"]),
         (changed_config(tie_word_embeddings=False), ["lacks lm_head.weight, which"]),
         (changed_config(vocab_size=32), ["the tokenizer has 256 tokens and the model 32"]),
+        (changed_config(num_attention_heads=0), ["has no num_attention_heads"]),
+        (broken_index, ["has no weight_map of file names"]),
         (changed_config(text_config=None, num_attention_heads=None), ["has no num_attention_he"]),
     ],
-    ids=["quantised", "adapter", "wrapped", "a layer short", "sizes", "head", "tokens", "null"],
+    ids=[
+        "quantised",
+        "adapter",
+        "wrapped",
+        "a layer short",
+        "sizes",
+        "head",
+        "tokens",
+        "0 heads",
+        "index",
+        "null",
+    ],
 )
 async def test_weights_that_are_not_the_whole_model_are_refused(
     tmp_path: Path, change: Any, words: list[str]
@@ -302,6 +319,38 @@ async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     fit = await checked(a_fit_config(tmp_path, {**changes, "data.chatTemplate": template}))
     assert check_of(fit, CheckId.SAMPLE_LENGTHS).state is CheckState.PASSED
+
+
+ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("/m/template.jinja", "the chat template leaves the question out: data.chatTemplate is a"),
+        ("{% for m in msgs %}{{ m.content }}{% endfor %}", "leaves the question out"),
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        (ONE_ROW + "{{ messages[0].content }}", "ZeroDivisionError"),
+    ],
+)
+async def test_a_template_that_cannot_be_used_is_told(
+    tmp_path: Path, template: str, told: str
+) -> None:
+    result = await checked(a_fit_config(tmp_path, {"data.chatTemplate": template}))
+    check = check_of(result, CheckId.SAMPLE_LENGTHS)
+    assert check.state is FAILED
+    assert told in check.evidence
+    assert result.exit_code == ExitCode.DATA_ERROR
+
+
+async def test_files_of_a_form_that_nobody_foresaw_fail_their_check_alone(tmp_path: Path) -> None:
+    config = a_fit_config(tmp_path)
+    changed_config(num_hidden_layers=[3])(tmp_path / "model")
+    tokenizer = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps([tokenizer]))
+    result = await checked(config)
+    assert check_of(result, CheckId.MODEL_READABLE).state is FAILED
+    assert check_of(result, CheckId.DATA_READABLE).state is PASSED
 
 
 async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
