@@ -18,6 +18,7 @@ def tokens(text: str) -> list[str]:
     A text of nothing but these keeps them: "A" may answer a multiple-choice question, and "+" ask
     for an operator.
     """
+    text = unicodedata.normalize("NFC", text)  # an accent may be a character of its own
     bare = "".join(c for c in text.lower() if not _is_punctuation(c))
     forms = (_ARTICLE.sub(" ", bare), bare, text.lower())
     return next((found for form in forms if (found := _TOKEN.findall(form))), [])

@@ -65,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     retrieval.protocol_fits_role,
     retrieval.fields_fit_protocol,
     retrieval.calls_carry_the_question,
+    retrieval.body_is_json_and_no_text_of_it,
     retrieval.passages_need_a_retriever,
     retrieval.rag_score_needs_both_endpoints,
     retrieval.actor_writes_required_fields,

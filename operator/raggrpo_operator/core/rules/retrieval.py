@@ -1,5 +1,6 @@
 """Rules about retrieval: endpoints, roles, protocols and templates."""
 
+import re
 from collections.abc import Iterator
 from string import Formatter
 
@@ -18,6 +19,7 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 
+_LIKE_JSON = re.compile(r"""\s*(\{\s*['"]|\[\s*['"{\[])""")
 MODE = "spec.retrieval.mode"
 RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
 """Fields required in a RagChat request besides the context."""
@@ -111,6 +113,15 @@ def calls_carry_the_question(given: RuleInput) -> Iterator[Violation]:
                     yield Violation(place, Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case _:
                 pass
+
+
+def body_is_json_and_no_text_of_it(given: RuleInput) -> Iterator[Violation]:
+    """Reject a body written as a text that holds JSON: it would be sent as one string."""
+    for path, endpoint in _endpoints(given):
+        if isinstance(endpoint.body, str) and _LIKE_JSON.match(endpoint.body):
+            message = f"the body of {endpoint.name} is a text that looks like JSON"
+            remedy = 'write it without quotes around it, as in body: {query: "{question}"}'
+            yield Violation(f"{path}.body", Reason.BODY_IS_TEXT, message, remedy)
 
 
 def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:

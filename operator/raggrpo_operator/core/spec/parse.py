@@ -150,12 +150,17 @@ def _of_yaml_1_1(kind: str, value: object) -> str:
         return f"YAML 1.1 takes a bare {_BARE[value]} for a boolean: quote it"
     if kind.startswith("string") and isinstance(value, int | float):
         return f'quote it: "{value}"'
+    if kind.startswith("list") and isinstance(value, Mapping):
+        return 'write "- " before each item, such as - {name: ..., value: ...}'
     if not isinstance(value, str):
         return ""
     if kind.startswith("bool") and value.lower() in ("on", "yes", "true", "off", "no", "false"):
         return "write true or false without quotes"
     if kind.startswith(("int", "float")) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value):
-        return f"write {value} without quotes"
+        number = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", value)
+        return f"write {number} without quotes" + (
+            ", or zeros before it" if number != value else ""
+        )
     return ""
 
 

@@ -78,6 +78,7 @@ class Reason(StrEnum):
     RAG_ENDPOINTS_NEEDED = "RagEndpointsNeeded"
     ENDPOINT_UNUSED = "EndpointUnused"
     PROTOCOL_MISMATCH = "ProtocolMismatch"
+    BODY_IS_TEXT = "BodyIsText"
     RAG_FIELD_MISSING = "RagFieldMissing"
     EMBEDDING_NEEDED = "EmbeddingNeeded"
     EMBEDDING_UNUSED = "EmbeddingUnused"

@@ -42,6 +42,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
     "A13": ("retrieval.onFailure", "retrieval.maxFailureRatio"),
     "A14": ("data.columns.context", "retrieval.actorOutput.fields", Reason.RAG_FIELD_MISSING,
             Reason.COLUMN_NEEDED, Reason.RAG_ENDPOINTS_NEEDED, Reason.PROTOCOL_MISMATCH,
+            Reason.BODY_IS_TEXT,
             Reason.REWARD_INCOMPLETE, Reason.REWARD_FIELD_UNUSED,
             Reason.JUDGE_UNREADABLE, "reward.functions.judge.prompt", "retrieval.endpoints.body"),
     "A15": (Elsewhere("the command raggrpo rag-test"),),

@@ -276,6 +276,7 @@ def test_a_name_of_another_trainer_has_a_hint(place: str, value: Any, remedy: st
 def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
     text = yaml.safe_dump(a_raw_job()) + "  monitoring: {mode: Off}\n"
     text += "  rollout: {temperature: '1e-1'}\n  scheduling: {queueName: on}\n"
+    text += "  algorithm: {groupSize: 08}\n  retrieval: {endpoints: {name: kb}}\n"
     text += "  validation: {beforeTraining: 'yes'}\n  reward: {answerMarker: 1e3}\n"
 
     remedies = {each.path: each.remedy for each in found_in(read_yaml(text))}
@@ -284,6 +285,10 @@ def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
     assert remedies["spec.rollout.temperature"].endswith("write 1e-1 without quotes")
     assert "bare on, yes, y or true" in remedies["spec.scheduling.queueName"]
     assert "without quotes" in remedies["spec.validation.beforeTraining"]
+    assert remedies["spec.algorithm.groupSize"].endswith(
+        "write 8 without quotes, or zeros before it"
+    )
+    assert '"- " before each item' in remedies["spec.retrieval.endpoints"]
     assert 'quote it: "1000.0"' in remedies["spec.reward.answerMarker"]
 
 

@@ -31,6 +31,7 @@ def test_tokens_are_normalised_words_and_cjk_characters(text: str, expected: lis
         ("Paris, France", ["Paris"], 0.0),
         ("利 率", ["利率"], 1.0),
         ("A", ["B"], 0.0),
+        ("cafe\u0301", ["caf\u00e9"], 1.0),
         ("+", ["-"], 0.0),
         ("-", ["-"], 1.0),
         (".", [""], 0.0),
