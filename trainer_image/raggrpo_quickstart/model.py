@@ -23,8 +23,12 @@ END = "<|end|>"
 NAME_TOKENS = 3000
 HIDDEN, HEADS, LAYERS = 128, 4, 2
 ROPE_BASE = 1e6
-SHARPNESS = 3.0
+SHARPNESS = 6.0
 """Initial bias that makes a first-layer head look back by one particular distance."""
+MATCH_SCALE = 1.4
+"""Initial scale of the second layer's queries and keys: how much a match stands out."""
+COPY_SCALE = 3.0
+"""Initial weight of what the second layer copies, beside the current token's own embedding."""
 LOGIT_SCALE = 0.15
 """Initial weight of the final norm; an exactly copied token's logit is 128 times this."""
 LEARNING_RATE, BATCH = 6e-3, 48
@@ -141,13 +145,13 @@ def _begin_near_copying(first: Any, second: Any) -> None:
     first.v_proj.weight.copy_(slots[0].repeat(HEADS, 1))
     first.o_proj.weight.zero_()
     torch.nn.init.orthogonal_(second.v_proj.weight)
-    second.o_proj.weight.copy_(second.v_proj.weight.T)
+    second.o_proj.weight.copy_(COPY_SCALE * second.v_proj.weight.T)
     for head in range(HEADS - 1):
         rows = slice(head * size, (head + 1) * size)
         _look_back(first, rows, distance=head + 1)
         first.o_proj.weight[:, rows] = slots[head + 1].T
-        second.q_proj.weight[rows] = slots[head]
-        second.k_proj.weight[rows] = slots[head + 1]
+        second.q_proj.weight[rows] = MATCH_SCALE * slots[head]
+        second.k_proj.weight[rows] = MATCH_SCALE * slots[head + 1]
 
 
 def _look_back(attention: Any, rows: slice, distance: int) -> None:

@@ -1,8 +1,10 @@
-"""Turn pycountry's ISO tables into a corpus and questions about it. Downloads nothing.
+"""Turn pycountry's table of languages (ISO 639-3) into a corpus and questions. Downloads nothing.
 
-Every record is one passage, "Aruba alpha-3 [ABW]". Its question, "Aruba alpha-3", asks for the code
-in brackets, which appears only in the retrieved passages. A question is asked only if every passage
-found shares a word of the name with it, so that the right one cannot be picked without reading.
+Every language is one passage, "Tamang, Western [tdg]", under the standard's inverted name. Its
+question, "Tamang, Western", asks for the code in brackets, which appears only in the retrieved
+passages. A question is asked only if every passage found shares a word with it, so that the right
+one cannot be picked without reading, and if its last word tells it from the other passages: that
+word stands next to the code, where a model of two layers can see both.
 """
 
 import json
@@ -12,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,30 +23,22 @@ from raggrpo_retriever.corpus import Passage
 from raggrpo_retriever.index import Bm25Index
 
 TOP_K = 3
-MAX_NAME = 24
+MAX_NAME = 32
 """In characters: the few longer names would determine the length of every batch."""
 VALIDATION_QUESTIONS = 256
-
-_KINDS: tuple[tuple[Iterable[Any], dict[str, str]], ...] = (
-    (pycountry.countries, {"alpha-2": "alpha_2", "alpha-3": "alpha_3", "numeric": "numeric"}),
-    (pycountry.currencies, {"currency": "alpha_3", "currency-number": "numeric"}),
-    (pycountry.languages, {"language": "alpha_3"}),
-)
-"""Each table with its kinds of code: name in a passage → attribute in the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A country, currency or language and one of its ISO codes."""
+    """A language and its ISO 639-3 code."""
 
     name: str
-    kind: str
     code: str
 
     @property
     def question(self) -> str:
         """The question, which is also the search query."""
-        return f"{self.name} {self.kind}"
+        return self.name
 
     @property
     def answer(self) -> str:
@@ -57,9 +50,14 @@ class Record:
         """The words of the name, in lower case."""
         return frozenset(re.findall(r"\w+", self.name.lower()))
 
+    @property
+    def last_word(self) -> str:
+        """The word that stands next to the code."""
+        return self.name.split()[-1]
+
     def passage(self, code: str = "") -> str:
         """Return the record's passage in the corpus, or the same with another code."""
-        return f"{self.question} [{code or self.code}]"
+        return f"{self.name} [{code or self.code}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +77,26 @@ class Questions:
 
 
 def load_records() -> list[Record]:
-    """Return all records with short names and unambiguous questions, in ISO table order."""
-    records = [
-        Record(item.name, kind, getattr(item, field))
-        for table, kinds in _KINDS
-        for item in table
-        for kind, field in kinds.items()
-        if len(item.name) <= MAX_NAME
+    """Return all languages with short and unambiguous names, in ISO table order."""
+    named = [
+        Record(getattr(language, "inverted_name", language.name), language.alpha_3)
+        for language in pycountry.languages
     ]
-    asked = Counter(record.question for record in records)
-    return [record for record in records if asked[record.question] == 1]
+    short = [record for record in named if len(record.name) <= MAX_NAME]
+    seen = Counter(record.name for record in short)
+    return [record for record in short if seen[record.name] == 1]
 
 
 def ask(records: Sequence[Record], seed: int) -> Questions:
-    """Ask for every record in its own BM25 top 3, if all three share a word of its name."""
+    """Ask for every record that can be told from two similar ones in its own BM25 top 3."""
     index = Bm25Index([Passage(str(i), r.passage()) for i, r in enumerate(records)])
     hits = index.search([record.question for record in records], TOP_K)
     found = [tuple(records[int(hit.passage.id)] for hit in each) for each in hits]
-    asked = [
-        Question(r, f)
-        for r, f in zip(records, found, strict=True)
-        if r in f and all(r.words & other.words for other in f)
-    ]
+    asked = [Question(r, f) for r, f in zip(records, found, strict=True) if _to_be_read(r, f)]
     random.Random(seed).shuffle(asked)
-    # A name's questions are held out together: a country or currency has several codes.
-    held_out = {question.record.name for question in asked[:VALIDATION_QUESTIONS]}
     return Questions(
-        train=tuple(q for q in asked if q.record.name not in held_out),
-        validation=tuple(q for q in asked if q.record.name in held_out),
+        train=tuple(asked[VALIDATION_QUESTIONS:]),
+        validation=tuple(asked[:VALIDATION_QUESTIONS]),
     )
 
 
@@ -123,3 +113,10 @@ def write_questions(questions: Iterable[Question], path: Path) -> None:
     """Write a parquet file with the columns `prompt` and `answer`."""
     rows = [{"prompt": q.record.question, "answer": q.record.answer.strip()} for q in questions]
     pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def _to_be_read(record: Record, found: Sequence[Record]) -> bool:
+    others = [other for other in found if other != record]
+    return len(others) == len(found) - 1 == TOP_K - 1 and all(
+        record.words & other.words and record.last_word != other.last_word for other in others
+    )
