@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 MARKER = "COMPLETE"
-STEPS = 16
+STEPS = 12
 VERSION = 3
 """Bump when the prepared content changes, so that old folders are rebuilt."""
 

@@ -27,7 +27,7 @@ SHARPNESS = 6.0
 """Initial bias that makes a first-layer head look back by one particular distance."""
 MATCH_SCALE = 1.4
 """Initial scale of the second layer's queries and keys: how much a match stands out."""
-COPY_SCALE = 3.0
+COPY_SCALE = 5.0
 """Initial weight of what the second layer copies, beside the current token's own embedding."""
 LOGIT_SCALE = 0.15
 """Initial weight of the final norm; an exactly copied token's logit is 128 times this."""
