@@ -57,11 +57,11 @@ def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
-    """Return a Qwen2 of about 1.5M parameters, its heads initialised close to copying.
+    """Return a Qwen2 of about 1.7M parameters, its heads initialised close to copying.
 
     Copying takes two heads in sequence (Olsson et al. 2022, "induction heads"): one tells each
     token what precedes it, the other finds where the current token occurred before. Learnt from
-    scratch they take thousands of steps; from this initialisation, a few dozen.
+    scratch they take thousands of steps; from this initialisation, a dozen.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(

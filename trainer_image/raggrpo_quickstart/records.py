@@ -70,7 +70,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Questions in random order; no record is asked for in both parts."""
+    """Questions in random order; no language is asked for in both parts."""
 
     train: tuple[Question, ...]
     validation: tuple[Question, ...]
@@ -116,7 +116,9 @@ def write_questions(questions: Iterable[Question], path: Path) -> None:
 
 
 def _to_be_read(record: Record, found: Sequence[Record]) -> bool:
+    """Whether only reading the passages found tells the right one, and their last word does."""
+    if record not in found or len(found) < TOP_K:
+        return False
     others = [other for other in found if other != record]
-    return len(others) == len(found) - 1 == TOP_K - 1 and all(
-        record.words & other.words and record.last_word != other.last_word for other in others
-    )
+    alike = all(record.words & other.words for other in others)
+    return alike and all(record.last_word != other.last_word for other in others)
