@@ -118,7 +118,10 @@ async def test_a_job_with_a_judge_waits_for_its_reward_services_and_loses_no_sam
     steps = read_history(tmp_path / "run" / "checkpoints" / "logs")
     assert [(step["step"], step["num_failed"]) for step in steps] == [(1, 0), (2, 0), (3, 0)]
 
-    log = (tmp_path / "run" / "checkpoints" / "logs" / "attempts" / "1" / "driver.log").read_text()
+    folder = tmp_path / "run" / "checkpoints" / "logs" / "attempts" / "1"
+    [host] = (folder / "ray").iterdir()
+    assert {"gcs_server.out", "raylet.out"} <= {file.name for file in host.iterdir()}
+    log = (folder / "driver.log").read_text()
     outputs = re.findall(r"sample (\d+/\d+) output '(.*)'", log)
     rewards = re.findall(r"sample (\d+/\d+) reward (\S+)", log)
     expected = [(s, grade(text) / 10 + len(text.split()) / 16) for s, text in outputs]

@@ -37,6 +37,7 @@ from raggrpo_trainer.exchange.precision import chosen_precision, device_precisio
 from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
+from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
@@ -100,6 +101,7 @@ class _Attempt:
         config = self._config
         namespace = names.ray_namespace(config.attempt.job_uid)
         ray.init("auto", namespace=namespace, log_to_driver=True, logging_level=logging.WARNING)
+        keep_ray_logs(attempt_folder(config))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             # After ray.init, which installs a handler of its own that exits without saving.

@@ -15,6 +15,7 @@ from typing import Any
 from raggrpo_api.trainer_config import content_hash
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
+from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
 from raggrpo_trainer.weights.transfer import WeightReceiver
@@ -63,6 +64,7 @@ class RolloutActor:
         """Accept only this epoch from now on; abort what an earlier one left running."""
         self._check(epoch)
         register(Path(log_folder), name)
+        keep_ray_logs(Path(log_folder))
         if epoch > self._epoch:
             self._epoch = epoch
             await self._engine.abort_all()

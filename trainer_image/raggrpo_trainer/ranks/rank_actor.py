@@ -23,6 +23,7 @@ from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
+from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.weights.shared_memory import SharedMemorySender
 from raggrpo_trainer.weights.transfer import WeightSender
@@ -56,6 +57,7 @@ class RankActor:
 
     def __init__(self, rank: int, world_size: int, log_folder: str) -> None:
         register(Path(log_folder), f"rank-{rank}")
+        keep_ray_logs(Path(log_folder))
         with large_import():
             importlib.import_module("raggrpo_trainer.policy.policy")  # start now, `build` needs it
         self._rank, self._world_size = rank, world_size
