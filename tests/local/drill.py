@@ -86,7 +86,13 @@ def make_input(folder: Path) -> Path:
             "model": {"path": str(model)},
             "data": data_of(folder / "train.jsonl", batch=8, prompt=48, response=8),
             "rollout": {"n": 4, "temperature": 1.0},
-            "training": {"totalSteps": STEPS, "learningRate": 1e-3, "precision": "FP32"},
+            "training": {
+                "totalSteps": STEPS,
+                "learningRate": 1e-3,
+                "learningRateSchedule": "Cosine",
+                "minLearningRateRatio": 0.1,
+                "precision": "FP32",
+            },
             "retrieval": {
                 "mode": "Prompt",
                 "promptTemplate": "{passages} {prompt}",

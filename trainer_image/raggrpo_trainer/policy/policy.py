@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.learning_rate import learning_rate
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced, sampled_entropy
@@ -97,7 +98,7 @@ class Policy:
         in FP16 skips only its own update. Groups with nothing to learn from are not computed.
         """
         memory = PeakMemory(self._device)
-        rate = self._training.learning_rate * min(1.0, step / max(1, self._training.warmup_steps))
+        rate = learning_rate(self._training, step)
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
         size = self._training.mini_batch_prompts or len(groups) or 1

@@ -109,6 +109,7 @@ RULES: tuple[Rule, ...] = (
     numerics.clip_range_is_sane,
     numerics.dual_clip_is_above_one,
     numerics.warmup_ends_within_run,
+    numerics.decay_is_used,
     numerics.attention_is_available,
     numerics.bf16_is_available,  # on facts
     numerics.row_layout_is_exact,  # on facts: completions in one row must not see each other

@@ -23,6 +23,9 @@ _ROLLOUT: Final = "actor_rollout_ref.rollout"
 _MODEL: Final = "actor_rollout_ref.model"
 _PACKED: Final = "rows are packed by tokens: training.tokensPerMicroBatch"
 _NO_OFFLOAD: Final = "state stays on the device; gradientCheckpointing saves memory"
+_NOT_ADAPTIVE: Final = (
+    "the rate is a function of the step (training.learningRateSchedule), AdamW adapts the rest"
+)
 _LOGPROBS: Final = "log-probabilities are computed with the trainer's own token budget"
 
 VERL: Final[Mapping[str, Foreign]] = {
@@ -59,6 +62,11 @@ VERL: Final[Mapping[str, Foreign]] = {
     f"{_ACTOR}.optim.lr_warmup_steps_ratio": Foreign(
         note="set training.warmupSteps to the ratio times the run's steps"
     ),
+    f"{_ACTOR}.optim.lr_scheduler_type": Foreign("training.learningRateSchedule"),
+    f"{_ACTOR}.optim.warmup_style": Foreign("training.learningRateSchedule"),
+    f"{_ACTOR}.optim.min_lr_ratio": Foreign("training.minLearningRateRatio"),
+    f"{_ACTOR}.optim.num_cycles": Foreign(note="Cosine is half a period, verl's 0.5"),
+    f"{_ACTOR}.optim.total_training_steps": Foreign("training.decaySteps"),
     f"{_ACTOR}.ppo_mini_batch_size": Foreign("training.miniBatchPrompts"),
     f"{_ACTOR}.ppo_max_token_len_per_gpu": Foreign("training.tokensPerMicroBatch"),
     f"{_ACTOR}.ppo_micro_batch_size_per_gpu": Foreign(note=_PACKED),
@@ -172,6 +180,14 @@ OTHERS: Final[Mapping[str, Foreign]] = {
     "model_output": Foreign("monitoring.debug.modelOutput"),
     "rag_calls": Foreign("monitoring.debug.ragCalls"),
     "verbose_logging": Foreign("monitoring.debug"),
+    "lr_scheduler": Foreign("training.learningRateSchedule"),
+    "lr_schedule": Foreign("training.learningRateSchedule"),
+    "warmup_steps": Foreign("training.warmupSteps"),
+    "warmup_ratio": Foreign(note="set training.warmupSteps to the ratio times the run's steps"),
+    "min_lr": Foreign("training.minLearningRateRatio", "as a share of learningRate"),
+    "lr_decay_iters": Foreign("training.decaySteps"),
+    "adaptive_learning_rate": Foreign(note=_NOT_ADAPTIVE),
+    "adaptive_lr": Foreign(note=_NOT_ADAPTIVE),
     "precision": Foreign("training.precision", "16-mixed is FP16, bf16-mixed BF16"),
     "bf16": Foreign("training.precision", "BF16"),
     "fp16": Foreign("training.precision"),

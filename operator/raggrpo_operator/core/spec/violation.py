@@ -129,6 +129,7 @@ class Reason(StrEnum):
     CLIP_RANGE = "ClipRange"
     TOP_P_BELOW_ONE = "TopPBelowOne"
     WARMUP_EXCEEDS_RUN = "WarmupExceedsRun"
+    DECAY_UNUSED = "DecayUnused"
     ATTENTION_UNAVAILABLE = "AttentionUnavailable"
     BF16_UNAVAILABLE = "Bf16Unavailable"
     ROW_LAYOUT_NOT_EXACT = "RowLayoutNotExact"

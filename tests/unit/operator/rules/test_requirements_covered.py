@@ -71,7 +71,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
     "A31": ("recovery.onOutOfMemory", "training.gradientCheckpointing"),
     "A32": ("model.attention", Reason.ATTENTION_UNAVAILABLE),
     "A33": ("resources.nodes", "resources.gpusPerNode", "rollout.tensorParallelSize",
-            "training.tokensPerMicroBatch"),
+            "training.tokensPerMicroBatch", "training.learningRateSchedule"),
     "A34": ("monitoring.logDir",),
     "A35": (Elsewhere("a report per job; raggrpo compare"),),
     "C1": (Reason.GROUP_SIZE_MISMATCH, Reason.GROUP_TOO_SMALL),
@@ -104,7 +104,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
     "C18": ("training.precision", Reason.ATTENTION_UNAVAILABLE, Reason.BF16_UNAVAILABLE,
             Elsewhere("compile always uses dynamic shapes; there is no other setting")),
     "C19": (Reason.TEMPERATURE_ZERO, Reason.LEARNING_RATE_UNUSUAL, Reason.CLIP_RANGE,
-            Reason.OUT_OF_RANGE, Reason.NO_REWARD, Reason.WARMUP_EXCEEDS_RUN,
+            Reason.OUT_OF_RANGE, Reason.NO_REWARD, Reason.WARMUP_EXCEEDS_RUN, Reason.DECAY_UNUSED,
             Reason.TOP_P_BELOW_ONE),
     "C20": (Reason.RETRIEVER_MEMORY_TOO_SMALL,),
 }  # fmt: skip
