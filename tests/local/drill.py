@@ -90,6 +90,7 @@ def make_input(folder: Path) -> Path:
                 "totalSteps": STEPS,
                 "learningRate": 1e-3,
                 "learningRateSchedule": "Cosine",
+                "decaySteps": STEPS,
                 "minLearningRateRatio": 0.1,
                 "precision": "FP32",
             },

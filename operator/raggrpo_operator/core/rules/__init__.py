@@ -87,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     paths.volumes_reach_all_pods,
     monitoring.wandb_has_a_key,
     monitoring.wandb_is_used,
+    monitoring.debug_lines_are_written,
     names_and_secrets.names_are_unique,
     names_and_secrets.env_is_not_reserved,
     names_and_secrets.headers_are_not_reserved,

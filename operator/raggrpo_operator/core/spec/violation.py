@@ -104,6 +104,7 @@ class Reason(StrEnum):
     # Monitoring (rules/monitoring.py)
     WANDB_WITHOUT_KEY = "WandbWithoutKey"
     WANDB_UNUSED = "WandbUnused"
+    DEBUG_LINES_HIDDEN = "DebugLinesHidden"
 
     # Names and secrets (rules/names_and_secrets.py)
     NAME_NOT_UNIQUE = "NameNotUnique"

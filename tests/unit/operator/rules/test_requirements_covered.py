@@ -34,7 +34,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
     "A9": (Elsewhere("status.progress and the local progress display"),),
     "A10": ("recovery.deadlines.loadingModelSeconds", "recovery.deadlines.firstStepSeconds"),
     "A11": ("monitoring.debug.modelOutput", "monitoring.debug.ragCalls",
-            "monitoring.debug.scoring"),
+            "monitoring.debug.scoring", "monitoring.logLevel", Reason.DEBUG_LINES_HIDDEN),
     "A12": ("recovery.deadlines.preflightSeconds", Reason.RELATIVE_PATH, Reason.INVALID_YAML,
             Reason.NOT_A_MAPPING, Reason.WRONG_KIND, Reason.UNKNOWN_FIELD, Reason.MISSING_FIELD,
             Reason.WRONG_TYPE, Reason.INVALID_FORMAT,
