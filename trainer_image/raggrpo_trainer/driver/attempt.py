@@ -236,10 +236,8 @@ class _Attempt:
                     # The ranks may have loaded half of it; only a new attempt has a clean model.
                     raise
                 continue
-            best, step = store.best, checkpoint.meta.step
-            reporter.resumed(
-                step, checkpoint.ref(), best.marker.step if best else None, store.skipped
-            )
+            step = checkpoint.meta.step
+            reporter.resumed(step, checkpoint.ref(), store.best, store.skipped)
             return TrainState(step, checkpoint.meta.cursor, step)
         reporter.resumed(0, skipped=store.skipped)
         return TrainState()

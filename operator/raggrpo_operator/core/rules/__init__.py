@@ -80,6 +80,7 @@ RULES: tuple[Rule, ...] = (
     checkpoint.checkpoints_come_in_time,
     checkpoint.two_checkpoints_are_kept,
     checkpoint.backups_meet_checkpoints,
+    checkpoint.best_is_measured,
     checkpoint.validation_has_files,
     paths.checkpoint_lies_on_a_volume,
     paths.index_can_be_kept,

@@ -157,7 +157,14 @@ OTHERS: Final[Mapping[str, Foreign]] = {
     "save_steps": Foreign("checkpoint.everySteps"),
     "every_n_train_steps": Foreign("checkpoint.everySteps"),
     "save_total_limit": Foreign("checkpoint.keepLast"),
-    "save_top_k": Foreign("checkpoint.keepLast", "the best one is kept besides: keepBest"),
+    "save_top_k": Foreign("checkpoint.keepLast", "the best is kept besides: keepBest, bestBy"),
+    "monitor": Foreign("checkpoint.bestBy", "Reward or a validation's score; never the loss"),
+    "metric_for_best_model": Foreign("checkpoint.bestBy", "more is always better"),
+    "greater_is_better": Foreign(note="what checkpoint.bestBy names is always better when larger"),
+    "load_best_model_at_end": Foreign(
+        note="the newest model is exported; status.bestStep names the best one's checkpoint"
+    ),
+    "save_best_only": Foreign("checkpoint.keepBest", "the newest are kept besides: keepLast"),
     "output_dir": Foreign("checkpoint.path"),
     "model_name_or_path": Foreign("model.path", "a folder"),
     "vllm_gpu_memory_utilization": Foreign("rollout.gpuMemoryUtilization"),

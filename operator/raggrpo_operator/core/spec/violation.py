@@ -100,6 +100,8 @@ class Reason(StrEnum):
     PATH_NOT_ON_VOLUME = "PathNotOnVolume"
     NEEDS_READ_WRITE_MANY = "NeedsReadWriteMany"
     VALIDATION_NEEDS_FILES = "ValidationNeedsFiles"
+    BEST_NOT_MEASURED = "BestNotMeasured"
+    BEST_RARELY_MEASURED = "BestRarelyMeasured"
 
     # Monitoring (rules/monitoring.py)
     WANDB_WITHOUT_KEY = "WandbWithoutKey"

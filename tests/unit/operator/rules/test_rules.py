@@ -53,6 +53,11 @@ VOLUMES = [
     {"name": "runs", "claimName": "runs", "mountPath": "/mnt/runs"},
     {"name": "models", "claimName": "models", "mountPath": "/mnt/models", "readOnly": True},
 ]
+MEASURED = {
+    "checkpoint.bestBy": "ValidationReward",
+    "validation.everySteps": 100,
+    "data.validationFiles": ["/mnt/runs/v.jsonl"],
+}
 DENSE = CORPUS | {"index": "Dense", "embedding": {"path": "/mnt/runs/e5"}}
 MANAGED = {"name": "kb", "managed": CORPUS}
 
@@ -368,6 +373,14 @@ ROWS: tuple[Row, ...] = (
         "spec.checkpoint.backup.everySteps",
         {"checkpoint.backup": {"url": "s3://b/x", "everySteps": 150}},
         {"checkpoint.backup": {"url": "s3://b/x", "everySteps": 200}}, severity=WARNING),
+    Row(checkpoint.best_is_measured, Reason.BEST_NOT_MEASURED, "spec.checkpoint.bestBy",
+        MEASURED | {"validation.everySteps": 0}, MEASURED),
+    Row(checkpoint.best_is_measured, Reason.BEST_NOT_MEASURED, "spec.checkpoint.bestBy",
+        MEASURED | {"validation.everySteps": 0},
+        MEASURED | {"validation.everySteps": 0, "checkpoint.keepBest": False}),
+    Row(checkpoint.best_is_measured, Reason.BEST_RARELY_MEASURED, "spec.validation.everySteps",
+        MEASURED | {"validation.everySteps": 200}, MEASURED | {"validation.everySteps": 50},
+        severity=WARNING),
     Row(checkpoint.validation_has_files, Reason.VALIDATION_NEEDS_FILES,
         "spec.data.validationFiles",
         {"validation": {"afterTraining": True}},
