@@ -43,6 +43,7 @@ from .model import TokenLogprobs, build_model, forward_dtype
 from .packing import Item, MicroBatch, balance, items, micro_batch, plan
 from .peak_memory import PeakMemory
 from .update_totals import UpdateTotals
+from .weight_update import weight_update_ratio
 
 LOSS_SCALE = "loss_scale"
 """Its key in a checkpoint."""
@@ -121,6 +122,11 @@ class Policy:
                         self._optimizer.step()
                 self._loss_scale.update()
                 self._optimizer.zero_grad()
+        every = self._config.weight_update_every_steps
+        is_measured = (
+            every > 0 and step % every == 0 and any(update.is_finite for update in updates)
+        )
+        moved = weight_update_ratio(self._optimizer) if is_measured else None
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the step's time includes the optimizer's
         return StepMetrics(
@@ -131,6 +137,7 @@ class Policy:
             num_positions=sum(update.num_positions for update in updates),
             grad_norm=max((update.grad_norm for update in updates), default=0.0),
             learning_rate=rate,
+            weight_update_ratio=moved,
             num_skipped_updates=num_skipped,
             loss_scale=self._loss_scale.value,
             non_finite=not all(update.is_finite for update in updates),

@@ -319,6 +319,19 @@ def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     assert (tmp_path / "exported" / "tokenizer.json").read_text() == "{}"
 
 
+def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
+    model: Path, two_ranks: Ranks
+) -> None:
+    changes = {"weight_update_every_steps": 2, "weight_decay": 0.1}
+    policy = a_policy(model, **changes)
+    alone = [policy.step(uneven_groups(), step=s).weight_update_ratio for s in (1, 2, 3, 4)]
+    together = two_ranks.run(policy_support.weight_updates, str(model), changes, range(1, 5))
+
+    assert alone[0] is alone[2] is None
+    assert together[0] == together[1]
+    assert together[0] == [None, pytest.approx(alone[1]), None, pytest.approx(alone[3])]
+
+
 def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
     two_ranks.run(policy_support.export, str(model), str(tmp_path / "exported"))
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
