@@ -56,6 +56,8 @@ class MonitoringSpec(ApiModel):
     """What driver, ranks and engines write to the log; Debug also has vLLM tell what it does."""
     log_every_steps: Every = 10
     """Steps between log lines and points in TensorBoard and W&B."""
+    history_window: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Last steps whose median is told as time of a step, and judged as slowing down."""
     performance_every_steps: Every = 10
     """Steps between stage times."""
     gpu_every_steps: Every = 20

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECENT_STEPS = 20
 MAX_SKIPPED = 32
 MAX_IN_PLACE = 16
 MAX_MESSAGE = 1000
@@ -57,7 +56,7 @@ class Reporter:
         self._stage_since = clock()
         self._stage = Stage.CONNECTING
         self._replacements = 0
-        self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[StepRecord] = deque(maxlen=config.monitoring.history_window)
         number, steps = config.attempt.number, config.training.total_steps
         self._progress = Progress(
             attempt=number, epoch=epoch, stage=Stage.CONNECTING, total_steps=steps

@@ -41,6 +41,32 @@ def steps_of(log_dir: Path, tag: str) -> list[int]:
     return [event.step for event in board(log_dir).Scalars(tag)]
 
 
+def test_the_pace_is_the_median_of_as_many_last_steps_as_the_job_says(tmp_path: Path) -> None:
+    lasted = [1.0] * 30 + [5.0] * 11
+    for window, pace in ((None, 5.0), (50, 1.0), (1, 5.0)):
+        published = Published()
+        changes = {} if window is None else {"monitoring.historyWindow": window}
+        reporter = Reporter(a_config(tmp_path, changes), 3, publish=published)
+        for step, seconds in enumerate(lasted, 1):
+            reporter.step(a_step(step, step_seconds=seconds))
+        reporter.close()
+        assert published.progresses[-1].seconds_per_step == pace
+
+
+def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 3, publish=published)
+    for step in range(9, 12):
+        reporter.step(a_step(step, weight_update_ratio=1e-3 if step == 10 else None))
+    reporter.close()
+
+    found = [each.get("weight_update_ratio") for each in read_history(tmp_path / "logs")]
+    assert found == [None, 1e-3, None]
+    shown = {metric.name: metric.value for metric in published.progresses[-1].metrics}
+    assert shown["weight_update_ratio"] == "0.001"
+    assert "raggrpo_weight_update_ratio" in published.metrics[-1]
+
+
 def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(a_config(tmp_path), 3, publish=published)
