@@ -84,7 +84,8 @@ def make_input(folder: Path) -> Path:
         "drill",
         {
             "model": {"path": str(model)},
-            "data": data_of(folder / "train.jsonl", batch=8, prompt=48, response=8),
+            "data": data_of(folder / "train.jsonl", batch=8, prompt=48, response=8)
+            | {"validationFiles": [str(folder / "train.jsonl")]},
             "rollout": {"n": 4, "temperature": 1.0},
             "training": {
                 "totalSteps": STEPS,
@@ -103,7 +104,12 @@ def make_input(folder: Path) -> Path:
                 "endpoints": [{"name": "kb", "managed": {"corpus": str(folder / "corpus.jsonl")}}],
             },
             "reward": {"functions": [{"name": "F1"}]},
-            "checkpoint": {"path": str(folder / "checkpoints"), "everySteps": SAVE_EVERY},
+            "validation": {"everySteps": SAVE_EVERY, "maxSamples": 4},
+            "checkpoint": {
+                "path": str(folder / "checkpoints"),
+                "everySteps": SAVE_EVERY,
+                "bestBy": "ValidationReward",
+            },
             "resources": {"device": "CPU"},
             "recovery": {"backoffSeconds": 0},
         },

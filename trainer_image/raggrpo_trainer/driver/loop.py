@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import Stage
-from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
 from raggrpo_trainer.checkpoint.compatibility import meta_of
@@ -39,7 +38,13 @@ from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import ValidationResult, Validator
 
-from .checkpoint_score import metrics_of, score_of
+from .checkpoint_score import (
+    checkpoint_due,
+    is_judged_by_validation,
+    metrics_of,
+    score_of,
+    validation_due,
+)
 from .hooks import Hooks
 from .self_check import check_itself, check_step
 from .stop_signal import Stopped, stopped_before
@@ -98,6 +103,7 @@ async def train(parts: Parts, state: TrainState) -> None:
     await _interruptible(parts, state, checking)
     if config.validation.before_training and state.step == 0:
         await _validate(parts, state, "before")
+    await _judge_newest(parts, state)
     reporter.stage(Stage.FIRST_STEP)
     ahead: asyncio.Task[_Next] | None = None
     while state.step < config.training.total_steps:
@@ -195,8 +201,7 @@ async def _after_step(parts: Parts, state: TrainState, rollouts: Rollouts) -> No
     step, last = state.step, state.step == config.training.total_steps
     if when := validation_due(config, step):
         await _validate(parts, state, when)
-    every = config.checkpoint.every_steps
-    if last or (every and step % every == 0):
+    if checkpoint_due(config, step):
         rewards = [s.reward for s in rollouts.scored if s.reward is not None]
         await _save(parts, state, _mean(rewards))
     parts.reporter.backed_up(parts.backups.outcomes())
@@ -205,18 +210,19 @@ async def _after_step(parts: Parts, state: TrainState, rollouts: Rollouts) -> No
         raise await _saved(parts, state)
 
 
-def validation_due(config: TrainerConfig, step: int) -> str:
-    """Return which validation comes before a step's checkpoint: during, after or none (pure).
+async def _judge_newest(parts: Parts, state: TrainState) -> None:
+    """Validate the step that was resumed from, where a stop had cut that short, and save it again.
 
-    After the last step the checkpoint comes first, unless validations judge it.
+    So the best checkpoint is that of an undisturbed run.
     """
-    every, spec = config.validation.every_steps, config.checkpoint
-    is_due = "during" if every and step % every == 0 else ""
-    if step < config.training.total_steps:
-        return is_due
-    if not spec.keep_best or spec.best_by is BestBy.REWARD:
-        return ""
-    return "after" if config.validation.after_training else is_due
+    newest = parts.store.newest if state.step else None
+    if newest is None or newest.meta.step != state.step or newest.marker.score is not None:
+        return
+    config, step = parts.config, state.step
+    is_judged = is_judged_by_validation(config) and checkpoint_due(config, step)
+    if is_judged and (when := validation_due(config, step)):
+        await _validate(parts, state, when)
+        await _save(parts, state, newest.meta.metrics.get("reward_mean"))
 
 
 async def _save(parts: Parts, state: TrainState, reward: float | None = None) -> None:

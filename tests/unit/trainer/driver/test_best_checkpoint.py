@@ -1,5 +1,7 @@
 """The best checkpoint by validation: kept, named, and the same after a restart."""
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ from raggrpo_api.history import read_events
 from raggrpo_api.progress import Progress
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_trainer.checkpoint.store import CheckpointStore
-from raggrpo_trainer.driver.checkpoint_score import metrics_of, score_of
-from raggrpo_trainer.driver.loop import TrainState, train, validation_due
+from raggrpo_trainer.driver.checkpoint_score import metrics_of, score_of, validation_due
+from raggrpo_trainer.driver.loop import TrainState, train
+from raggrpo_trainer.driver.stop_signal import Stopped
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
@@ -33,9 +36,13 @@ class Scripted:
 
     def __init__(self, matches: dict[int, float]) -> None:
         self.matches, self.measured = matches, list[int]()
+        self.stop = asyncio.Event()
 
     async def measure(self, step: int) -> ValidationResult:
         self.measured.append(step)
+        if step not in self.matches:
+            self.stop.set()  # a signal arrives while the service is asked
+            await asyncio.Event().wait()
         match = self.matches[step]
         return ValidationResult(match, 1.0 - match, num_samples=4, num_failed=0)
 
@@ -55,7 +62,9 @@ async def attempt(
     ):
         prompts = ["tea", "coffee"]
         with the_parts(config, prompts, reporter, retrieval, rewards, store, validator) as parts:
-            await train(parts, begun or TrainState())
+            validator.stop = parts.stop
+            with suppress(Stopped):
+                await train(parts, begun or TrainState())
     reporter.close()
     return store, published.progresses[-1], validator
 
@@ -82,6 +91,17 @@ async def test_the_best_by_validation_is_kept_and_named_and_outlives_a_restart(
     assert [e["best_step"] for e in exports] == [2, 2, 7]
     assert third.best is not None
     assert third.best.meta.metrics["validation_exact_match"] == 0.75
+
+
+async def test_a_stop_within_a_validation_costs_no_checkpoint_its_score(tmp_path: Path) -> None:
+    stopped, progress, _ = await attempt(tmp_path, {1: 0.25}, to=3)
+    assert [c.marker.step for c in stopped.checkpoints] == [2, 1]
+    assert progress.best_step == 1
+
+    store, progress, validator = await attempt(tmp_path, {2: 0.75, 3: 0.5, 4: 0.5}, to=4)
+    assert validator.measured == [2, 3, 4]
+    assert (progress.best_step, progress.best_score) == (2, "ValidationExactMatch 0.75")
+    assert best(store) == (2, [4, 3, 2])
 
 
 async def test_the_last_step_is_validated_once_before_its_checkpoint(tmp_path: Path) -> None:
