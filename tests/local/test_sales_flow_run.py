@@ -245,7 +245,7 @@ def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_met
 @pytest.mark.timeout(600)
 def test_driver_rank_and_engine_write_what_the_log_level_asks_for(sales: SalesRun) -> None:
     for process in (
-        r"INFO raggrpo_trainer\.driver\.loop: exported the model",
+        r"INFO raggrpo_trainer\.progress\.reporter: exported the model of step 3 to",
         r"DEBUG raggrpo_trainer\.ranks\.rank_actor: rank 0 trained step 3",
         r"DEBUG raggrpo_trainer\.engines\.engine_actor: weights of step 3 are loaded",
         r"INFO .*vllm",
