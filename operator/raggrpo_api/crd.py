@@ -39,6 +39,7 @@ PRESET_FIELDS = frozenset(
         "monitoring.debug.modelOutput",
         "monitoring.debug.ragCalls",
         "monitoring.debug.scoring",
+        "monitoring.logLevel",
         "monitoring.mode",
         "rollout.enforceEager",
         "rollout.gpuMemoryUtilization",

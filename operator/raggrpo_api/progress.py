@@ -110,6 +110,8 @@ class Progress(ApiModel):
     """Newest complete checkpoint."""
     best_step: Count | None = None
     """Step of the best checkpoint that is kept."""
+    best_score: Annotated[Words, Field(max_length=64)] = ""
+    """What it was judged by and its score: `ValidationExactMatch 0.8125`."""
     backup_step: Count | None = None
     """Step of this attempt's newest complete backup."""
     backup_failure: Message = ""

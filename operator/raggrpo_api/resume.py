@@ -23,8 +23,8 @@ RESUME_FIELDS: Final[Mapping[str, str]] = {
     "algorithm": "group_size clip_ratio_low clip_ratio_high kl_coefficient normalize_by_std "
     "loss_aggregation importance_cap dual_clip",
     "rollout": "n temperature top_p",
-    "training": "seed learning_rate warmup_steps weight_decay max_grad_norm mini_batch_prompts "
-    "off_policy_steps",
+    "training": "seed learning_rate warmup_steps learning_rate_schedule decay_steps "
+    "min_learning_rate_ratio weight_decay max_grad_norm mini_batch_prompts off_policy_steps",
     "retrieval": "mode prompt_template passage_template shuffle_passages max_passage_tokens "
     "max_turns actor_output on_failure",
     "reward": "answer_marker",
@@ -45,9 +45,12 @@ ADDED_LATER: Final = frozenset(
         "data.columns.tools",
         "reward.answerMarker",
         "algorithm.dualClip",
+        "training.learningRateSchedule",
+        "training.decaySteps",
+        "training.minLearningRateRatio",
     }
 )
-"""What older checkpoints do not know: an empty text or 0 counts as absent, as it does there."""
+"""What older checkpoints do not know: a default counts as absent, as it does there."""
 _UNSET: Final = object()
 _SHOWN: Final = 120
 _BEFORE: Final = 20
@@ -60,8 +63,7 @@ def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for block, fields in RESUME_FIELDS.items():
-        part = _part(getattr(spec, block), fields)
-        values |= _known_to_all(part, block)
+        values |= _known_to_all(getattr(spec, block), fields, block)
     values["retrieval.endpoints"] = [_of_endpoint(e) for e in spec.retrieval.endpoints]
     values["reward.functions"] = [_of_reward(f) for f in spec.reward.functions]
     return values
@@ -84,14 +86,14 @@ def _of_reward(function: RewardFunction) -> dict[str, Any]:
     return values
 
 
-def _known_to_all(part: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _known_to_all(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
     """Return values by path, without those that older checkpoints lack and that change nothing."""
-    values = {}
-    for name, value in part.items():
+    values, used = {}, _used(model, fields)
+    for name, value in _part(model, fields).items():
         path = f"{place}.{name}"
         if path == "data.columns":
             value = {k: v for k, v in value.items() if v or f"{path}.{k}" not in ADDED_LATER}
-        if value or path not in ADDED_LATER:
+        if name in used or path not in ADDED_LATER:
             values[path] = value
     return values
 

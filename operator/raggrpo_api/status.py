@@ -486,6 +486,8 @@ class JobStatus:
     progress: ProgressStatus = ProgressStatus()
     checkpoint: Annotated[CheckpointRef | None, _otherwise(None)] = None
     best_step: int | None = None
+    best_score: Annotated[str, Field(max_length=64)] = ""
+    """What the best checkpoint was judged by, and its score: `ValidationExactMatch 0.8125`."""
     attempt: int = 0
     """Number of the newest attempt; written before it is submitted."""
     restarts: RestartCounts = RestartCounts()

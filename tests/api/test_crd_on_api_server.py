@@ -169,6 +169,7 @@ FROZEN: Mapping[str, Mapping[str, Any]] = {
     "spec.rollout.temperature": {"spec.rollout.temperature": 0.9},
     "spec.training.learningRate": {"spec.training.learningRate": 1e-5},
     "spec.training.seed": {"spec.training.seed": 7},
+    "spec.training.learningRateSchedule": {"spec.training.learningRateSchedule": "Cosine"},
     "spec.reward.functions": {"spec.reward.functions": [{"name": "F1"}]},
     "spec.retrieval.mode": {
         "spec.retrieval": {"mode": "Search", "endpoints": [{"name": "kb", "url": "http://kb/"}]}
@@ -228,6 +229,37 @@ def test_what_a_service_is_asked_cannot_change_but_where_it_is_asked_may(
     headers = [{"name": "Authorization", "secretKeyRef": {"name": "judge", "key": "token"}}]
     moved = JUDGED | {"url": elsewhere, "judge": JUDGE | {"retries": 5, "headers": headers}}
     assert to(moved, SEARCHED | {"url": "http://other/", "timeoutSeconds": 9}) == ""
+
+
+BY_EPOCHS = {"spec.training.totalSteps": REMOVED, "spec.training.epochs": 2}
+FALLS = {"spec.training.learningRateSchedule": "Linear", "spec.training.totalSteps": 100}
+
+
+@pytest.mark.parametrize(
+    ("begun", "edit", "refused"),
+    [
+        ({}, {"spec.training.totalSteps": 200}, True),
+        ({}, {"spec.training.totalSteps": 200, "spec.training.decaySteps": 100}, False),
+        ({}, {"spec.training.totalSteps": 200, "spec.training.decaySteps": 200}, True),
+        ({"spec.training.decaySteps": 80}, {"spec.training.totalSteps": 200}, False),
+        ({"spec.training.decaySteps": 80}, {"spec.training.decaySteps": 90}, True),
+        ({"spec.training.decaySteps": 80}, {"spec.training.decaySteps": REMOVED}, True),
+        (BY_EPOCHS, {"spec.training.epochs": 3}, True),
+        (BY_EPOCHS, {"spec.suspend": True}, False),
+    ],
+)
+def test_a_falling_learning_rate_keeps_the_step_it_falls_to(
+    begun: Mapping[str, Any],
+    edit: Mapping[str, Any],
+    refused: bool,
+    api_server: ApiServer,
+    namespace: str,
+) -> None:
+    create(api_server, namespace, FALLS | begun)
+    api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
+    told = edited(api_server, namespace, FALLS | begun | edit)
+    assert ("write the old totalSteps into decaySteps" in told) is refused
+    assert bool(told) is refused
 
 
 ALLOWED: Mapping[str, Mapping[str, Any]] = {

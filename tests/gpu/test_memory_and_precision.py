@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.host.measured_device import measured_device
 from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 
@@ -31,3 +32,22 @@ def test_a_real_out_of_memory_is_recognised() -> None:
     found = out_of_memory(raised.value)
     assert found is not None
     assert found.kind is Kind.DEVICE
+
+
+def test_a_batch_reaches_the_gpu_whole_and_nothing_waits_for_the_copy() -> None:
+    import torch
+
+    from raggrpo_trainer.policy.packing import items, micro_batch
+    from support.builders.policies import uneven_groups
+
+    groups = uneven_groups()
+    weights = [1.0] * sum(len(group.completions) for group in groups)
+    todo = items(groups, weights, skip_zero_advantage=False)
+    batch = micro_batch(todo, RowLayout.SHARED_PREFIX)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = batch.to(torch.device("cuda"))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found.input_ids.cpu(), batch.input_ids)
+    assert torch.equal(found.rollout_logprobs.cpu(), batch.rollout_logprobs)

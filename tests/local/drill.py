@@ -84,9 +84,17 @@ def make_input(folder: Path) -> Path:
         "drill",
         {
             "model": {"path": str(model)},
-            "data": data_of(folder / "train.jsonl", batch=8, prompt=48, response=8),
+            "data": data_of(folder / "train.jsonl", batch=8, prompt=48, response=8)
+            | {"validationFiles": [str(folder / "train.jsonl")]},
             "rollout": {"n": 4, "temperature": 1.0},
-            "training": {"totalSteps": STEPS, "learningRate": 1e-3, "precision": "FP32"},
+            "training": {
+                "totalSteps": STEPS,
+                "learningRate": 1e-3,
+                "learningRateSchedule": "Cosine",
+                "decaySteps": STEPS,
+                "minLearningRateRatio": 0.1,
+                "precision": "FP32",
+            },
             "retrieval": {
                 "mode": "Prompt",
                 "promptTemplate": "{passages} {prompt}",
@@ -96,7 +104,12 @@ def make_input(folder: Path) -> Path:
                 "endpoints": [{"name": "kb", "managed": {"corpus": str(folder / "corpus.jsonl")}}],
             },
             "reward": {"functions": [{"name": "F1"}]},
-            "checkpoint": {"path": str(folder / "checkpoints"), "everySteps": SAVE_EVERY},
+            "validation": {"everySteps": SAVE_EVERY, "maxSamples": 4},
+            "checkpoint": {
+                "path": str(folder / "checkpoints"),
+                "everySteps": SAVE_EVERY,
+                "bestBy": "ValidationReward",
+            },
             "resources": {"device": "CPU"},
             "recovery": {"backoffSeconds": 0},
         },

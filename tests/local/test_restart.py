@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from local.drill import Outcome, Run
+from local.drill import SAVE_EVERY, Outcome, Run
+
+
+def best(outcome: Outcome) -> tuple[int, str]:
+    return outcome.summary["bestStep"], outcome.summary["bestScore"]
 
 
 @pytest.mark.timeout(900)
@@ -13,6 +17,9 @@ def test_undisturbed_run_learns_saves_exports_and_leaves_no_process(undisturbed:
     assert summary["phase"] == "Succeeded"
     assert summary["step"] == summary["totalSteps"] == 12
     assert summary["rewardLast"] > 0
+    step, score = best(undisturbed)
+    assert step % SAVE_EVERY == 0
+    assert score.startswith("ValidationReward 0.")
     assert undisturbed.causes == []
     assert undisturbed.left_over == []
 
@@ -36,6 +43,7 @@ def test_driver_rank_and_engine_killed_and_a_false_success_change_no_parameter(
         "FalseSuccess",
     ]
     assert outcome.weights == undisturbed.weights
+    assert best(outcome) == best(undisturbed)
     assert outcome.left_over == []
 
 
@@ -59,4 +67,5 @@ def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_param
     skipped = [s for a in outcome.summary["attempts"] for s in a["skippedCheckpoints"]]
     assert any(newest.name in s for s in skipped)
     assert outcome.weights == undisturbed.weights
+    assert best(outcome) == best(undisturbed)
     assert outcome.left_over == []

@@ -93,7 +93,10 @@ def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
             },
             "reward": {"functions": [{"name": "RagScore"}, {"name": "Format", "weight": 0.1}]},
             "checkpoint": {"path": str(folder / "checkpoints")},
-            "monitoring": {"debug": {"modelOutput": True, "scoring": True}},
+            "monitoring": {
+                "logLevel": "Debug",
+                "debug": {"modelOutput": True, "scoring": True},
+            },
             "resources": {"device": "CPU"},
         },
     )
@@ -237,6 +240,17 @@ def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_met
         assert f'<td>{name}</td><td class="n">{answered}</td><td>{told}</td>' in report
         series = f'raggrpo_retrieval_calls_total{{endpoint="{name}",job="sales-flow",outcome='
         assert re.search(rf'^{re.escape(series)}"Answered"}} [1-9]', sales.metrics_page, re.M)
+
+
+@pytest.mark.timeout(600)
+def test_driver_rank_and_engine_write_what_the_log_level_asks_for(sales: SalesRun) -> None:
+    for process in (
+        r"INFO raggrpo_trainer\.progress\.reporter: exported the model of step 3 to",
+        r"DEBUG raggrpo_trainer\.ranks\.rank_actor: rank 0 trained step 3",
+        r"DEBUG raggrpo_trainer\.engines\.engine_actor: weights of step 3 are loaded",
+        r"INFO .*vllm",
+    ):
+        assert re.search(process, sales.log), process
 
 
 @pytest.mark.timeout(600)

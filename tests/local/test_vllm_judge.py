@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_trainer.engines.engine import environment
@@ -36,7 +37,7 @@ def vllm_server(folder: Path) -> Iterator[str]:
     command += ["--model", str(folder / "model"), "--served-model-name", "grader"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--chat-template", str(template)]
     command += ["--max-model-len", "256", "--dtype", "float32", "--enforce-eager"]
-    env = {**os.environ, **environment("cpu", 2), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    env = {**os.environ, **environment("cpu", 2, LogLevel.INFO), "VLLM_CPU_KVCACHE_SPACE": "1"}
     url = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)

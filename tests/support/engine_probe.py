@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.engines.engine import (
     AsyncEngine,
     EngineOptions,
@@ -154,7 +155,7 @@ async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.environ.update(environment("cpu", 1))
+    os.environ.update(environment("cpu", 1, LogLevel.INFO))
     if sys.argv[2] != "in-process":
         # Only the in-process engine may share this process with its core.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"

@@ -13,7 +13,7 @@ from raggrpo_api.resume import (
 )
 from raggrpo_api.spec.retrieval import ResponseMapping
 
-from .rule import CelRule, given
+from .rule import CelRule, given, is_one_of
 
 _NO_ATTEMPT = "!has(oldSelf.status) || !has(oldSelf.status.attempt) || oldSelf.status.attempt == 0"
 _REMEDY = (
@@ -54,6 +54,28 @@ def _same_items(path: str, fields: tuple[str, ...]) -> str:
     return f"(({new}) == ({old}) && (!({new}) || self.{path}{items} == oldSelf.{path}{items}))"
 
 
+_DECAY, _TOTAL = "training.decaySteps", "training.totalSteps"
+
+
+def _decay_end(of: str) -> str:
+    """Return an expression for the last step of the learning rate's fall; 0: epochs tell it."""
+    decay, total = f"{of}.spec.{_DECAY}", f"{of}.spec.{_TOTAL}"
+    has_decay, has_total = (given(f"spec.{path}", of=of) for path in (_DECAY, _TOTAL))
+    return f"(({has_decay}) && {decay} > 0 ? {decay} : ({has_total}) ? {total} : 0)"
+
+
+def _same_decay() -> str:
+    """Return the condition that the learning rate falls as before, where it falls.
+
+    Writing down the step that totalSteps meant so far is no change: that is how a run whose rate
+    has fallen is continued.
+    """
+    falls = is_one_of("spec.training.learningRateSchedule", "Linear", "Cosine")
+    ends = f"{_decay_end('self')} == {_decay_end('oldSelf')}"
+    by_epochs = f"({_decay_end('self')} != 0 || {_same('spec.training.epochs')})"
+    return f"({falls} ? {ends} && {by_epochs} : {_same(f'spec.{_DECAY}')})"
+
+
 def _rules() -> Iterator[CelRule]:
     paths = ["preset", "checkpoint.path"]
     paths += [
@@ -61,6 +83,14 @@ def _rules() -> Iterator[CelRule]:
         for block, fields in RESUME_FIELDS.items()
         for name in fields.split()
     ]
+    paths.remove(_DECAY)
+    yield CelRule(
+        f"{_NO_ATTEMPT} || {_same_decay()}",
+        "spec.training.decaySteps, or what stands for it, totalSteps or epochs, cannot change once "
+        "an attempt was made, since the learning rate falls by it: to go on after the last step, "
+        "write the old totalSteps into decaySteps; or make a new job with its own checkpoint.path",
+        f".spec.{_DECAY}",
+    )
     for path in paths:
         yield CelRule(
             f"{_NO_ATTEMPT} || {_same(f'spec.{path}')}", f"spec.{path} {_REMEDY}", f".spec.{path}"

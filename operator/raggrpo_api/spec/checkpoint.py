@@ -1,11 +1,23 @@
 """`spec.checkpoint`: what is saved, where, how often, and what is kept."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
 from raggrpo_api.addresses import BackupUrl
 from raggrpo_api.base import ApiModel, CheckpointPath
+
+
+class BestBy(StrEnum):
+    """What a checkpoint is judged by; more is better."""
+
+    REWARD = "Reward"
+    """Mean reward of the samples that the step was trained on."""
+    VALIDATION_EXACT_MATCH = "ValidationExactMatch"
+    """Share of held-out prompts that the checkpoint answers exactly, without sampling."""
+    VALIDATION_REWARD = "ValidationReward"
+    """Mean reward of those answers."""
 
 
 class BackupSpec(ApiModel):
@@ -27,6 +39,8 @@ class CheckpointSpec(ApiModel):
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
     """Newest complete checkpoints kept; at least 2."""
     keep_best: bool = True
-    """Keep the one with the best reward besides."""
+    """Keep the best one besides."""
+    best_by: BestBy = BestBy.REWARD
+    """What tells the best: the step's reward, or a validation after the step it was saved at."""
     backup: BackupSpec = BackupSpec()
     """Copies elsewhere."""

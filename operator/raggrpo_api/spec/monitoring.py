@@ -20,8 +20,17 @@ class MonitoringMode(StrEnum):
     OFF = "Off"
 
 
+class LogLevel(StrEnum):
+    """From which level on messages are written."""
+
+    DEBUG = "Debug"
+    INFO = "Info"
+    WARNING = "Warning"
+    ERROR = "Error"
+
+
 class DebugSwitches(ApiModel):
-    """Three independent switches; log lines carry sample ids."""
+    """Three independent switches; log lines carry sample ids and have the level Info."""
 
     model_output: bool = False
     """Log completions."""
@@ -43,8 +52,12 @@ class MonitoringSpec(ApiModel):
 
     mode: MonitoringMode = MonitoringMode.LIGHT
     """Full: everything every step. Light: at the intervals below. Off: progress only."""
+    log_level: LogLevel = LogLevel.INFO
+    """What driver, ranks and engines write to the log; Debug also has vLLM tell what it does."""
     log_every_steps: Every = 10
     """Steps between log lines and points in TensorBoard and W&B."""
+    history_window: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Last steps whose median is told as time of a step, and judged as slowing down."""
     performance_every_steps: Every = 10
     """Steps between stage times."""
     gpu_every_steps: Every = 20

@@ -31,6 +31,15 @@ class RowLayout(StrEnum):
     """One row per completion."""
 
 
+class LearningRateSchedule(StrEnum):
+    """How the learning rate goes on after the warm-up, as a function of the step alone."""
+
+    CONSTANT = "Constant"
+    LINEAR = "Linear"
+    COSINE = "Cosine"
+    """Half a period of a cosine, without restarts."""
+
+
 class TrainingSpec(ApiModel):
     """The optimisation."""
 
@@ -44,6 +53,12 @@ class TrainingSpec(ApiModel):
     """Peak learning rate of AdamW."""
     warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Steps of linear warm-up."""
+    learning_rate_schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
+    """After the warm-up: stays at learningRate, or falls to its floor by decaySteps."""
+    decay_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
+    """Last step of Linear's and Cosine's fall; 0: totalSteps, which then cannot change."""
+    min_learning_rate_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Where Linear and Cosine end, as a share of learningRate."""
     weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """AdamW's decoupled weight decay."""
     max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

@@ -22,6 +22,8 @@ def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
         "phase": status.phase,
         "step": status.progress.step,
         "totalSteps": status.progress.total_steps,
+        "bestStep": status.best_step,
+        "bestScore": status.best_score,
         "restarts": status.restarts.total,
         "attempts": to_jsonable_python(status.attempts, by_alias=True),
         "rewardFirst": fmean(rewards[:END_STEPS]) if rewards else None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.checkpoint.folder import Checkpoint, Meta
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase
@@ -29,6 +29,7 @@ def a_store(
     *,
     keep_last: int = 3,
     keep_best: bool = True,
+    best_by: BestBy = BestBy.REWARD,
     backup: Path | None = None,
     reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
 ) -> CheckpointStore:
@@ -37,6 +38,7 @@ def a_store(
             "path": str(fence.path),
             "keepLast": keep_last,
             "keepBest": keep_best,
+            "bestBy": best_by,
             "backup": {"url": f"file://{backup}" if backup else ""},
         }
     )

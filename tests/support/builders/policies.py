@@ -65,7 +65,12 @@ def write_model(folder: Path, *, tied: bool = True, layers: int = 2) -> Path:
 
 
 def a_policy_config(
-    model: Path, *, objective: Objective | None = None, ranks_per_pod: int = 1, **training: Any
+    model: Path,
+    *,
+    objective: Objective | None = None,
+    ranks_per_pod: int = 1,
+    weight_update_every_steps: int = 0,
+    **training: Any,
 ) -> PolicyConfig:
     given = {
         "precision": Precision.FP32,
@@ -80,6 +85,7 @@ def a_policy_config(
         temperature=0.7,
         device="cpu",
         ranks_per_pod=ranks_per_pod,
+        weight_update_every_steps=weight_update_every_steps,
     )
 
 
@@ -212,6 +218,13 @@ def train_save_train(
     save(policy.state_dict(), checkpoint_id=folder)
     metrics = policy.step(uneven_groups(), step=3)
     return [(metrics.loss, metrics.grad_norm)], parameters(policy)
+
+
+def weight_updates(
+    rank: int, world_size: int, model: str, changes: dict[str, Any], steps: range
+) -> list[float | None]:
+    policy = a_policy(Path(model), rank=rank, world_size=world_size, **changes)
+    return [policy.step(uneven_groups(), step=step).weight_update_ratio for step in steps]
 
 
 def count_parameters(rank: int, world_size: int, model: str) -> int:

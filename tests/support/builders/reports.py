@@ -33,6 +33,7 @@ def a_step(step: int, **changes: Any) -> StepRecord:
         num_positions=500,
         grad_norm=1.5,
         learning_rate=1e-4,
+        weight_update_ratio=None,
         num_skipped_updates=0,
         loss_scale=1.0,
         non_finite=False,

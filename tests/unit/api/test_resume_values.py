@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import JobSpec
+from raggrpo_api.preflight import Facts
 from raggrpo_api.resume import changes, resume_values
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.jobs import a_job
@@ -164,6 +165,39 @@ def test_long_texts_are_shown_from_where_they_differ() -> None:
     assert 'grade {completion}" → ' in change
     assert change.endswith('weigh {completion}"')
     assert len(change) < 200
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"learningRateSchedule": "Constant"}, ["learningRateSchedule", "decaySteps: 1000 →"]),
+        ({"minLearningRateRatio": 0.1}, ["minLearningRateRatio: (unset) → 0.1"]),
+        ({"totalSteps": 2000}, ["decaySteps: 1000 → 2000"]),
+        ({"totalSteps": 2000, "decaySteps": 1000}, []),
+    ],
+)
+def test_a_falling_learning_rate_belongs_to_the_run_and_so_does_the_step_it_falls_to(
+    change: dict[str, Any], told: list[str]
+) -> None:
+    begun = {"learningRateSchedule": "Cosine", "totalSteps": 1000}
+    old, new = (
+        resume_values(resolve(a_job({f"training.{k}": v for k, v in given.items()})).spec)
+        for given in (begun, begun | change)
+    )
+    found = changes(old, new)
+    assert len(found) == len(told)
+    for part in told:
+        assert any(part in line for line in found), found
+
+
+def test_steps_given_by_epochs_are_where_the_learning_rate_falls_to() -> None:
+    job = a_job(
+        {"training.epochs": 2, "training.totalSteps": 0, "training.learningRateSchedule": "Linear"}
+    )
+    rows = 5 * job.spec.data.train_batch_size
+    config = trainer_config(job, resolve(job), number=1, facts=Facts(rows=rows))
+    assert config.training.decay_steps == config.training.total_steps == 10
+    assert resolve(job, Facts(rows=rows)).values()["training.decaySteps"] == 10
 
 
 def test_a_dual_clip_counts_only_where_it_is_on() -> None:

@@ -20,6 +20,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from raggrpo_api.progress import CheckpointRef, SkippedCheckpoint
+from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_trainer.data.sampler import Cursor
 
 COMPLETE = "COMPLETE"
@@ -81,6 +82,8 @@ class Marker:
     """Compared to find the best checkpoint, larger is better; None is never the best."""
     files: Mapping[str, int]
     """Size in bytes by path inside the folder."""
+    scored_by: str = BestBy.REWARD
+    """What the score is of; only equals are compared. Older markers hold the reward."""
 
 
 _META, _MARKER = TypeAdapter(Meta), TypeAdapter(Marker)

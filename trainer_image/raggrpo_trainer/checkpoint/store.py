@@ -24,7 +24,7 @@ from pathlib import Path
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.memory import GIB
-from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_trainer.errors import TrainerError
 
 from . import backup as checkpoint_backup
@@ -87,8 +87,8 @@ class CheckpointStore:
 
     @property
     def best(self) -> Checkpoint | None:
-        """Return the checkpoint with the highest score."""
-        return best_of(self.checkpoints)
+        """Return the checkpoint with the highest score of those judged by checkpoint.bestBy."""
+        return best_of(self.checkpoints, self._spec.best_by)
 
     def save(
         self, meta: Meta, save_shards: Callable[[Path], None], *, score: float | None = None
@@ -110,7 +110,7 @@ class CheckpointStore:
                 self._reached(SavePhase.SHARDS, meta.step)
                 (folder / META).write_text(json.dumps(asdict(meta), indent=1))
 
-            checkpoint = self._write(name, fill, meta.world_size, score)
+            checkpoint = self._write(name, fill, meta.world_size, score, self._spec.best_by)
             self._reached(SavePhase.RETENTION, meta.step)
             self._remove_old()
             return checkpoint
@@ -175,8 +175,9 @@ class CheckpointStore:
         if found is None:
             return None
         with self._lock:
-            name = CheckpointName(found.marker.step, self._fence.epoch)
-            return self._write(name, found.fetch, found.marker.world_size, found.marker.score)
+            marker = found.marker
+            name = CheckpointName(marker.step, self._fence.epoch)
+            return self._write(name, found.fetch, marker.world_size, marker.score, marker.scored_by)
 
     def _write(
         self,
@@ -184,6 +185,7 @@ class CheckpointStore:
         fill: Callable[[Path], None],
         world_size: int,
         score: float | None,
+        scored_by: str,
     ) -> Checkpoint:
         """Write one folder, COMPLETE last; a failure leaves all other folders untouched."""
         folder = self._path / str(name)
@@ -203,6 +205,7 @@ class CheckpointStore:
                     time=datetime.now(UTC).isoformat(timespec="seconds"),
                     score=score,
                     files=sizes(folder),
+                    scored_by=scored_by,
                 )
                 sync_tree(folder)
                 self._reached(SavePhase.COMPLETE, name.step)
@@ -227,7 +230,8 @@ class CheckpointStore:
 
         This includes damaged, rejected and half-written ones. The marker is removed first.
         """
-        keep = kept(self.checkpoints, self._spec.keep_last, self._spec.keep_best)
+        best_by = self._spec.best_by if self._spec.keep_best else None
+        keep = kept(self.checkpoints, self._spec.keep_last, best_by)
         recent = [c.name for c in self.checkpoints[: self._spec.keep_last]]
         if len(recent) < self._spec.keep_last:
             return
@@ -241,17 +245,18 @@ class CheckpointStore:
 
 
 def kept(
-    checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: bool
+    checkpoints: Sequence[Checkpoint], keep_last: int, best_by: BestBy | None
 ) -> frozenset[CheckpointName]:
-    """Return the names to keep: the newest `keep_last` and, with `keep_best`, the best."""
+    """Return the names to keep: the newest `keep_last` and, with `best_by`, the best."""
     newest_first = sorted((c.name for c in checkpoints), reverse=True)
-    best = best_of(checkpoints) if keep_best else None
+    best = best_of(checkpoints, best_by) if best_by else None
     return frozenset(newest_first[:keep_last]) | ({best.name} if best else set())
 
 
-def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+def best_of(checkpoints: Sequence[Checkpoint], best_by: BestBy) -> Checkpoint | None:
     """Return the checkpoint with the highest score, the newest of equals; None if none has one."""
-    scored = [c for c in checkpoints if c.score > -math.inf]  # also excludes NaN
+    judged = [c for c in checkpoints if c.marker.scored_by == best_by]
+    scored = [c for c in judged if c.score > -math.inf]  # also excludes NaN
     return max(scored, key=lambda c: (c.score, c.name), default=None)
 
 

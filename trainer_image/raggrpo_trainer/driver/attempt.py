@@ -34,6 +34,7 @@ from raggrpo_trainer.engines.engine_pool import EnginePool, engine_options
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.exchange.precision import chosen_precision, device_precision
+from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
@@ -64,14 +65,12 @@ def main(
     make_hooks: Callable[[TrainerConfig], Hooks] = lambda _: Hooks(),
 ) -> int:
     """Run the attempt described by RAGGRPO_CONFIG and return its exit code."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     try:
         config = read_config(env)
     except TrainerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    configure_logs(config.monitoring.log_level)
     return asyncio.run(_Attempt(config, env, make_hooks(config)).run())
 
 
@@ -239,10 +238,8 @@ class _Attempt:
                     # The ranks may have loaded half of it; only a new attempt has a clean model.
                     raise
                 continue
-            best, step = store.best, checkpoint.meta.step
-            reporter.resumed(
-                step, checkpoint.ref(), best.marker.step if best else None, store.skipped
-            )
+            step = checkpoint.meta.step
+            reporter.resumed(step, checkpoint.ref(), store.best, store.skipped)
             return TrainState(step, checkpoint.meta.cursor, step)
         reporter.resumed(0, skipped=store.skipped)
         return TrainState()

@@ -36,8 +36,15 @@ from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
-from raggrpo_trainer.rollout.validation import Validator
+from raggrpo_trainer.rollout.validation import ValidationResult, Validator
 
+from .checkpoint_score import (
+    checkpoint_due,
+    is_judged_by_validation,
+    metrics_of,
+    score_of,
+    validation_due,
+)
 from .hooks import Hooks
 from .self_check import check_itself, check_step
 from .stop_signal import Stopped, stopped_before
@@ -55,6 +62,14 @@ class TrainState:
     step: int = 0
     cursor: Cursor = field(default_factory=Cursor)
     saved_step: int = 0
+    validated: tuple[int, ValidationResult] | None = None
+    """The newest validation and its step."""
+
+    @property
+    def validation(self) -> ValidationResult | None:
+        """Return the validation of this very step, if it was measured."""
+        step, result = self.validated or (None, None)
+        return result if step == self.step else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,7 @@ async def train(parts: Parts, state: TrainState) -> None:
     await _interruptible(parts, state, checking)
     if config.validation.before_training and state.step == 0:
         await _validate(parts, state, "before")
+    await _judge_newest(parts, state)
     reporter.stage(Stage.FIRST_STEP)
     ahead: asyncio.Task[_Next] | None = None
     while state.step < config.training.total_steps:
@@ -175,7 +191,7 @@ async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) ->
 async def _saved(parts: Parts, state: TrainState) -> Stopped:
     """Save the last finished step unless that is done, and return the reason to end with."""
     if state.step > state.saved_step:
-        await _save(parts, state, None)
+        await _save(parts, state)
     return Stopped(f"stopped by a signal after step {state.step}, saved")
 
 
@@ -183,11 +199,9 @@ async def _after_step(parts: Parts, state: TrainState, rollouts: Rollouts) -> No
     """Validate, save and stop, whichever is due."""
     config = parts.config
     step, last = state.step, state.step == config.training.total_steps
-    due = config.validation.every_steps
-    if due and step % due == 0 and not last:
-        await _validate(parts, state, "during")
-    every = config.checkpoint.every_steps
-    if last or (every and step % every == 0):
+    if when := validation_due(config, step):
+        await _validate(parts, state, when)
+    if checkpoint_due(config, step):
         rewards = [s.reward for s in rollouts.scored if s.reward is not None]
         await _save(parts, state, _mean(rewards))
     parts.reporter.backed_up(parts.backups.outcomes())
@@ -196,17 +210,30 @@ async def _after_step(parts: Parts, state: TrainState, rollouts: Rollouts) -> No
         raise await _saved(parts, state)
 
 
-async def _save(parts: Parts, state: TrainState, score: float | None) -> None:
+async def _judge_newest(parts: Parts, state: TrainState) -> None:
+    """Validate the step that was resumed from, where a stop had cut that short, and save it again.
+
+    So the best checkpoint is that of an undisturbed run.
+    """
+    newest = parts.store.newest if state.step else None
+    if newest is None or newest.meta.step != state.step or newest.marker.score is not None:
+        return
+    config, step = parts.config, state.step
+    is_judged = is_judged_by_validation(config) and checkpoint_due(config, step)
+    if is_judged and (when := validation_due(config, step)):
+        await _validate(parts, state, when)
+        await _save(parts, state, newest.meta.metrics.get("reward_mean"))
+
+
+async def _save(parts: Parts, state: TrainState, reward: float | None = None) -> None:
     parts.reporter.stage(Stage.CHECKPOINTING)
     began = time.monotonic()
-    metrics = {} if score is None else {"reward_mean": score}
+    metrics = metrics_of(reward, state.validation)
+    score = score_of(metrics, parts.config.checkpoint.best_by)
     meta = meta_of(parts.config, state.step, state.cursor, metrics, identity=parts.identity)
     checkpoint = await asyncio.to_thread(parts.store.save, meta, parts.ranks.save, score=score)
     state.saved_step = state.step
-    best = parts.store.best
-    parts.reporter.saved(
-        checkpoint.ref(), time.monotonic() - began, best.marker.step if best else None
-    )
+    parts.reporter.saved(checkpoint.ref(), time.monotonic() - began, parts.store.best)
     backup = parts.config.checkpoint.backup
     last = state.step == parts.config.training.total_steps
     if backup.url and (last or state.step % backup.every_steps == 0):
@@ -216,16 +243,17 @@ async def _save(parts: Parts, state: TrainState, score: float | None) -> None:
 async def _validate(parts: Parts, state: TrainState, when: str) -> None:
     parts.reporter.stage(Stage.VALIDATING)
     result = await _interruptible(parts, state, parts.validator.measure(state.step))
+    state.validated = (state.step, result)
     parts.reporter.validated(when, state.step, result)
 
 
 async def _finish(parts: Parts, state: TrainState) -> None:
     """Validate, export and report the end."""
-    if parts.config.validation.after_training:
+    if parts.config.validation.after_training and state.validation is None:
         await _validate(parts, state, "after")
     parts.reporter.stage(Stage.EXPORTING)
     folder = await asyncio.to_thread(parts.store.export, parts.ranks.export)
-    log.info("exported the model to %s", folder)
+    parts.reporter.exported(folder, parts.store.best)
     while not parts.stop.is_set():
         if await asyncio.to_thread(parts.backups.wait, LOOK_AT_STOP_SECONDS):
             break

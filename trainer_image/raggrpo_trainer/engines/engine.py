@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raggrpo_api.memory import cpu_kv_cache, kv_bytes_per_token
+from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.host.large_import import large_import
+from raggrpo_trainer.host.logs import engine_variables
 
 from .engine_failure import EngineDead, dead_on, own_outputs, reason_of
 
@@ -90,9 +92,9 @@ class EngineOptions:
         return cpu_kv_cache(self.kv_cache_tokens, per_token)
 
 
-def environment(device: str, threads: int) -> dict[str, str]:
+def environment(device: str, threads: int, level: LogLevel) -> dict[str, str]:
     """Return the variables an engine's process must start with."""
-    common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | engine_variables(level)
     if device != "cpu":
         return common
     return common | {

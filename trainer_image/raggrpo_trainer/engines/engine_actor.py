@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.trainer_config import content_hash
+from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.ray_logs import keep_ray_logs
@@ -60,11 +62,13 @@ class RolloutActor:
         self._weights: WeightReceiver = SharedMemoryReceiver()
         self._epoch = 0
 
-    async def adopt(self, epoch: int, log_folder: str, name: str) -> EngineInfo:
+    async def adopt(self, epoch: int, log_folder: str, name: str, level: LogLevel) -> EngineInfo:
         """Accept only this epoch from now on; abort what an earlier one left running."""
         self._check(epoch)
         register(Path(log_folder), name)
         keep_ray_logs(Path(log_folder))
+        configure_logs(level)
+        log.debug("%s serves epoch %d", name, epoch)
         if epoch > self._epoch:
             self._epoch = epoch
             await self._engine.abort_all()
@@ -94,6 +98,7 @@ class RolloutActor:
                 log.exception("loading weights failed, this engine is not used again")
                 self._dead = EngineDead(reason_of(error, []))
                 raise self._dead from error
+        log.debug("weights of step %d are loaded", version)
 
     async def sleep(self, epoch: int) -> None:
         """Free GPU memory for the ranks."""

@@ -158,11 +158,12 @@ class EnginePool:
         return TrainerError(code, f"{name}: {found.line}", short_of)
 
     async def _adopt(self, actor: Any, name: str) -> EngineInfo:
-        info: EngineInfo = await actor.adopt.remote(self._epoch, self._log_folder, name)
+        level = self._config.monitoring.log_level
+        info: EngineInfo = await actor.adopt.remote(self._epoch, self._log_folder, name, level)
         return info
 
     def _start(self, name: str, index: int) -> Any:
-        world = self._config.world
+        world, level = self._config.world, self._config.monitoring.log_level
         device = self._options.device
         actor_class = ray.remote(RolloutActor).options(
             name=name,
@@ -171,7 +172,7 @@ class EnginePool:
             num_gpus=world.gpus_per_engine,
             max_concurrency=1000,
             scheduling_strategy=self._placement.for_engine(index),
-            runtime_env={"env_vars": environment(device, world.threads_per_engine)},
+            runtime_env={"env_vars": environment(device, world.threads_per_engine, level)},
         )
         return actor_class.remote(self._options, device != "cpu")
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from raggrpo_api.memory import ranks_per_pod
 from raggrpo_api.spec.model import ModelSpec
+from raggrpo_api.spec.monitoring import MonitoringMode, MonitoringSpec
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision, TrainingSpec
 from raggrpo_api.trainer_config import TrainerConfig
@@ -24,6 +25,8 @@ class PolicyConfig:
     device: str
     """Torch's device type: cpu or cuda."""
     ranks_per_pod: int = 1
+    weight_update_every_steps: int = 0
+    """Steps between measurements of the weights' relative change; 0: never."""
 
 
 def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
@@ -44,4 +47,15 @@ def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
         temperature=config.rollout.temperature,
         device="cpu" if config.resources.device is Device.CPU else "cuda",
         ranks_per_pod=ranks_per_pod(config.resources),
+        weight_update_every_steps=_weight_update_every(config.monitoring),
     )
+
+
+def _weight_update_every(monitoring: MonitoringSpec) -> int:
+    match monitoring.mode:
+        case MonitoringMode.OFF:
+            return 0
+        case MonitoringMode.FULL:
+            return 1
+        case MonitoringMode.LIGHT:
+            return monitoring.log_every_steps

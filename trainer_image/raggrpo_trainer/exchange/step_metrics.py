@@ -81,6 +81,8 @@ class StepMetrics(LossMetrics[float]):
     grad_norm: float
     """Before clipping; the largest of the step's updates."""
     learning_rate: float
+    weight_update_ratio: float | None
+    """‖Δw‖ / ‖w‖ of the step's last update, where it was due; None if none was applied."""
     num_skipped_updates: int
     """Updates left out because gradients exceeded FP16's range; the step's other numbers leave
     them out too."""

@@ -75,17 +75,27 @@ class MicroBatch:
     tokens: Tensor  # [K], index among all sampled tokens of the batch
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Return a copy on the device."""
+        """Return a copy on the device; on a CPU, this one.
+
+        A GPU is not waited for: it reads pinned memory while the host prepares the next rows, and
+        torch keeps that memory until it was read.
+        """
+        if device.type != "cuda":
+            return self
+
+        def copied(tensor: Tensor) -> Tensor:
+            return tensor.pin_memory().to(device, non_blocking=True)
+
         return MicroBatch(
-            input_ids=self.input_ids.to(device),
-            position_ids=self.position_ids.to(device),
+            input_ids=copied(self.input_ids),
+            position_ids=copied(self.position_ids),
             spans=self.spans,
-            source=self.source.to(device),
-            targets=self.targets.to(device),
-            rollout_logprobs=self.rollout_logprobs.to(device),
-            advantages=self.advantages.to(device),
-            weights=self.weights.to(device),
-            tokens=self.tokens.to(device),
+            source=copied(self.source),
+            targets=copied(self.targets),
+            rollout_logprobs=copied(self.rollout_logprobs),
+            advantages=copied(self.advantages),
+            weights=copied(self.weights),
+            tokens=copied(self.tokens),
         )
 
 

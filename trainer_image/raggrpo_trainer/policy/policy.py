@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.learning_rate import learning_rate
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced, sampled_entropy
@@ -42,6 +43,7 @@ from .model import TokenLogprobs, build_model, forward_dtype
 from .packing import Item, MicroBatch, balance, items, micro_batch, plan
 from .peak_memory import PeakMemory
 from .update_totals import UpdateTotals
+from .weight_update import weight_update_ratio
 
 LOSS_SCALE = "loss_scale"
 """Its key in a checkpoint."""
@@ -97,7 +99,7 @@ class Policy:
         in FP16 skips only its own update. Groups with nothing to learn from are not computed.
         """
         memory = PeakMemory(self._device)
-        rate = self._training.learning_rate * min(1.0, step / max(1, self._training.warmup_steps))
+        rate = learning_rate(self._training, step)
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
         size = self._training.mini_batch_prompts or len(groups) or 1
@@ -120,6 +122,11 @@ class Policy:
                         self._optimizer.step()
                 self._loss_scale.update()
                 self._optimizer.zero_grad()
+        every = self._config.weight_update_every_steps
+        is_measured = (
+            every > 0 and step % every == 0 and any(update.is_finite for update in updates)
+        )
+        moved = weight_update_ratio(self._optimizer) if is_measured else None
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the step's time includes the optimizer's
         return StepMetrics(
@@ -130,6 +137,7 @@ class Policy:
             num_positions=sum(update.num_positions for update in updates),
             grad_norm=max((update.grad_norm for update in updates), default=0.0),
             learning_rate=rate,
+            weight_update_ratio=moved,
             num_skipped_updates=num_skipped,
             loss_scale=self._loss_scale.value,
             non_finite=not all(update.is_finite for update in updates),

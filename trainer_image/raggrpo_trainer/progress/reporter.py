@@ -6,11 +6,13 @@
 Must not know Ray.
 """
 
+import logging
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raggrpo_api.progress import (
@@ -29,9 +31,11 @@ from .step_record import StepRecord
 
 if TYPE_CHECKING:
     from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
+    from raggrpo_trainer.checkpoint.folder import Checkpoint
     from raggrpo_trainer.rollout.validation import ValidationResult
 
-RECENT_STEPS = 20
+log = logging.getLogger(__name__)
+
 MAX_SKIPPED = 32
 MAX_IN_PLACE = 16
 MAX_MESSAGE = 1000
@@ -52,7 +56,7 @@ class Reporter:
         self._stage_since = clock()
         self._stage = Stage.CONNECTING
         self._replacements = 0
-        self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[StepRecord] = deque(maxlen=config.monitoring.history_window)
         number, steps = config.attempt.number, config.training.total_steps
         self._progress = Progress(
             attempt=number, epoch=epoch, stage=Stage.CONNECTING, total_steps=steps
@@ -76,7 +80,7 @@ class Reporter:
         self,
         step: int,
         checkpoint: CheckpointRef | None = None,
-        best_step: int | None = None,
+        best: "Checkpoint | None" = None,
         skipped: Sequence[SkippedCheckpoint] = (),
     ) -> None:
         """Report the step the attempt resumes from (0: a fresh start) and skipped checkpoints."""
@@ -84,7 +88,7 @@ class Reporter:
             step=step,
             started_from_step=step,
             checkpoint=checkpoint,
-            best_step=best_step,
+            **_best(best),
             skipped_checkpoints=list(skipped[:MAX_SKIPPED]),
         )
         path = checkpoint.path if checkpoint else ""
@@ -114,10 +118,16 @@ class Reporter:
         self._update(step=record.step, seconds_per_step=median)
         self._thread.put(record)
 
-    def saved(self, checkpoint: CheckpointRef, seconds: float, best_step: int | None) -> None:
-        """Report a complete checkpoint and how long saving it took."""
-        self._update(checkpoint=checkpoint, save_seconds=seconds, best_step=best_step)
-        self._event("checkpoint", path=checkpoint.path, seconds=seconds, best_step=best_step)
+    def saved(self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None") -> None:
+        """Report a complete checkpoint, how long saving it took, and the best one that is kept."""
+        self._update(checkpoint=checkpoint, save_seconds=seconds, **_best(best))
+        self._event("checkpoint", path=checkpoint.path, seconds=seconds, **_best(best))
+
+    def exported(self, folder: Path, best: "Checkpoint | None") -> None:
+        """Report the exported model, which is the newest, and where the best one is."""
+        told = f"; the best was step {best.marker.step}: {best.folder}" if best else ""
+        log.info("exported the model of step %d to %s%s", self._progress.step, folder, told)
+        self._event("export", path=str(folder), **_best(best))
 
     def backed_up(self, outcomes: "Sequence[BackupOutcome]") -> None:
         """Report finished backups; a failure stays reported until one succeeds."""
@@ -170,3 +180,13 @@ class Reporter:
             "time": utc_now(),
         }
         return progress.model_copy(update=now)
+
+
+def _best(best: "Checkpoint | None") -> dict[str, Any]:
+    """Return the best checkpoint's step and score as Progress has them."""
+    if best is None:
+        return {"best_step": None, "best_score": ""}
+    return {
+        "best_step": best.marker.step,
+        "best_score": f"{best.marker.scored_by} {best.score:.6g}",
+    }

@@ -19,7 +19,12 @@ from raggrpo_api.spec.monitoring import MonitoringMode
 from raggrpo_api.trainer_config import TrainerConfig
 
 from .metric_sinks import BOARD_POINTS, JsonLines, PrometheusText, TensorBoard, is_kept
-from .step_probes import Probe, device_memory_probe, host_memory_probe
+from .step_probes import (
+    Probe,
+    device_memory_probe,
+    host_memory_probe,
+    weight_update_probe,
+)
 from .step_record import StepRecord
 from .wandb_run import WandbRun
 
@@ -49,6 +54,7 @@ class ReportingThread(threading.Thread):
         self._probes = [
             host_memory_probe(config.monitoring.performance_every_steps),
             device_memory_probe(config.monitoring.gpu_every_steps),
+            weight_update_probe(config.monitoring.log_every_steps),
         ]
         self._queue: queue.Queue[tuple[str, Record] | None] = queue.Queue(QUEUED_RECORDS)
         self._log_dir = Path(config.monitoring.log_dir)

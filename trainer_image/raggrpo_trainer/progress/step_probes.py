@@ -39,6 +39,16 @@ def device_memory_probe(every_steps: int) -> Probe:
     return Probe(every_steps, read)
 
 
+def weight_update_probe(every_steps: int) -> Probe:
+    """Report `weight_update_ratio`, ‖Δw‖ / ‖w‖; absent of a step without an update."""
+
+    def read(record: StepRecord) -> Mapping[str, float]:
+        ratio = record.trained.weight_update_ratio
+        return {} if ratio is None else {"weight_update_ratio": ratio}
+
+    return Probe(every_steps, read)
+
+
 def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Probe:
     """Measure `train_tflops` (TFLOP/s over all ranks), and `mfu` if all peaks are known."""
     peak_tflops = sum(peaks) if all(peaks) else 0.0

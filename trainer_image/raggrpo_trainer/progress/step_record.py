@@ -7,7 +7,7 @@ from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.call_statistics import CallSummary
 
 _NO_SCALARS = {"step", "reward_parts", "trained", "seconds", "step_seconds", "retrieval"}
-_NO_SCALARS |= {"non_finite", "rank_memory_bytes", "device_memory_bytes"}
+_NO_SCALARS |= {"non_finite", "rank_memory_bytes", "device_memory_bytes", "weight_update_ratio"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

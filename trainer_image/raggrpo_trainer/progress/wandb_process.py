@@ -15,6 +15,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from raggrpo_api.spec.monitoring import LogLevel
+from raggrpo_trainer.host.logs import configure_logs
+
 MAX_MESSAGE = 2**20
 INIT_SECONDS = 60.0
 UPLOAD_SECONDS = 5.0
@@ -27,10 +30,8 @@ log = logging.getLogger("raggrpo_trainer.wandb")
 
 def main() -> int:
     """Log metrics until the trainer closes; if W&B is unusable, log that once and return 1."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     channel, options = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
+    configure_logs(LogLevel(options.pop("level")))
     threading.Thread(target=_end_in_time, args=(channel,), daemon=True).start()
     try:
         run = _run(**options)

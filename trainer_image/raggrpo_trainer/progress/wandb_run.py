@@ -23,6 +23,7 @@ class WandbRun:
             "run_id": attempt.job_uid,
             "name": attempt.job_name,
             "folder": monitoring.log_dir,
+            "level": monitoring.log_level,
         }
         # SEQPACKET keeps messages whole and shows the child that this process has ended.
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

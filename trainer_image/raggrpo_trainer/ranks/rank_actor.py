@@ -5,6 +5,7 @@ the actor's process, while the driver goes on.
 """
 
 import importlib
+import logging
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.large_import import large_import
+from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
@@ -30,6 +33,8 @@ from raggrpo_trainer.weights.transfer import WeightSender
 
 if TYPE_CHECKING:
     from raggrpo_trainer.policy.policy import Policy
+
+log = logging.getLogger(__name__)
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """Keyed by transformers' name; all others use torch's scaled dot product attention."""
@@ -55,9 +60,10 @@ class RankInfo:
 class RankActor:
     """One trainer rank in a process of its own."""
 
-    def __init__(self, rank: int, world_size: int, log_folder: str) -> None:
+    def __init__(self, rank: int, world_size: int, log_folder: str, level: LogLevel) -> None:
         register(Path(log_folder), f"rank-{rank}")
         keep_ray_logs(Path(log_folder))
+        configure_logs(level)
         with large_import():
             importlib.import_module("raggrpo_trainer.policy.policy")  # start now, `build` needs it
         self._rank, self._world_size = rank, world_size
@@ -100,7 +106,15 @@ class RankActor:
 
     def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
         """Train one step; `groups` is the whole batch, from which this rank takes its share."""
-        return self._built().step(groups, step=step)
+        metrics = self._built().step(groups, step=step)
+        log.debug(
+            "rank %d trained step %d: %d tokens, %d positions on all ranks",
+            self._rank,
+            step,
+            metrics.num_trained_tokens,
+            metrics.num_positions,
+        )
+        return metrics
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         """Return the log-probabilities of the sampled tokens, one list per completion."""

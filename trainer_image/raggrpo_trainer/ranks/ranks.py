@@ -53,7 +53,7 @@ class Ranks:
                     scheduling_strategy=placement.for_rank(rank),
                     runtime_env={"env_vars": _environment(config)},
                 )
-                .remote(rank, world.num_ranks, str(log_folder))
+                .remote(rank, world.num_ranks, str(log_folder), config.monitoring.log_level)
                 for rank in range(world.num_ranks)
             ]
         )

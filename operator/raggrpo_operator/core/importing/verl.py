@@ -17,6 +17,7 @@ NEVER: Final = 999_999
 """A `test_freq` from here on means never."""
 EVERY_STEPS: Final = 100
 
+SCHEDULES: Final = {"constant": "Constant", "linear": "Linear", "cosine": "Cosine"}
 LOSSES: Final = {
     "token-mean": "TokenMean",
     "seq-mean-token-mean": "SequenceMean",
@@ -137,6 +138,7 @@ def _model_and_training(this: Translation) -> None:
     steps, ratio = this.get("trainer.total_training_steps"), f"{ACTOR}optim.lr_warmup_steps_ratio"
     if steps and this.get(ratio):
         this.put(ratio, int(steps * this.get(ratio)), "", "training.warmupSteps")
+    _schedule(this)
     dtype = this.given.get(f"{ROLLOUT}dtype")
     if dtype is not None:
         precision = PRECISIONS.get(str(dtype).lower())
@@ -146,6 +148,25 @@ def _model_and_training(this: Translation) -> None:
     estimator = this.given.get("algorithm.adv_estimator")
     if estimator not in (None, "grpo"):
         this.wrong("algorithm.adv_estimator", f"{estimator} is not GRPO; the job trains with GRPO")
+
+
+def _schedule(this: Translation) -> None:
+    """Map the learning rate's schedule, which older releases of verl call warmup_style."""
+    names = [f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.warmup_style"]
+    name = next((each for each in names if this.given.get(each) is not None), None)
+    schedule = SCHEDULES.get(str(this.given.get(name)).lower()) if name else "Constant"
+    if name and schedule is None:
+        this.wrong(name, f"{this.given[name]} is no schedule of ours: now Constant")
+    if name:
+        this.put(name, schedule or "Constant")
+    if schedule not in ("Linear", "Cosine"):
+        return
+    this.same(f"{ACTOR}optim.min_lr_ratio")
+    cycles = this.given.get(f"{ACTOR}optim.num_cycles")
+    if cycles is not None and cycles != 0.5:
+        this.wrong(f"{ACTOR}optim.num_cycles", f"{cycles} is not half a period, as here: now 0.5")
+    if (decay := this.given.get(f"{ACTOR}optim.total_training_steps")) is not None and decay > 0:
+        this.put(f"{ACTOR}optim.total_training_steps", decay)
 
 
 def _rollout(this: Translation) -> None:

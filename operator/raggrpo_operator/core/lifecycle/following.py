@@ -54,8 +54,12 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
         this.status = with_ratios(this.status, this.now)
     if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
         # Before that, the attempt would be verified against its own checkpoint.
-        best = progress.best_step
-        this.status = replace(this.status, checkpoint=progress.checkpoint, best_step=best)
+        this.status = replace(
+            this.status,
+            checkpoint=progress.checkpoint,
+            best_step=progress.best_step,
+            best_score=progress.best_score,
+        )
         _report_checkpoint(this, progress.checkpoint, progress.backup_failure)
 
 

@@ -80,6 +80,7 @@ RULES: tuple[Rule, ...] = (
     checkpoint.checkpoints_come_in_time,
     checkpoint.two_checkpoints_are_kept,
     checkpoint.backups_meet_checkpoints,
+    checkpoint.best_is_measured,
     checkpoint.validation_has_files,
     paths.checkpoint_lies_on_a_volume,
     paths.index_can_be_kept,
@@ -87,6 +88,7 @@ RULES: tuple[Rule, ...] = (
     paths.volumes_reach_all_pods,
     monitoring.wandb_has_a_key,
     monitoring.wandb_is_used,
+    monitoring.debug_lines_are_written,
     names_and_secrets.names_are_unique,
     names_and_secrets.env_is_not_reserved,
     names_and_secrets.headers_are_not_reserved,
@@ -109,6 +111,7 @@ RULES: tuple[Rule, ...] = (
     numerics.clip_range_is_sane,
     numerics.dual_clip_is_above_one,
     numerics.warmup_ends_within_run,
+    numerics.decay_is_used,
     numerics.attention_is_available,
     numerics.bf16_is_available,  # on facts
     numerics.row_layout_is_exact,  # on facts: completions in one row must not see each other

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
@@ -47,6 +48,23 @@ def backups_meet_checkpoints(given: RuleInput) -> Iterator[Violation]:
         message = f"{backup.every_steps} is no multiple of checkpoint.everySteps {every}"
         remedy = f"checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}"
         yield warning(path, Reason.BACKUP_NOT_A_MULTIPLE, message, remedy)
+
+
+def best_is_measured(given: RuleInput) -> Iterator[Violation]:
+    """Require validations where they judge checkpoints, and warn of checkpoints without one."""
+    checkpoint, validation = given.spec.checkpoint, given.spec.validation
+    if not checkpoint.keep_best or checkpoint.best_by is BestBy.REWARD:
+        return
+    every, measured = checkpoint.every_steps, validation.every_steps
+    if not measured:
+        message = f"{checkpoint.best_by} is never measured while checkpoints are written"
+        remedy = f"validation.everySteps: {every or 100}, or checkpoint.bestBy: Reward"
+        yield Violation("spec.checkpoint.bestBy", Reason.BEST_NOT_MEASURED, message, remedy)
+    elif every % measured:
+        message = f"of checkpoints every {every} steps only those at a multiple of {measured} count"
+        remedy = f"validation.everySteps: {every}, or a divisor of it"
+        path = "spec.validation.everySteps"
+        yield warning(path, Reason.BEST_RARELY_MEASURED, message, remedy)
 
 
 def validation_has_files(given: RuleInput) -> Iterator[Violation]:

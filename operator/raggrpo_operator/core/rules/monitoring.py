@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.spec.monitoring import MonitoringMode
+from raggrpo_api.spec.monitoring import LogLevel, MonitoringMode
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
@@ -27,3 +27,16 @@ def wandb_is_used(given: RuleInput) -> Iterator[Violation]:
         message = "nothing is measured for W&B while spec.monitoring.mode is Off"
         remedy = "monitoring.mode: Light, or remove the project"
         yield warning("spec.monitoring.wandb.project", Reason.WANDB_UNUSED, message, remedy)
+
+
+def debug_lines_are_written(given: RuleInput) -> Iterator[Violation]:
+    """Warn of a switch for log lines below the level that is written."""
+    monitoring = given.spec.monitoring
+    if monitoring.log_level in (LogLevel.DEBUG, LogLevel.INFO):
+        return
+    switches = monitoring.debug.model_dump(by_alias=True)
+    if asked := [name for name, is_on in switches.items() if is_on]:
+        message = f"its lines have the level Info, and logLevel {monitoring.log_level} hides them"
+        remedy = "monitoring.logLevel: Info"
+        path = f"spec.monitoring.debug.{asked[0]}"
+        yield warning(path, Reason.DEBUG_LINES_HIDDEN, message, remedy)

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from raggrpo_api.memory import BF16_COMPUTE_MAJOR
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
-from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_api.spec.training import LearningRateSchedule, Precision, RowLayout
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
 
 LEARNING_RATES = (1e-8, 1e-3)
+CONSTANT = LearningRateSchedule.CONSTANT
 
 
 def temperature_is_positive(given: RuleInput) -> Iterator[Violation]:
@@ -62,12 +63,31 @@ def dual_clip_is_above_one(given: RuleInput) -> Iterator[Violation]:
 
 
 def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
-    """Warn when the learning rate would not reach its peak within the run."""
-    warmup, steps = given.spec.training.warmup_steps, given.spec.training.total_steps
+    """Warn when the learning rate would not reach its peak, or drop from there to its floor."""
+    training = given.spec.training
+    warmup, falls = training.warmup_steps, training.learning_rate_schedule is not CONSTANT
+    ends = [training.total_steps, training.decay_steps if falls else 0]
+    steps = min(filter(None, ends), default=0)
     if steps and warmup >= steps:
         message = f"{warmup} of {steps} steps are warm-up"
         remedy = f"training.warmupSteps: {steps // 10}"
         yield warning("spec.training.warmupSteps", Reason.WARMUP_EXCEEDS_RUN, message, remedy)
+
+
+def decay_is_used(given: RuleInput) -> Iterator[Violation]:
+    """Warn of an end of a learning rate that does not fall."""
+    training = given.spec.training
+    if training.learning_rate_schedule is not CONSTANT:
+        return
+    unused = {
+        "decaySteps": training.decay_steps,
+        "minLearningRateRatio": training.min_learning_rate_ratio,
+    }
+    for name, value in unused.items():
+        if value:
+            message = f"{value:g} has no effect, because the learning rate stays constant"
+            remedy = f"training.learningRateSchedule: Cosine or Linear, or remove {name}"
+            yield warning(f"spec.training.{name}", Reason.DECAY_UNUSED, message, remedy)
 
 
 def attention_is_available(given: RuleInput) -> Iterator[Violation]:

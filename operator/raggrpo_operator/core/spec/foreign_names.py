@@ -23,6 +23,9 @@ _ROLLOUT: Final = "actor_rollout_ref.rollout"
 _MODEL: Final = "actor_rollout_ref.model"
 _PACKED: Final = "rows are packed by tokens: training.tokensPerMicroBatch"
 _NO_OFFLOAD: Final = "state stays on the device; gradientCheckpointing saves memory"
+_NOT_ADAPTIVE: Final = (
+    "the rate is a function of the step (training.learningRateSchedule), AdamW adapts the rest"
+)
 _LOGPROBS: Final = "log-probabilities are computed with the trainer's own token budget"
 
 VERL: Final[Mapping[str, Foreign]] = {
@@ -59,6 +62,11 @@ VERL: Final[Mapping[str, Foreign]] = {
     f"{_ACTOR}.optim.lr_warmup_steps_ratio": Foreign(
         note="set training.warmupSteps to the ratio times the run's steps"
     ),
+    f"{_ACTOR}.optim.lr_scheduler_type": Foreign("training.learningRateSchedule"),
+    f"{_ACTOR}.optim.warmup_style": Foreign("training.learningRateSchedule"),
+    f"{_ACTOR}.optim.min_lr_ratio": Foreign("training.minLearningRateRatio"),
+    f"{_ACTOR}.optim.num_cycles": Foreign(note="Cosine is half a period, verl's 0.5"),
+    f"{_ACTOR}.optim.total_training_steps": Foreign("training.decaySteps"),
     f"{_ACTOR}.ppo_mini_batch_size": Foreign("training.miniBatchPrompts"),
     f"{_ACTOR}.ppo_max_token_len_per_gpu": Foreign("training.tokensPerMicroBatch"),
     f"{_ACTOR}.ppo_micro_batch_size_per_gpu": Foreign(note=_PACKED),
@@ -149,7 +157,14 @@ OTHERS: Final[Mapping[str, Foreign]] = {
     "save_steps": Foreign("checkpoint.everySteps"),
     "every_n_train_steps": Foreign("checkpoint.everySteps"),
     "save_total_limit": Foreign("checkpoint.keepLast"),
-    "save_top_k": Foreign("checkpoint.keepLast", "the best one is kept besides: keepBest"),
+    "save_top_k": Foreign("checkpoint.keepLast", "the best is kept besides: keepBest, bestBy"),
+    "monitor": Foreign("checkpoint.bestBy", "Reward or a validation's score; never the loss"),
+    "metric_for_best_model": Foreign("checkpoint.bestBy", "more is always better"),
+    "greater_is_better": Foreign(note="what checkpoint.bestBy names is always better when larger"),
+    "load_best_model_at_end": Foreign(
+        note="the newest model is exported; status.bestStep names the best one's checkpoint"
+    ),
+    "save_best_only": Foreign("checkpoint.keepBest", "the newest are kept besides: keepLast"),
     "output_dir": Foreign("checkpoint.path"),
     "model_name_or_path": Foreign("model.path", "a folder"),
     "vllm_gpu_memory_utilization": Foreign("rollout.gpuMemoryUtilization"),
@@ -164,14 +179,31 @@ OTHERS: Final[Mapping[str, Foreign]] = {
     "val_check_interval": Foreign("validation.everySteps"),
     "limit_val_batches": Foreign("validation.maxSamples", "prompts"),
     "log_every_n_steps": Foreign("monitoring.logEverySteps"),
+    "log_level": Foreign("monitoring.logLevel"),
+    "logging_level": Foreign("monitoring.logLevel"),
+    "verbosity": Foreign("monitoring.logLevel"),
+    "history_window": Foreign("monitoring.historyWindow"),
+    "history_size": Foreign("monitoring.historyWindow"),
+    "window_size": Foreign("monitoring.historyWindow"),
     "flush_secs": Foreign("monitoring.tensorboardFlushSeconds"),
     "devices": Foreign("resources.gpusPerNode"),
     "num_nodes": Foreign("resources.nodes"),
-    "pin_memory": Foreign(note="data is prepared in threads of the driver"),
-    "persistent_workers": Foreign(note="data is prepared in threads of the driver"),
+    "pin_memory": Foreign(note="on GPUs every batch goes through pinned memory"),
+    "non_blocking": Foreign(note="on GPUs copies never block"),
+    "persistent_workers": Foreign(
+        note="data is prepared in threads of the driver, which live as long as it"
+    ),
     "model_output": Foreign("monitoring.debug.modelOutput"),
     "rag_calls": Foreign("monitoring.debug.ragCalls"),
     "verbose_logging": Foreign("monitoring.debug"),
+    "lr_scheduler": Foreign("training.learningRateSchedule"),
+    "lr_schedule": Foreign("training.learningRateSchedule"),
+    "warmup_steps": Foreign("training.warmupSteps"),
+    "warmup_ratio": Foreign(note="set training.warmupSteps to the ratio times the run's steps"),
+    "min_lr": Foreign("training.minLearningRateRatio", "as a share of learningRate"),
+    "lr_decay_iters": Foreign("training.decaySteps"),
+    "adaptive_learning_rate": Foreign(note=_NOT_ADAPTIVE),
+    "adaptive_lr": Foreign(note=_NOT_ADAPTIVE),
     "precision": Foreign("training.precision", "16-mixed is FP16, bf16-mixed BF16"),
     "bf16": Foreign("training.precision", "BF16"),
     "fp16": Foreign("training.precision"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raggrpo_api.job import Preset
-from raggrpo_api.spec.monitoring import MonitoringMode
+from raggrpo_api.spec.monitoring import LogLevel, MonitoringMode
 from raggrpo_api.spec.resources import Placement
 from raggrpo_api.spec.training import Precision
 
@@ -54,6 +54,7 @@ TABLE: tuple[PresetRow, ...] = (
         MonitoringMode.LIGHT,
         MonitoringMode.FULL,
     ),
+    PresetRow("monitoring.logLevel", debug=LogLevel.DEBUG),
     PresetRow("monitoring.debug.modelOutput", debug=True),
     PresetRow("monitoring.debug.ragCalls", debug=True),
     PresetRow("monitoring.debug.scoring", debug=True),

@@ -23,7 +23,7 @@ from raggrpo_api.trainer_config import AttemptIdentity, TrainerConfig, content_h
 
 from .mitigations import mitigated
 from .presets import preset_values
-from .world import cpus_per_pod, total_steps, world
+from .world import cpus_per_pod, decay_steps, total_steps, world
 
 MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 2048}
 """Below this, vLLM's prefill is starved on a GPU; a CPU is kept busy by less."""
@@ -101,10 +101,9 @@ def trainer_config(
     `config_hash` covers everything but the identity, `resume_hash` what a checkpoint depends on.
     """
     spec = mitigated(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
-    steps = total_steps(spec, facts.rows if facts else 0)
-    spec = spec.model_copy(
-        update={"training": spec.training.model_copy(update={"total_steps": steps})}
-    )
+    rows = facts.rows if facts else 0
+    lengths = {"total_steps": total_steps(spec, rows), "decay_steps": decay_steps(spec, rows)}
+    spec = spec.model_copy(update={"training": spec.training.model_copy(update=lengths)})
     identity = AttemptIdentity(
         job_name=job.metadata.name,
         namespace=job.metadata.namespace,
@@ -175,9 +174,12 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
             sized[place] = f"{spec.checkpoint.path.rstrip('/')}/indexes"
     if not spec.monitoring.log_dir:
         sized["monitoring.logDir"] = f"{spec.checkpoint.path.rstrip('/')}/logs"
-    steps = total_steps(spec, facts.rows if facts else 0)
+    rows = facts.rows if facts else 0
+    steps, decay = total_steps(spec, rows), decay_steps(spec, rows)
     if steps and not spec.training.total_steps:
         sized["training.totalSteps"] = steps
+    if decay and not spec.training.decay_steps:
+        sized["training.decaySteps"] = decay
     is_padded = facts is not None and facts.row_layout is RowLayout.PADDED
     if is_padded and origins["training.rowLayout"] is not Origin.USER:
         sized["training.rowLayout"] = RowLayout.PADDED

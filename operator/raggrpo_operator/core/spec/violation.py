@@ -100,10 +100,13 @@ class Reason(StrEnum):
     PATH_NOT_ON_VOLUME = "PathNotOnVolume"
     NEEDS_READ_WRITE_MANY = "NeedsReadWriteMany"
     VALIDATION_NEEDS_FILES = "ValidationNeedsFiles"
+    BEST_NOT_MEASURED = "BestNotMeasured"
+    BEST_RARELY_MEASURED = "BestRarelyMeasured"
 
     # Monitoring (rules/monitoring.py)
     WANDB_WITHOUT_KEY = "WandbWithoutKey"
     WANDB_UNUSED = "WandbUnused"
+    DEBUG_LINES_HIDDEN = "DebugLinesHidden"
 
     # Names and secrets (rules/names_and_secrets.py)
     NAME_NOT_UNIQUE = "NameNotUnique"
@@ -129,6 +132,7 @@ class Reason(StrEnum):
     CLIP_RANGE = "ClipRange"
     TOP_P_BELOW_ONE = "TopPBelowOne"
     WARMUP_EXCEEDS_RUN = "WarmupExceedsRun"
+    DECAY_UNUSED = "DecayUnused"
     ATTENTION_UNAVAILABLE = "AttentionUnavailable"
     BF16_UNAVAILABLE = "Bf16Unavailable"
     ROW_LAYOUT_NOT_EXACT = "RowLayoutNotExact"

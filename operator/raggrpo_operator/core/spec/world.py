@@ -5,7 +5,7 @@ import math
 from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import num_ranks
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
-from raggrpo_api.spec.training import MAX_STEPS
+from raggrpo_api.spec.training import MAX_STEPS, LearningRateSchedule
 from raggrpo_api.trainer_config import World
 
 from .quantity import parse_quantity
@@ -92,3 +92,14 @@ def total_steps(spec: JobSpec, rows: int) -> int:
     if training.total_steps or not (training.epochs and rows):
         return training.total_steps
     return min(MAX_STEPS, math.ceil(training.epochs * rows / spec.data.train_batch_size))
+
+
+def decay_steps(spec: JobSpec, rows: int) -> int:
+    """Return the last step of the learning rate's fall: as given, else the target step.
+
+    0 where the rate does not fall, or the target is not known yet.
+    """
+    training = spec.training
+    if training.decay_steps or training.learning_rate_schedule is LearningRateSchedule.CONSTANT:
+        return training.decay_steps
+    return total_steps(spec, rows)

@@ -48,6 +48,9 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
         yield from labelled("stage", f"{stage} since {since}: {advice(stage)}", width)
     if status.checkpoint is not None:
         yield from labelled("newest", status.checkpoint.path, width)
+    if status.best_step is not None:
+        score = f", {status.best_score}" if status.best_score else ""
+        yield from labelled("best", f"the checkpoint of step {status.best_step}{score}", width)
     if status.restarts.total:
         yield from labelled("restarts", _restarts(status), width)
     if status.effective_training_time_ratio:

@@ -97,6 +97,10 @@ def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str
         ("actor_rollout_ref.rollout.dtype", "16-mixed", "→ spec.training.precision: FP16"),
         ("trainer.precision", "16-mixed", "not verl's; here it is spec.training.precision"),
         ("trainer.accumulate_grad_batches", 2, "not verl's; remove it: rows are packed"),
+        ("actor_rollout_ref.actor.optim.lr_scheduler_type", "cosine", "Schedule: Cosine"),
+        ("actor_rollout_ref.actor.optim.warmup_style", "constant", "Schedule: Constant"),
+        ("actor_rollout_ref.actor.optim.warmup_style", "sawtooth", "no schedule of ours"),
+        ("actor_rollout_ref.actor.optim.min_lr_ratio", 0.1, "minLearningRateRatio, without"),
         ("data.val_max_samples", 64, "→ spec.validation.maxSamples: 64"),
         ("actor_rollout_ref.rollout.dtype", "int3", "int3 is no precision: now BF16"),
         ("actor_rollout_ref.actor.loss_agg_mode", "odd", "lossAggregation, without this value"),
@@ -107,6 +111,18 @@ def test_names_of_the_practice_are_known(name: str, value: Any, told: str) -> No
     a_valid_job(imported)
     lines = [*imported.mapped, *imported.unmapped, *imported.wrong]
     assert any(line.startswith(name) and told in line for line in lines), lines
+
+
+def test_a_cosine_keeps_its_floor_and_its_end_and_any_other_number_of_cycles_is_told() -> None:
+    optim = "actor_rollout_ref.actor.optim"
+    cosine = {"warmup_style": "cosine", "min_lr_ratio": 0.1, "total_training_steps": 8}
+    given = {f"{optim}.{name}": value for name, value in (cosine | {"num_cycles": 2}).items()}
+    imported = import_verl(SMALLEST | given)
+    training = a_valid_job(imported).spec.training
+
+    assert training.learning_rate_schedule == "Cosine"
+    assert (training.min_learning_rate_ratio, training.decay_steps) == (0.1, 8)
+    assert any("num_cycles: 2 is not half a period" in line for line in imported.wrong)
 
 
 def test_a_script_with_arrays_and_defaults_is_read_by_its_first_assignments() -> None:

@@ -254,7 +254,7 @@ def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
         ("spec.rollout", {"tensor_model_parallel_size": 2}, "spec.rollout.tensorParallelSize"),
         ("spec.rollout", {"num_generations": 4}, "here it is spec.rollout.n"),
         ("spec.monitoring", {"verbose_logging": {}}, "spec.monitoring.debug"),
-        ("spec.data.pin_memory", True, "remove it: data is prepared in threads"),
+        ("spec.data.pin_memory", True, "remove it: on GPUs every batch goes through pinned"),
         ("spec.training.precision", "16-mixed", "write FP16, or BF16 where the device has it"),
         ("spec.training.precision", "bf16-mixed", "write BF16"),
         ("spec.preset", "recommended", "write Fast"),

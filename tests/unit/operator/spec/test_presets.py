@@ -28,6 +28,7 @@ DESIGN: dict[str, tuple[object, object, object, object]] = {
     "training.gradientCheckpointing": (False, False, True, False),
     "training.offPolicySteps": (0, 1, 0, 0),
     "monitoring.mode": ("Light", "Off", "Light", "Full"),
+    "monitoring.logLevel": (None, None, None, "Debug"),
     "monitoring.debug.modelOutput": (None, None, None, True),
     "monitoring.debug.ragCalls": (None, None, None, True),
     "monitoring.debug.scoring": (None, None, None, True),

@@ -88,6 +88,13 @@ def test_what_matters_stands_in_one_line_each() -> None:
     assert "  GPUs of the job   1" in lines
 
 
+def test_the_best_checkpoint_is_named_with_what_it_was_judged_by() -> None:
+    best = replace(a_status(), best_step=80, best_score="ValidationExactMatch 0.8125")
+    told = "best      the checkpoint of step 80, ValidationExactMatch 0.8125"
+    assert told in render_status(best).splitlines()
+    assert "best " not in render_status(a_status())
+
+
 def test_a_job_that_has_not_begun_shows_no_reward_and_no_sizing() -> None:
     text = render_status(JobStatus())
     assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step, stage -\n"

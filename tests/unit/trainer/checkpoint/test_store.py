@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
 from raggrpo_trainer.errors import TrainerError
@@ -277,7 +278,7 @@ checkpoints = st.lists(
 def test_retention_keeps_the_newest_and_the_best_and_no_more(
     found: list[Checkpoint], keep_last: int, keep_best: bool
 ) -> None:
-    keep = kept(found, keep_last, keep_best)
+    keep = kept(found, keep_last, BestBy.REWARD if keep_best else None)
 
     newest_first = sorted((c.name for c in found), reverse=True)
     scored = [c for c in found if c.marker.score is not None and c.marker.score == c.marker.score]
@@ -286,6 +287,26 @@ def test_retention_keeps_the_newest_and_the_best_and_no_more(
     if keep_best and scored:
         best = max(c.marker.score or 0.0 for c in scored)
         assert any(c.name in keep and c.marker.score == best for c in scored)
+
+
+def test_scores_of_another_measure_are_not_compared_with_the_jobs(tmp_path: Path) -> None:
+    by_reward = a_store(a_claim(tmp_path), keep_last=2)
+    by_reward.save(a_meta(10), shards(10), score=7.5)
+    by_reward.save(a_meta(20), shards(20), score=0.1)
+    edited = a_claim(tmp_path, attempt=2)
+    by_match = a_store(edited, keep_last=2, best_by=BestBy.VALIDATION_EXACT_MATCH)
+    assert by_match.best is None
+
+    by_match.save(a_meta(30), shards(30), score=0.5)
+    by_match.save(a_meta(40), shards(40), score=0.25)
+    by_match.save(a_meta(50), shards(50), score=0.5)
+    by_match.save(a_meta(60), shards(60))
+
+    assert by_match.best is not None
+    assert by_match.best.marker.step == 50  # the newest of equals
+    assert steps(by_match) == [60, 50]
+    again = a_store(a_claim(tmp_path, attempt=3), best_by=BestBy.VALIDATION_EXACT_MATCH).best
+    assert again == by_match.best
 
 
 @settings(max_examples=12, deadline=None)

@@ -1,8 +1,5 @@
-import asyncio
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from starlette.responses import JSONResponse, Response
@@ -11,50 +8,19 @@ from raggrpo_api.history import read_history
 from raggrpo_api.progress import Stage
 from raggrpo_api.status import JobStatus
 from raggrpo_operator.reporting.report import write_report
-from raggrpo_trainer.data.prompt_files import Prompt
-from raggrpo_trainer.data.prompts import Composer, PromptSource
-from raggrpo_trainer.driver.hooks import Hooks
-from raggrpo_trainer.driver.loop import Parts, TrainState, train
-from raggrpo_trainer.exchange.groups import Group
-from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.http.json_service import ONE_TRY
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
-from raggrpo_trainer.rollout.collect import Collector
-from support.builders.reports import Published, a_config, a_step
-from support.fakes.scripted_pool import TOKENIZER, ScriptedPool
+from support.builders.reports import Published, a_config
+from support.fakes.loops import the_parts
 from support.servers.faulty_server import Received, search_r1, serving
 
 
 class EnoughSeen(Exception):
     """The step has been reported; what a checkpoint needs is not part of these tests."""
-
-
-class FakePool(ScriptedPool):
-    replacements: Sequence[str] = ()
-
-    async def sleep(self) -> None: ...
-
-    async def load_weights(self, *_: object) -> None: ...
-
-
-class FakeRanks:
-    infos = (SimpleNamespace(precision="FP32"),)
-
-    async def send_weights(self, version: int) -> None: ...
-
-    async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        return [list(done.rollout_logprobs) for group in groups for done in group.completions]
-
-    async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        return await self.logprobs(groups)
-
-    async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
-        return [a_step(step).trained]
-
-    def save(self, folder: Path) -> None: ...
 
 
 class FakeStore:
@@ -80,11 +46,6 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
             "training.totalSteps": 1,
         },
     )
-    prompts = [
-        Prompt(index, text, query=text, answer=("right",), context="")
-        for index, text in enumerate(["tea", "broken"])
-    ]
-    composer, pool = Composer(config, TOKENIZER), cast(Any, FakePool(lambda _: "right"))
     reporter = Reporter(config, 1, publish=published)
     outages = Outages(reporter.waiting)
     asking = {"outages": outages} if waits else {}
@@ -92,25 +53,12 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
         RetrievalClient(config.retrieval, {}, retry=ONE_TRY, **asking) as retrieval,
         Rewards(config.reward, config.retrieval) as rewards,
     ):
-        parts = Parts(
-            config=config,
-            prompts=PromptSource(config, prompts, composer),
-            collector=Collector(config, TOKENIZER, composer, pool, retrieval, rewards),
-            validator=cast(Any, None),
-            pool=pool,
-            ranks=cast(Any, FakeRanks()),
-            retrieval=retrieval,
-            store=cast(Any, FakeStore()),
-            backups=cast(Any, None),
-            reporter=reporter,
-            hooks=Hooks(),
-            stop=asyncio.Event(),
-            identity={},
-            outages=outages,
-        )
-        with pytest.raises(EnoughSeen):
-            await train(parts, TrainState())
-    composer.close()
+        prompts = ["tea", "broken"]
+        with (
+            the_parts(config, prompts, reporter, retrieval, rewards, FakeStore()) as parts,
+            pytest.raises(EnoughSeen),
+        ):
+            await train(replace(parts, outages=outages), TrainState())
     reporter.close()
 
 

@@ -136,3 +136,9 @@ def fields_of_length_zero(batch: MicroBatch) -> list[str]:
         for name, value in values.items()
         if isinstance(value, torch.Tensor) and value.numel() == 0
     )
+
+
+def test_on_a_cpu_nothing_is_copied_or_pinned() -> None:
+    batch = micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
+    assert batch.to(torch.device("cpu")) is batch
+    assert not batch.input_ids.is_pinned()

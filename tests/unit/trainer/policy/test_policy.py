@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM
 
 from raggrpo_api.spec.algorithm import LossAggregation
 from raggrpo_api.spec.model import Attention
-from raggrpo_api.spec.training import Precision, RowLayout
+from raggrpo_api.spec.training import Precision, RowLayout, TrainingSpec
 from raggrpo_trainer.exchange.groups import Completion, Group
+from raggrpo_trainer.exchange.learning_rate import learning_rate
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.policy.loss import grpo_loss
 from raggrpo_trainer.policy.model import TokenLogprobs, attention_implementation
@@ -318,6 +319,19 @@ def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     assert (tmp_path / "exported" / "tokenizer.json").read_text() == "{}"
 
 
+def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
+    model: Path, two_ranks: Ranks
+) -> None:
+    changes = {"weight_update_every_steps": 2, "weight_decay": 0.1}
+    policy = a_policy(model, **changes)
+    alone = [policy.step(uneven_groups(), step=s).weight_update_ratio for s in (1, 2, 3, 4)]
+    together = two_ranks.run(policy_support.weight_updates, str(model), changes, range(1, 5))
+
+    assert alone[0] is alone[2] is None
+    assert together[0] == together[1]
+    assert together[0] == [None, pytest.approx(alone[1]), None, pytest.approx(alone[3])]
+
+
 def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
     two_ranks.run(policy_support.export, str(model), str(tmp_path / "exported"))
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
@@ -379,6 +393,24 @@ def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
     policy = a_policy(model, learning_rate=0.01, warmup_steps=4)
     rates = [policy.step([a_group()], step=step).learning_rate for step in (1, 2, 4, 9)]
     assert rates == pytest.approx([0.0025, 0.005, 0.01, 0.01])
+
+
+def test_a_resumed_run_goes_on_where_its_falling_learning_rate_was(
+    model: Path, tmp_path: Path
+) -> None:
+    cosine = {"learning_rate": 1e-2, "learning_rate_schedule": "Cosine", "decay_steps": 4}
+    first = a_policy(model, **cosine)
+    run_steps(first, steps=range(1, 3))
+    save(first.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
+    _, expected = run_steps(first, steps=range(3, 5))
+    second = a_policy(model, **cosine)
+    resume(second, str(tmp_path / "checkpoint"))
+    rates = [second.step(uneven_groups(), step=step).learning_rate for step in (3, 4)]
+
+    spec = TrainingSpec.model_validate(cosine | {"warmup_steps": 2})
+    assert rates == [learning_rate(spec, step) for step in (3, 4)]
+    assert rates[0] > rates[1]
+    assert_equal(parameters(second), expected)
 
 
 def test_gradients_are_clipped_to_the_norm(model: Path) -> None:

@@ -17,7 +17,9 @@ from raggrpo_api.progress import (
     SkippedCheckpoint,
     Stage,
 )
+from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
+from raggrpo_trainer.checkpoint.folder import Checkpoint, Marker
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.http.call_statistics import CallSummary
@@ -25,6 +27,7 @@ from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
 from raggrpo_trainer.sample_failures import FailureCause
+from support.builders.checkpoints import a_meta
 from support.builders.reports import Published, a_config, a_step
 
 
@@ -36,6 +39,32 @@ def board(log_dir: Path) -> EventAccumulator:
 
 def steps_of(log_dir: Path, tag: str) -> list[int]:
     return [event.step for event in board(log_dir).Scalars(tag)]
+
+
+def test_the_pace_is_the_median_of_as_many_last_steps_as_the_job_says(tmp_path: Path) -> None:
+    lasted = [1.0] * 30 + [5.0] * 11
+    for window, pace in ((None, 5.0), (50, 1.0), (1, 5.0)):
+        published = Published()
+        changes = {} if window is None else {"monitoring.historyWindow": window}
+        reporter = Reporter(a_config(tmp_path, changes), 3, publish=published)
+        for step, seconds in enumerate(lasted, 1):
+            reporter.step(a_step(step, step_seconds=seconds))
+        reporter.close()
+        assert published.progresses[-1].seconds_per_step == pace
+
+
+def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(a_config(tmp_path), 3, publish=published)
+    for step in range(9, 12):
+        reporter.step(a_step(step, weight_update_ratio=1e-3 if step == 10 else None))
+    reporter.close()
+
+    found = [each.get("weight_update_ratio") for each in read_history(tmp_path / "logs")]
+    assert found == [None, 1e-3, None]
+    shown = {metric.name: metric.value for metric in published.progresses[-1].metrics}
+    assert shown["weight_update_ratio"] == "0.001"
+    assert "raggrpo_weight_update_ratio" in published.metrics[-1]
 
 
 def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> None:
@@ -144,14 +173,16 @@ def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: P
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
     ref = CheckpointRef(step=10, path="/c/step_00000010.e1")
 
-    reporter.resumed(5, ref, 3, [SkippedCheckpoint(path="/c/x", reason="torn")])
+    reporter.resumed(5, ref, None, [SkippedCheckpoint(path="/c/x", reason="torn")])
     reporter.pinned({"precision": "FP32"})
-    reporter.saved(ref, 1.5, 10)
+    marker = Marker(10, 1, 1, 1, "", "", 0.8125, {}, BestBy.VALIDATION_EXACT_MATCH)
+    reporter.saved(ref, 1.5, Checkpoint(tmp_path, marker, a_meta(10)))
     reporter.close(Failure(exit_code=14, message="loss is NaN"))
 
     last = published.progresses[-1]
     assert last.checkpoint == ref
     assert (last.best_step, last.save_seconds) == (10, 1.5)
+    assert last.best_score == "ValidationExactMatch 0.8125"
     assert [s.reason for s in last.skipped_checkpoints] == ["torn"]
     assert last.pinned == {"precision": "FP32"}
     assert last.failure == Failure(exit_code=14, message="loss is NaN")

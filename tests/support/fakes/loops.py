@@ -1,0 +1,89 @@
+"""The training loop without Ray: a scripted engine, ranks that compute nothing."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_trainer.checkpoint.backup_thread import BackupThread
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.data.prompts import Composer, PromptSource
+from raggrpo_trainer.driver.hooks import Hooks
+from raggrpo_trainer.driver.loop import Parts
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rollout.collect import Collector
+from support.builders.reports import a_step
+
+from .scripted_pool import TOKENIZER, ScriptedPool
+
+
+class FakePool(ScriptedPool):
+    replacements: Sequence[str] = ()
+
+    async def sleep(self) -> None: ...
+
+    async def load_weights(self, *_: object) -> None: ...
+
+
+class FakeRanks:
+    infos = (SimpleNamespace(precision="FP32"),)
+
+    async def send_weights(self, version: int) -> None: ...
+
+    async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return [list(done.rollout_logprobs) for group in groups for done in group.completions]
+
+    async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return await self.logprobs(groups)
+
+    async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
+        return [a_step(step).trained]
+
+    def save(self, folder: Path) -> None:
+        (folder / "shard").write_text("x")
+
+    def export(self, folder: Path) -> None:
+        (folder / "model").write_text("x")
+
+
+@contextmanager
+def the_parts(
+    config: TrainerConfig,
+    prompts: Sequence[str],
+    reporter: Reporter,
+    retrieval: RetrievalClient,
+    rewards: Rewards,
+    store: Any,
+    validator: Any = None,
+) -> Iterator[Parts]:
+    """Yield what `train` works with; the engine answers "right", as is every prompt's answer."""
+    composer, pool = Composer(config, TOKENIZER), cast(Any, FakePool(lambda _: "right"))
+    data = [
+        Prompt(index, text, query=text, answer=("right",), context="")
+        for index, text in enumerate(prompts)
+    ]
+    yield Parts(
+        config=config,
+        prompts=PromptSource(config, data, composer),
+        collector=Collector(config, TOKENIZER, composer, pool, retrieval, rewards),
+        validator=validator,
+        pool=pool,
+        ranks=cast(Any, FakeRanks()),
+        retrieval=retrieval,
+        store=store,
+        backups=BackupThread(store),
+        reporter=reporter,
+        hooks=Hooks(),
+        stop=asyncio.Event(),
+        identity={},
+        outages=Outages(reporter.waiting),
+    )
+    composer.close()

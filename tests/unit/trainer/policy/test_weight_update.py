@@ -1,0 +1,77 @@
+"""‖Δw‖/‖w‖ as worked out from AdamW's state, against the difference of the weights themselves."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raggrpo_api.spec.training import Precision
+from support.builders.policies import (
+    a_group,
+    a_policy,
+    one_rank,
+    parameters,
+    uneven_groups,
+    write_model,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_group() -> Iterator[None]:
+    torch.set_num_threads(1)
+    with one_rank():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def norm(tensors: dict[str, torch.Tensor]) -> float:
+    return math.sqrt(sum(each.double().square().sum().item() for each in tensors.values()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"weight_decay": 0.1}, {"mini_batch_prompts": 2, "weight_decay": 0.01}],
+    ids=["plain", "decayed", "three updates"],
+)
+def test_it_is_the_relative_change_of_the_weights_in_the_last_update(
+    model: Path, changes: dict[str, Any]
+) -> None:
+    policy = a_policy(model, weight_update_every_steps=1, **changes)
+    policy.step(uneven_groups(), step=1)
+    before = parameters(policy)
+    found = policy.step(uneven_groups()[:2], step=2).weight_update_ratio  # one update
+    after = parameters(policy)
+
+    moved = {name: after[name].double() - before[name].double() for name in before}
+    assert found == pytest.approx(norm(moved) / norm(after), rel=1e-4)
+    assert found > 1e-3
+
+
+def test_measuring_changes_no_parameter_and_a_step_without_an_update_has_none(model: Path) -> None:
+    measured, plain = a_policy(model, weight_update_every_steps=1), a_policy(model)
+    for step in (1, 2):
+        measured.step(uneven_groups(), step=step)
+        assert plain.step(uneven_groups(), step=step).weight_update_ratio is None
+    nothing = [a_group(advantages=(0.0, 0.0, 0.0))]
+    assert measured.step(nothing, step=3).weight_update_ratio is None
+    broken = [a_group(advantages=(math.nan, 0.5, 0.5))]
+    assert measured.step(broken, step=4).weight_update_ratio is None
+
+    found, expected = parameters(measured), parameters(plain)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_rate_of_zero_moves_nothing_and_half_precision_has_whole_weights(model: Path) -> None:
+    ended = {"learning_rate_schedule": "Linear", "decay_steps": 2}
+    policy = a_policy(model, weight_update_every_steps=1, precision=Precision.BF16, **ended)
+    first = policy.step(uneven_groups(), step=1).weight_update_ratio
+    assert first is not None
+    assert first > 1e-3
+    assert policy.step(uneven_groups(), step=9).weight_update_ratio == 0.0
