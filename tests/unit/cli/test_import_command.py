@@ -44,7 +44,7 @@ def test_a_scripts_configuration_its_defaults_and_its_tools_are_followed(tmp_pat
     done = CLI.invoke(app, ["import", "verl", str(script), "data.seed=5", "-o", str(job)])
 
     assert done.exit_code == 0, done.output
-    assert "not at hand, see --config-path (0):" in done.output
+    assert "not at hand, give overrides or --config-path (0):" in done.output
     spec = yaml.safe_load(job.read_text())["spec"]
     assert spec["data"]["trainBatchSize"] == 64  # its own
     assert spec["data"]["maxPromptLength"] == 700  # of a group of its defaults
@@ -62,11 +62,11 @@ def test_files_that_are_not_at_hand_are_named_and_found_by_the_option(tmp_path: 
 
     done = CLI.invoke(app, ["import", "verl", str(alone)])
     assert done.exit_code == 0, done.output
-    assert "not at hand, see --config-path (2):" in done.output
+    assert "not at hand, give overrides or --config-path (2):" in done.output
     assert "lookup_grpo.yaml" in done.output
 
     found = CLI.invoke(app, ["import", "verl", str(alone), "--config-path", str(tmp_path / "verl")])
-    assert "not at hand, see --config-path (0):" in found.output
+    assert "not at hand, give overrides or --config-path (0):" in found.output
     assert "trainBatchSize: 64" in found.output
 
 
