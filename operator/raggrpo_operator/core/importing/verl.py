@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from .composition import Read
+from .kinds import as_numbers
 from .overrides import Values
 from .references import resolved
 from .retrieval import map_retrieval, read_tool_file, searches
@@ -72,8 +73,11 @@ def import_verl(
 
     `inherited`: the file of every value from a `defaults` list; `missing`: files of the
     configuration that are not at hand; `read`: how the tool configuration is read.
+    Raises ValueError for a value of another kind than verl's own.
     """
-    found = Translation(resolved(given, DEFAULTS), inherited)
+    values, told = as_numbers(resolved(given, DEFAULTS))
+    found = Translation(values, inherited)
+    found.lines["wrong"] += told
     found.lines["missing"] += missing
     read_tool_file(found, read)
     for part in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
