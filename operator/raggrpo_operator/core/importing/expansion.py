@@ -144,7 +144,8 @@ class Variables:
         if value or (value is not None and sign in (None, "-", "=")):
             return value
         if sign is None:
-            return self._mark(found[0], f"{found[0]} is not set in the script")
+            what = "an argument of" if name.isdigit() else "not set in"
+            return self._mark(found[0], f"{found[0]} is {what} the script")
         value = self.text(word_of(default, is_quoted))
         if sign.endswith("="):
             self.now[name] = value

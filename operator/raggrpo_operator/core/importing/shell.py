@@ -44,7 +44,7 @@ class Token:
 
 def tokens(text: str) -> Iterator[Token]:
     """Yield the tokens of a script in order. Raises Unreadable if a quote has no end."""
-    return _Lexer(text.replace("\r\n", "\n")).tokens()
+    return _Lexer(text.replace("\r\n", "\n").replace("\0", "")).tokens()
 
 
 def word_of(text: str, is_quoted: bool) -> Word:
@@ -56,6 +56,7 @@ class _Lexer:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
         self._heredocs: list[str] = []
+        self._lines, self._counted = 1, 0
 
     def tokens(self) -> Iterator[Token]:
         while self._skip_blanks():
@@ -217,4 +218,6 @@ class _Lexer:
         raise Unreadable(f"line {line}: a quote or bracket that opens there has no end")
 
     def _line(self) -> int:
-        return self._text.count("\n", 0, self._at) + 1
+        self._lines += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        return self._lines

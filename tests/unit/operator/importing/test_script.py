@@ -71,7 +71,7 @@ def test_what_a_condition_decides_is_told_with_all_its_values(script: str, told:
     [
         ("data.train_files=$D/a.parquet", "$D is not set in the script"),
         ("actor_rollout_ref.rollout.n=${N}", "${N} is not set in the script"),
-        ("actor_rollout_ref.rollout.n=$1", "$1 is not set in the script"),
+        ("actor_rollout_ref.rollout.n=$1", "$1 is an argument of the script"),
         ("actor_rollout_ref.actor.use_kl_loss=$KL", "$KL is not set in the script"),
         ("actor_rollout_ref.actor.optim.lr=$(cat lr)", "$(cat lr) is what a command prints"),
         ("data.max_response_length=${L%k}", "${L%k} is not understood"),
