@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from .overrides import HOME, NotAtHand
+from .overrides import HOME, OVERRIDE, NotAtHand
 from .shell import Piece, Word, word_of
 
 Variable = str | tuple[str, ...]
@@ -19,7 +19,7 @@ _HERE: Final = frozenset({"$(pwd)", "`pwd`", "$PWD", "${PWD}"})
 _ARGUMENTS: Final = re.compile(r"\$[@*]|\$\{[@*](?::.*)?\}")
 _PARAMETER: Final = re.compile(
     r"\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?:\[(?P<index>[@*]|\d+)\])?"
-    r"(?:(?P<sign>:?[-=])(?P<default>.*))?\})",
+    r"(?:(?P<sign>:?[-=+])(?P<default>.*))?\})",
     re.DOTALL,
 )
 _ARITHMETIC: Final = re.compile(r"\$\(\((.{1,200})\)\)", re.DOTALL)
@@ -40,6 +40,8 @@ class Variables:
     def __init__(self) -> None:
         self.now: dict[str, Variable] = {}
         self._marks: list[NotAtHand] = []
+        self._either: dict[str, Sequence[str]] = {}
+        """What a mark of an undecided variable stands for."""
 
     def words(self, word: Word) -> list[str]:
         """Return what a word becomes: none, one or several words."""
@@ -79,17 +81,25 @@ class Variables:
         self.now = {}
         for name in dict.fromkeys(name for end in ends for name in end):
             values = list(dict.fromkeys(end.get(name) for end in ends))
-            if len(values) == 1 and values[0] is not None:
-                self.now[name] = values[0]
-            elif all(isinstance(each, tuple) for each in values if each is not None):
+            given = [each for each in values if each is not None]
+            if len(values) == 1:
+                self.now[name] = given[0]
+            elif all(isinstance(each, tuple) for each in given):
                 self.now[name] = self._merged(name, [each or () for each in values])
+            elif all(isinstance(each, str) and _holds_words(each) for each in given if each):
+                words = [str(each or "").split() for each in values]
+                self.now[name] = " ".join(self._merged(name, words))
             else:
-                self.now[name] = self.undecided(name, [self._described(each) for each in values])
+                known = [each for value in values for each in self._described(value)]
+                self.now[name] = self.undecided(name, list(dict.fromkeys(known)))
 
     def undecided(self, name: str, values: Sequence[str]) -> str:
         """Return a mark for a variable with one of several values."""
         either = " or ".join([", ".join(values[:-1]), values[-1]])
-        return self._mark(f"${name}", f"${name} is {either}, which is decided when the script runs")
+        when = "which is decided when the script runs"
+        mark = self._mark(f"${name}", f"${name} is {either}, {when}")
+        self._either[mark] = values
+        return mark
 
     def _merged(self, name: str, arrays: Sequence[Sequence[str]]) -> tuple[str, ...]:
         """Return all elements, those that are not in every array with a mark."""
@@ -101,11 +111,15 @@ class Variables:
             for each in dict.fromkeys(each for array in arrays for each in array)
         )
 
-    def _described(self, value: Variable | None) -> str:
+    def _described(self, value: Variable | None) -> Sequence[str]:
+        """Return what a variable may be, for people."""
         if value is None:
-            return "unset"
-        text = self.shown(value if isinstance(value, str) else " ".join(value)) or "empty"
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            return ["unset"]
+        text = value if isinstance(value, str) else " ".join(value)
+        shown = " ".join(self.shown(text).split()) or "empty"
+        return self._either.get(text) or [
+            shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+        ]
 
     def _mark(self, text: str, reason: str) -> str:
         self._marks.append(NotAtHand(text, reason))
@@ -141,6 +155,8 @@ class Variables:
         if isinstance(value, tuple):
             place = int(index) if index and index.isdigit() else 0
             value = " ".join(value) if index in ("@", "*") else dict(enumerate(value)).get(place)
+        if sign in (":+", "+"):
+            return self.text(word_of(default, is_quoted)) if value else ""
         if value or (value is not None and sign in (None, "-", "=")):
             return value
         if sign is None:
@@ -166,6 +182,11 @@ class Variables:
         if isinstance(value, str):
             return value
         return self._mark(found[0], f"${found[1]} is not set in the script")
+
+
+def _holds_words(text: str) -> bool:
+    """Return whether a text is a list of overrides."""
+    return any(OVERRIDE.fullmatch(word) for word in text.split())
 
 
 def _integer(node: ast.expr) -> int:

@@ -133,6 +133,9 @@ class Translation:
             if file and not (name in VERL and VERL[name].path):
                 by_file.setdefault(file, []).append(name)
                 continue
+            if name not in VERL:
+                self.lines["unmapped"].append(f"{name}={_shown(value.text)}: {_note(name, None)}")
+                continue
             of = f" (from {file})" if file else ""
             line = f"{name}={_shown(value.text)}{of}: {value.reason}: override it"
             self.lines["missing"].append(line)

@@ -259,7 +259,9 @@ def _run(this: Translation) -> None:
     if this.knows(name):
         folder = this.given.get(name)
         if folder is None:
-            folder = f"checkpoints/{this.get('trainer.project_name')}/{this.experiment()}"
+            project = "trainer.project_name"
+            below = [str(this.get(project))] if this.knows(project) else []
+            folder = "/".join(["checkpoints", *below, this.experiment()])
         this.put(name, this.path(name, folder))
     this.seen |= {"trainer.experiment_name"}
     keep = this.given.get("trainer.max_actor_ckpt_to_keep")

@@ -38,6 +38,7 @@ def given(script: str) -> dict[str, Any]:
         ("if x; then M=/a; else M=/a; fi", "/a"),
         ("M='$not/a/variable'", "$not/a/variable"),
         ("M=$'/a'\n", "/a"),
+        ("R=/r\nM=${R:+/a}${S:+/b}", "/a"),
     ],
 )
 def test_the_last_assignment_before_the_command_counts(script: str, expected: str) -> None:
@@ -51,6 +52,7 @@ def test_the_last_assignment_before_the_command_counts(script: str, expected: st
         ("BS=128\nif [ $1 = big ]; then BS=512; fi", "$BS is 128 or 512"),
         ("if x; then BS=1; elif y; then BS=2; else BS=3; fi", "$BS is 1, 2 or 3"),
         ("if x; then BS=1; fi", "$BS is unset or 1"),
+        ("BS=1\nif x; then if y; then BS=2; else BS=3; fi; fi", "$BS is 1, 2 or 3"),
         ("BS=1\ncase $X in\n  a|b) BS=2 ;;\n  c)\n BS=3\n;;\nesac", "$BS is 1, 2 or 3"),
         ("case $X in (a) BS=2;; *) BS=3; esac", "$BS is 2 or 3"),
         ("BS=1\n[ -z $X ] && BS=2", "$BS is 1 or 2"),
@@ -94,8 +96,22 @@ def test_what_the_script_does_not_hold_is_told_and_left_out_of_the_job(
 def test_an_experiment_named_by_a_command_still_makes_a_job_with_a_name_and_a_folder() -> None:
     found = imported(f'E="run-$(date +%F)"\n{RUN} {SMALLEST} trainer.experiment_name=$E')
     assert found.job["metadata"]["name"] == "verl-import"
-    assert found.job["spec"]["checkpoint"]["path"].endswith("/verl_examples/verl-import")
+    assert found.job["spec"]["checkpoint"]["path"].endswith(
+        "/checkpoints/verl_examples/verl-import"
+    )
     assert "$(date +%F) is what a command prints" in found.missing[0]
+
+
+def test_a_field_without_counterpart_needs_no_value() -> None:
+    found = imported(f"{RUN} {SMALLEST} critic.optim.lr=$LR trainer.odd=$(date)")
+    assert found.missing == []
+    assert "critic.optim.lr=$LR: GRPO has no critic" in found.unmapped
+    assert "trainer.odd=$(date): no counterpart" in found.unmapped
+
+
+def test_a_project_named_by_a_command_is_no_part_of_the_folder() -> None:
+    found = imported(f"{RUN} {SMALLEST} trainer.project_name=$(date) trainer.experiment_name=e")
+    assert found.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/e")
 
 
 def test_without_its_numbers_a_job_is_not_judged_by_verls_defaults() -> None:

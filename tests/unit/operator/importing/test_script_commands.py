@@ -68,11 +68,11 @@ def test_words_in_variables_and_arrays_are_read(script: str) -> None:
 
 
 def test_words_that_are_not_at_hand_are_told() -> None:
-    script = read_script(f"if x; then MORE='data.a=1'; fi\n{RUN} data.b=2 $COMMON $MORE")
+    script = read_script(f"MORE=\nif x; then MORE=some.sh; fi\n{RUN} data.b=2 $COMMON $MORE")
     assert script.overrides == {"data.b": 2}
     assert script.missing == [
         "the words $COMMON of verl's command: $COMMON is not set in the script",
-        "the words $MORE of verl's command: $MORE is unset or data.a=1, "
+        "the words $MORE of verl's command: $MORE is empty or some.sh, "
         "which is decided when the script runs",
     ]
 
@@ -85,6 +85,19 @@ def test_an_element_that_a_branch_adds_is_not_at_hand_and_the_others_are() -> No
     assert script.overrides["data.b"] == NotAtHand(
         "3", "data.b=3 is in $ARGS or not, by what the script decides; given before as 2"
     )
+
+
+def test_the_words_that_branches_give_a_text_differently_are_told_one_by_one() -> None:
+    script = read_script(
+        'A="\n data.a=1 \\\n data.b=2"\n'
+        'if x; then A="$A data.c=3"; else A="$A data.c=4"; fi\n' + RUN + "$A"
+    )
+    assert (script.overrides["data.a"], script.overrides["data.b"]) == (1, 2)
+    told = script.overrides["data.c"]
+    assert isinstance(told, NotAtHand)
+    assert "data.c=4 is in $A or not" in told.reason
+    assert "given before as 3" in told.reason
+    assert script.missing == []
 
 
 def test_an_option_that_is_not_at_hand_is_told() -> None:
