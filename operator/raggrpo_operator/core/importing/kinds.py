@@ -29,17 +29,21 @@ NUMBERS: Final = frozenset(
 def as_numbers(values: Values) -> tuple[Values, list[str]]:
     """Return the values with texts such as '1024' as numbers, and a line for each of these.
 
-    Raises ValueError, which names the field, for what is no number.
+    Raises ValueError, which names the fields, for what is no number.
     """
     numbers: Values = {}
     told: list[str] = []
-    for name in values.keys() & NUMBERS:
+    others: list[str] = []
+    for name in sorted(values.keys() & NUMBERS):
         value = values[name]
         if value is None or type(value) in (int, float, NotAtHand):
             continue
         number = value_in(value) if isinstance(value, str) else value
-        if type(number) not in (int, float):
-            raise ValueError(f"{name} is {value!r}, which is no number")
-        numbers[name] = number
-        told.append(f"{name}: {value!r} is a text, not a number: now {number}")
-    return values | numbers, sorted(told)
+        if type(number) in (int, float):
+            numbers[name] = number
+            told.append(f"{name}: {value!r} is a text, not a number: now {number}")
+        else:
+            others.append(f"{name} is {value!r}, which is no number")
+    if others:
+        raise ValueError("; ".join(others))
+    return values | numbers, told

@@ -122,6 +122,11 @@ def test_a_value_of_another_kind_is_refused_by_its_field(name: str, value: Any, 
     assert told in str(caught.value)
 
 
+def test_all_values_of_another_kind_are_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"save_freq is 'b', which is no number; trainer.test_f"):
+        import_verl({"trainer.test_freq": "a", "trainer.save_freq": "b"})
+
+
 def test_a_number_written_as_a_text_is_taken_and_told() -> None:
     found = import_verl({"data.max_prompt_length": "1024", "data.train_files": "/a.parquet"})
     assert found.job["spec"]["data"]["maxPromptLength"] == 1024
