@@ -9,12 +9,8 @@ import yaml
 from raggrpo_cli.job_file import refuse
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.importing.composition import Composition, Read, compose
-from raggrpo_operator.core.importing.overrides import (
-    HOME,
-    Unreadable,
-    read_overrides,
-    read_script,
-)
+from raggrpo_operator.core.importing.overrides import HOME, Unreadable, read_overrides
+from raggrpo_operator.core.importing.script import read_script
 from raggrpo_operator.core.importing.translation import CLAIM, Imported
 from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
@@ -88,7 +84,7 @@ def _composed(config: Path, text: str, read: Read) -> Composition:
         folders += [f"{MAIN}/{each}" for each in folders or ["config"]]
         found = compose(name, folders, read, script.choices)
     found.override({**script.choices, **script.overrides})
-    found.missing += [f"{path}, which the shell computes: override it" for path in script.computed]
+    found.missing += script.missing
     return found
 
 
@@ -122,7 +118,7 @@ def _write(imported: Imported, output: Path | None) -> None:
         ("mapped", imported.mapped),
         ("no counterpart", imported.unmapped),
         ("wrong in the original", imported.wrong),
-        ("not at hand, see --config-path", imported.missing),
+        ("not at hand, give overrides or --config-path", imported.missing),
     ):
         show("\n".join([f"{title} ({len(lines)}):", *(f"  {line}" for line in lines)]), err=True)
     if output is not None:

@@ -44,7 +44,7 @@ def test_a_scripts_configuration_its_defaults_and_its_tools_are_followed(tmp_pat
     done = CLI.invoke(app, ["import", "verl", str(script), "data.seed=5", "-o", str(job)])
 
     assert done.exit_code == 0, done.output
-    assert "not at hand, see --config-path (0):" in done.output
+    assert "not at hand, give overrides or --config-path (0):" in done.output
     spec = yaml.safe_load(job.read_text())["spec"]
     assert spec["data"]["trainBatchSize"] == 64  # its own
     assert spec["data"]["maxPromptLength"] == 700  # of a group of its defaults
@@ -62,12 +62,26 @@ def test_files_that_are_not_at_hand_are_named_and_found_by_the_option(tmp_path: 
 
     done = CLI.invoke(app, ["import", "verl", str(alone)])
     assert done.exit_code == 0, done.output
-    assert "not at hand, see --config-path (2):" in done.output
+    assert "not at hand, give overrides or --config-path (2):" in done.output
     assert "lookup_grpo.yaml" in done.output
 
     found = CLI.invoke(app, ["import", "verl", str(alone), "--config-path", str(tmp_path / "verl")])
-    assert "not at hand, see --config-path (0):" in found.output
+    assert "not at hand, give overrides or --config-path (0):" in found.output
     assert "trainBatchSize: 64" in found.output
+
+
+def test_what_the_script_does_not_set_is_listed_and_given_by_an_override(tmp_path: Path) -> None:
+    script, job = tmp_path / "run.sh", tmp_path / "job.yaml"
+    script.write_text(GSM8K.replace("data.train_batch_size=1024", "data.train_batch_size=$BATCH"))
+
+    done = CLI.invoke(app, ["import", "verl", str(script), "-o", str(job)])
+    assert done.exit_code == 0, done.output
+    assert "data.train_batch_size=$BATCH: $BATCH is not set in the script" in done.output
+    assert "trainBatchSize" not in job.read_text()
+
+    given = ["import", "verl", str(script), "data.train_batch_size=64", "-o", str(job)]
+    assert "not at hand, give overrides or --config-path (0):" in CLI.invoke(app, given).output
+    assert "trainBatchSize: 64" in job.read_text()
 
 
 def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path: Path) -> None:
@@ -83,7 +97,11 @@ def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path: Pat
     [
         ("- 1\n", [], "it is no mapping: give verl's Hydra YAML"),
         ("data: {}\n", ["oops"], "oops: write an override as name.of.field=value"),
-        ("trainer: {save_freq: often}\n", [], "a value has another kind than verl's own"),
+        (
+            "trainer: {save_freq: often}\n",
+            [],
+            "a value has another kind than verl's own: trainer.save_freq is",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_refused_without_a_traceback(

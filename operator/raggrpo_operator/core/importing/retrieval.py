@@ -34,8 +34,8 @@ def searches(this: Translation) -> bool:
     """Return whether the policy searches: by its tools, else by what its files are called."""
     if this.tools:
         return any(tool.searches for tool in this.tools)
-    files = str(this.given.get("data.train_files", "")).lower()
-    return "search" in str(this.given.get(TOOLS, "")) or "searchr1" in files
+    files = this.written("data.train_files").lower()
+    return "search" in this.written(TOOLS) or "searchr1" in files
 
 
 def map_retrieval(this: Translation) -> None:

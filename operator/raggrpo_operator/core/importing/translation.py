@@ -9,11 +9,13 @@ from typing import Any, Final
 from raggrpo_api import names
 from raggrpo_operator.core.spec.foreign_names import VERL, Foreign, hint_for
 
-from .overrides import HOME, Values
+from .overrides import HOME, NotAtHand, Values
 from .tools import Tool
 
 MOUNT: Final = "/mnt/work"
 CLAIM: Final = "work"
+UNNAMED: Final = "verl-import"
+"""A job whose experiment's name is not at hand."""
 ROLLOUT: Final = "actor_rollout_ref.rollout."
 ACTOR: Final = "actor_rollout_ref.actor."
 DEFAULTS: Final[Mapping[str, Any]] = {
@@ -60,7 +62,10 @@ class Translation:
 
     def __init__(self, given: Values, inherited: Mapping[str, str]) -> None:
         """`inherited`: the file of every value that comes from a `defaults` list."""
-        self.given, self.inherited = given, inherited
+        self.unknown = {k: each for k, each in given.items() if isinstance(each, NotAtHand)}
+        """Fields whose values are not at hand: the job lacks them."""
+        self.given = {k: each for k, each in given.items() if k not in self.unknown}
+        self.inherited = inherited
         self.spec: dict[str, Any] = {}
         self.seen: set[str] = set()
         kinds = ("mapped", "unmapped", "wrong", "missing")
@@ -72,8 +77,18 @@ class Translation:
         value = self.given.get(name)
         return DEFAULTS.get(name) if value is None else value
 
+    def knows(self, *fields: str) -> bool:
+        """Return whether the values of all these fields are at hand, given or verl's defaults."""
+        return not self.unknown.keys() & set(fields)
+
+    def written(self, name: str) -> str:
+        """Return a value as it is written, empty if it is not given."""
+        return self.unknown[name].text if name in self.unknown else str(self.given.get(name, ""))
+
     def put(self, name: str, value: Any, note: str = "", path: str = "") -> None:
-        """Set the counterpart of verl's field."""
+        """Set the counterpart of verl's field, unless its value is not at hand."""
+        if name in self.unknown:
+            return
         path = path or VERL[name].path
         self.seen.add(name)
         *blocks, last = path.split(".")
@@ -113,6 +128,17 @@ class Translation:
     def tell_the_rest(self) -> None:
         """List every field of the original that was not translated, inherited ones by file."""
         by_file: dict[str, list[str]] = {}
+        for name, value in self.unknown.items():
+            file = self.inherited.get(name)
+            if file and not (name in VERL and VERL[name].path):
+                by_file.setdefault(file, []).append(name)
+                continue
+            if name not in VERL:
+                self.lines["unmapped"].append(f"{name}={_shown(value.text)}: {_note(name, None)}")
+                continue
+            of = f" (from {file})" if file else ""
+            line = f"{name}={_shown(value.text)}{of}: {value.reason}: override it"
+            self.lines["missing"].append(line)
         for name, value in self.given.items():
             if name in self.seen or value is None:
                 continue
@@ -124,13 +150,18 @@ class Translation:
         for file, names_ in by_file.items():
             self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
 
+    def experiment(self) -> str:
+        """Return the experiment's name; a job needs one."""
+        name = "trainer.experiment_name"
+        return str(self.get(name)) if self.knows(name) else UNNAMED
+
     def imported(self) -> Imported:
         """Return the job with all lines."""
-        experiment = f"{self.get('trainer.experiment_name')}"
-        name = re.sub(r"[^a-z0-9]+", "-", experiment.lower()).strip("-")[:44].strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", self.experiment().lower()).strip("-")[:44].strip("-")
         if not name[:1].isalpha():
             name = f"verl-{name}"[:44].strip("-")
-        self.lines["mapped"].append(f"trainer.experiment_name → metadata.name: {name}")
+        if self.knows("trainer.experiment_name"):
+            self.lines["mapped"].append(f"trainer.experiment_name → metadata.name: {name}")
         self.spec["volumes"] = _volumes(self.spec)
         job = {
             "apiVersion": names.API_VERSION,
@@ -147,7 +178,7 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
         *spec["data"].get("trainFiles", []),
         *spec["data"].get("validationFiles", []),
         spec.get("model", {}).get("path", MOUNT),
-        spec["checkpoint"]["path"],
+        spec.get("checkpoint", {}).get("path", MOUNT),
     ]
     tops = {"/" + path.split("/")[1] for path in paths if not path.startswith(f"{MOUNT}/")}
     volumes = [{"name": CLAIM, "claimName": CLAIM, "mountPath": MOUNT}]

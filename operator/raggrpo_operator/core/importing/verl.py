@@ -9,9 +9,11 @@ from types import MappingProxyType
 from typing import Final
 
 from .composition import Read
-from .overrides import Values, resolved
+from .kinds import as_numbers
+from .overrides import Values
+from .references import resolved
 from .retrieval import map_retrieval, read_tool_file, searches
-from .translation import ACTOR, ROLLOUT, Imported, Translation
+from .translation import ACTOR, DEFAULTS, ROLLOUT, Imported, Translation
 
 NEVER: Final = 999_999
 """A `test_freq` from here on means never."""
@@ -55,6 +57,8 @@ PLAIN: Final = (
     "trainer.nnodes",
 )
 """Fields whose value is the same in a job."""
+CLIPS: Final = (f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high")
+"""Where they are not given, `clip_ratio` is meant."""
 
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -70,8 +74,11 @@ def import_verl(
 
     `inherited`: the file of every value from a `defaults` list; `missing`: files of the
     configuration that are not at hand; `read`: how the tool configuration is read.
+    Raises ValueError for a value of another kind than verl's own.
     """
-    found = Translation(resolved(given), inherited)
+    values, told = as_numbers(resolved(given, DEFAULTS))
+    found = Translation(values, inherited)
+    found.lines["wrong"] += told
     found.lines["missing"] += missing
     read_tool_file(found, read)
     for part in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
@@ -87,7 +94,8 @@ def _data(this: Translation) -> None:
             files = value if isinstance(value, list) else [value]
             this.put(name, [this.path(name, each) for each in files])
     for name in PLAIN:
-        this.same(name)
+        if this.knows(f"{ACTOR}clip_ratio") or name not in CLIPS or name in this.given:
+            this.same(name)
     if (limit := this.get("data.train_max_samples")) is not None:
         this.put("data.train_max_samples", max(0, int(limit)))
     if (limit := this.given.get("data.val_max_samples")) is not None and limit > 0:
@@ -96,7 +104,7 @@ def _data(this: Translation) -> None:
         this.put("data.truncation", cut != "error", "" if cut == "error" else f"was {cut}")
     search = searches(this)
     answer = "reward_model.ground_truth.target" if search else "reward_model.ground_truth"
-    this.spec["data"].setdefault("columns", {})["answer"] = answer
+    this.spec.setdefault("data", {}).setdefault("columns", {})["answer"] = answer
     this.lines["mapped"].append(
         f"reward_model.ground_truth (a column of verl's files) → spec.data.columns.answer: {answer}"
     )
@@ -107,9 +115,9 @@ def _model_and_training(this: Translation) -> None:
     if this.get(name) is not None:
         this.put(name, this.path(name, this.get(name)))
     batch, mini = this.get("data.train_batch_size"), this.get(f"{ACTOR}ppo_mini_batch_size")
-    if mini and mini < batch:
+    if not this.knows("data.train_batch_size") or (mini and mini < batch):
         this.put(f"{ACTOR}ppo_mini_batch_size", mini)
-    else:
+    elif this.knows(f"{ACTOR}ppo_mini_batch_size"):
         this.seen.add(f"{ACTOR}ppo_mini_batch_size")
         if f"{ACTOR}ppo_mini_batch_size" in this.given and mini > batch:
             this.wrong(f"{ACTOR}ppo_mini_batch_size", f"{mini} prompts of a batch of {batch}")
@@ -132,7 +140,8 @@ def _model_and_training(this: Translation) -> None:
     if uses_kl:
         this.put(f"{ACTOR}kl_loss_coef", 0.001 if coefficient is None else coefficient)
     elif coefficient is not None:
-        this.lines["unmapped"].append(f"{ACTOR}kl_loss_coef={coefficient}: use_kl_loss is off")
+        why = "off" if this.knows(f"{ACTOR}use_kl_loss") else "not at hand"
+        this.lines["unmapped"].append(f"{ACTOR}kl_loss_coef={coefficient}: use_kl_loss is {why}")
     if (warm := this.get(f"{ACTOR}optim.lr_warmup_steps")) is not None and warm > 0:
         this.put(f"{ACTOR}optim.lr_warmup_steps", warm)
     steps, ratio = this.get("trainer.total_training_steps"), f"{ACTOR}optim.lr_warmup_steps_ratio"
@@ -179,7 +188,7 @@ def _rollout(this: Translation) -> None:
         ),
         None,
     )
-    if group is not None:
+    if group is not None and this.knows(f"{ROLLOUT}n"):
         this.seen.add(group[0])
         if group[1] != n:
             this.wrong(
@@ -187,12 +196,23 @@ def _rollout(this: Translation) -> None:
             )
         else:
             this.lines["mapped"].append(f"{group[0]} → spec.algorithm.groupSize: {n}")
-    if n < 2:
+    if n < 2 and this.knows(f"{ROLLOUT}n"):
         this.wrong(f"{ROLLOUT}n", f"{n} completion has no advantage within its group: now 2")
         n = 2
     this.put(f"{ROLLOUT}n", n)
     this.put(f"{ROLLOUT}n", n, "", "algorithm.groupSize")
-    length = this.get("data.max_prompt_length") + this.get("data.max_response_length")
+    _token_limits(this, n)
+
+
+def _token_limits(this: Translation, n: int) -> None:
+    """Map the limits that have to hold a sequence, or a prompt with its n completions."""
+    lengths = ("data.max_prompt_length", "data.max_response_length")
+    if not this.knows(*lengths, f"{ROLLOUT}n"):
+        for name in (f"{ROLLOUT}max_num_batched_tokens", f"{ACTOR}ppo_max_token_len_per_gpu"):
+            if this.given.get(name) and name not in this.inherited:
+                this.put(name, this.given[name])
+        return
+    length = sum(this.get(each) for each in lengths)
     tokens = this.given.get(f"{ROLLOUT}max_num_batched_tokens")
     if tokens is not None:
         this.seen.add(f"{ROLLOUT}max_num_batched_tokens")
@@ -217,7 +237,7 @@ def _rollout(this: Translation) -> None:
 
 
 def _reward(this: Translation) -> None:
-    files = str(this.given.get("data.train_files", "")).lower()
+    files = this.written("data.train_files").lower()
     if this.given.get("custom_reward_function.path"):
         this.lines["unmapped"].append(
             "custom_reward_function: reward a function of yours that takes one sample: "
@@ -240,10 +260,10 @@ def _run(this: Translation) -> None:
         if (epochs := this.given.get("trainer.total_epochs")) is not None:
             line = f"trainer.total_epochs={epochs}: total_training_steps decides"
             this.lines["unmapped"].append(line)
-    else:
+    elif this.knows("trainer.total_training_steps") or "trainer.total_epochs" in this.given:
         this.same("trainer.total_epochs")
     save = int(this.get("trainer.save_freq"))
-    if save < 1:
+    if save < 1 and this.knows("trainer.save_freq"):
         save = min(EVERY_STEPS, max(1, int(steps) // 2)) if steps else EVERY_STEPS
         this.wrong(
             "trainer.save_freq",
@@ -252,17 +272,19 @@ def _run(this: Translation) -> None:
         )
     this.put("trainer.save_freq", save)
     test = int(this.get("trainer.test_freq"))
-    held_out = bool(this.spec["data"].get("validationFiles"))
+    held_out = bool(this.spec["data"].get("validationFiles")) or not this.knows("data.val_files")
     off = not 0 < test < NEVER or not held_out
     this.put("trainer.test_freq", 0 if off else test, f"{test} is off" if off else "")
     this.put("trainer.val_before_train", bool(this.get("trainer.val_before_train")) and held_out)
-    project, experiment = this.get("trainer.project_name"), this.get("trainer.experiment_name")
-    this.seen |= {"trainer.experiment_name"}
-    folder = this.given.get("trainer.default_local_dir")
-    if folder is None or "${" in str(folder):
-        folder = f"checkpoints/{project}/{experiment}"
     name = "trainer.default_local_dir"
-    this.put(name, this.path(name, folder))
+    if this.knows(name):
+        folder = this.given.get(name)
+        if folder is None:
+            project = "trainer.project_name"
+            below = [str(this.get(project))] if this.knows(project) else []
+            folder = "/".join(["checkpoints", *below, this.experiment()])
+        this.put(name, this.path(name, folder))
+    this.seen |= {"trainer.experiment_name"}
     keep = this.given.get("trainer.max_actor_ckpt_to_keep")
     if keep is not None:
         if keep < 2:

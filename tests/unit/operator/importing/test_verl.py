@@ -9,13 +9,14 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_operator.core.importing.composition import compose
 from raggrpo_operator.core.importing.overrides import (
+    NotAtHand,
     Unreadable,
     Values,
     read_overrides,
-    read_script,
-    resolved,
 )
+from raggrpo_operator.core.importing.references import resolved
 from raggrpo_operator.core.importing.retrieval import TOOLS
+from raggrpo_operator.core.importing.script import read_script
 from raggrpo_operator.core.importing.translation import MOUNT, Imported
 from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
@@ -125,8 +126,11 @@ def test_a_cosine_keeps_its_floor_and_its_end_and_any_other_number_of_cycles_is_
     assert any("num_cycles: 2 is not half a period" in line for line in imported.wrong)
 
 
-def test_a_script_with_arrays_and_defaults_is_read_by_its_first_assignments() -> None:
-    spec = a_valid_job(import_verl(read_script(ARRAYS).overrides)).spec
+def test_a_script_with_arrays_and_defaults_is_read_but_for_what_its_branches_decide() -> None:
+    given = read_script(ARRAYS).overrides
+    [line] = import_verl(given).missing
+    assert "rollout.n=$ROLLOUT_N: $ROLLOUT_N is 5 or 16" in line
+    spec = a_valid_job(import_verl(given | {"actor_rollout_ref.rollout.n": 5})).spec
     assert spec.model.path == "/mnt/models/Qwen3-4B"
     assert spec.data.train_files == [f"{MOUNT}/data/math/train.parquet"]
     assert spec.rollout.n == 5
@@ -164,7 +168,7 @@ def test_a_mistake_of_the_original_is_told_and_the_job_is_valid_all_the_same(
 
 def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
     values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
-    assert resolved(values)["actor_rollout_ref.rollout.prompt_length"] == 64
+    assert resolved(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64
     assert values["a.b"] == [1, 2]
 
 
@@ -187,12 +191,10 @@ def test_sums_of_whole_numbers_are_computed_and_nothing_else_is() -> None:
         "data.max_response_length=$(( ANSWER + (8 - 2) / 4 )) "
         'data.a="$(( ${PROMPT} * 2 ))" data.b=$((2 ** 9)) data.c=$((UNKNOWN * 2)) data.d=$((1/0))'
     )
-    assert script.overrides == {
-        "data.max_prompt_length": 2048,
-        "data.max_response_length": 301,
-        "data.a": 4096,
-    }
-    assert script.computed == ["data.b", "data.c", "data.d"]
+    computed = {"max_prompt_length": 2048, "max_response_length": 301, "a": 4096}
+    assert {name: script.overrides.pop(f"data.{name}") for name in computed} == computed
+    assert list(script.overrides) == ["data.b", "data.c", "data.d"]
+    assert all(isinstance(each, NotAtHand) for each in script.overrides.values())
 
 
 TOOL_FILE = SMALLEST | {TOOLS: "tools.yaml", "data.max_prompt_length": 1024}

@@ -1,0 +1,198 @@
+"""Expand words of a shell script with the variables it has set so far; runs no command.
+
+What only a run of the script can tell stays in a text as a mark, with its source and the reason.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from .overrides import HOME, OVERRIDE, NotAtHand
+from .shell import Piece, Word, word_of
+
+Variable = str | tuple[str, ...]
+"""A text, or the elements of an array."""
+
+_HERE: Final = frozenset({"$(pwd)", "`pwd`", "$PWD", "${PWD}"})
+_ARGUMENTS: Final = re.compile(r"\$[@*]|\$\{[@*](?::.*)?\}")
+_PARAMETER: Final = re.compile(
+    r"\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?:\[(?P<index>[@*]|\d+)\])?"
+    r"(?:(?P<sign>:?[-=+])(?P<default>.*))?\})",
+    re.DOTALL,
+)
+_ARITHMETIC: Final = re.compile(r"\$\(\((.{1,200})\)\)", re.DOTALL)
+_NAME: Final = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+}
+_LONGEST: Final = 60
+_MARK: Final = re.compile("\0(\\d+)\0")
+
+
+class Variables:
+    """The variables of a script at one of its commands."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, Variable] = {}
+        self._marks: list[NotAtHand] = []
+        self._either: dict[str, Sequence[str]] = {}
+        """What a mark of an undecided variable stands for."""
+
+    def words(self, word: Word) -> list[str]:
+        """Return what a word becomes: none, one or several words."""
+        is_alone = len(word) == 1 or (len(word) == 2 and not word[0].text)
+        if is_alone and (array := self._all_elements(word[-1])) is not None:
+            return list(array)
+        words = [""]
+        is_kept = False
+        for piece in word:
+            text = self._piece(piece)
+            is_kept = is_kept or piece.is_quoted
+            if not piece.is_expansion or piece.is_quoted:
+                words[-1] += text
+                continue
+            parts = re.split(r"[ \t\n]+", text)
+            words[-1] += parts[0]
+            words += parts[1:]
+        return [each for each in words if each] or ([""] if is_kept else [])
+
+    def text(self, word: Word) -> str:
+        """Return what a word becomes where it is not split, as in an assignment."""
+        return "".join(self._piece(piece) for piece in word)
+
+    def not_at_hand(self, text: str) -> NotAtHand | None:
+        """Return why a text is not known; None if it is."""
+        reasons = [self._marks[int(mark)].reason for mark in _MARK.findall(text)]
+        if not reasons:
+            return None
+        return NotAtHand(self.shown(text), "; ".join(dict.fromkeys(reasons)))
+
+    def shown(self, text: str) -> str:
+        """Return the text with the sources of what is not known."""
+        return _MARK.sub(lambda found: self._marks[int(found[1])].text, text)
+
+    def merge(self, ends: Sequence[dict[str, Variable]]) -> None:
+        """Go on after branches of which one runs, each of which ends with its own variables."""
+        self.now = {}
+        for name in dict.fromkeys(name for end in ends for name in end):
+            values = list(dict.fromkeys(end.get(name) for end in ends))
+            given = [each for each in values if each is not None]
+            if len(values) == 1:
+                self.now[name] = given[0]
+            elif all(isinstance(each, tuple) for each in given):
+                self.now[name] = self._merged(name, [each or () for each in values])
+            elif all(isinstance(each, str) and _holds_words(each) for each in given if each):
+                words = [str(each or "").split() for each in values]
+                self.now[name] = " ".join(self._merged(name, words))
+            else:
+                known = [each for value in values for each in self._described(value)]
+                self.now[name] = self.undecided(name, list(dict.fromkeys(known)))
+
+    def undecided(self, name: str, values: Sequence[str]) -> str:
+        """Return a mark for a variable with one of several values."""
+        either = " or ".join([", ".join(values[:-1]), values[-1]])
+        when = "which is decided when the script runs"
+        mark = self._mark(f"${name}", f"${name} is {either}, {when}")
+        self._either[mark] = values
+        return mark
+
+    def _merged(self, name: str, arrays: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        """Return all elements, those that are not in every array with a mark."""
+        return tuple(
+            each
+            if all(each in array for array in arrays)
+            else each
+            + self._mark("", f"{self.shown(each)} is in ${name} or not, by what the script decides")
+            for each in dict.fromkeys(each for array in arrays for each in array)
+        )
+
+    def _described(self, value: Variable | None) -> Sequence[str]:
+        """Return what a variable may be, for people."""
+        if value is None:
+            return ["unset"]
+        text = value if isinstance(value, str) else " ".join(value)
+        shown = " ".join(self.shown(text).split()) or "empty"
+        return self._either.get(text) or [
+            shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+        ]
+
+    def _mark(self, text: str, reason: str) -> str:
+        self._marks.append(NotAtHand(text, reason))
+        return f"\0{len(self._marks) - 1}\0"
+
+    def _all_elements(self, piece: Piece) -> Sequence[str] | None:
+        """Return the elements that `${NAME[@]}` or `$NAME` stands for, None for anything else."""
+        if not piece.is_expansion or not (found := _PARAMETER.fullmatch(piece.text)):
+            return None
+        value = self.now.get(found["name"] or "")
+        return value if found["index"] in ("@", "*") and isinstance(value, tuple) else None
+
+    def _piece(self, piece: Piece) -> str:
+        source = piece.text
+        if not piece.is_expansion:
+            return source
+        if source in _HERE:
+            return "."
+        if _ARGUMENTS.fullmatch(source):
+            return ""  # what the script is started with is given to the import, too
+        if found := _ARITHMETIC.fullmatch(source):
+            return self._computed(found)
+        if source.startswith(("$(", "`")):
+            return self._mark(source, f"{source} is what a command prints")
+        if found := _PARAMETER.fullmatch(source):
+            return self._parameter(found, piece.is_quoted)
+        return self._mark(source, f"{source} is not understood")
+
+    def _parameter(self, found: "re.Match[str]", is_quoted: bool) -> str:
+        plain, name, index, sign, default = found.groups()
+        name = plain or name
+        value = self.now.get(name, HOME if name == "HOME" else None)
+        if isinstance(value, tuple):
+            place = int(index) if index and index.isdigit() else 0
+            value = " ".join(value) if index in ("@", "*") else dict(enumerate(value)).get(place)
+        if sign in (":+", "+"):
+            return self.text(word_of(default, is_quoted)) if value else ""
+        if value or (value is not None and sign in (None, "-", "=")):
+            return value
+        if sign is None:
+            what = "an argument of" if name.isdigit() else "not set in"
+            return self._mark(found[0], f"{found[0]} is {what} the script")
+        value = self.text(word_of(default, is_quoted))
+        if sign.endswith("="):
+            self.now[name] = value
+        return value
+
+    def _computed(self, found: "re.Match[str]") -> str:
+        """Return the result of an arithmetic expansion, marked if it is not understood."""
+        expression = _NAME.sub(self._number, re.sub(r"\s+", " ", found[1]).strip())
+        if why := self.not_at_hand(expression):
+            return self._mark(found[0], why.reason)
+        try:
+            return str(_integer(ast.parse(expression, mode="eval").body))
+        except (SyntaxError, ValueError, ArithmeticError):
+            return self._mark(found[0], f"{found[0]} is not understood")
+
+    def _number(self, found: "re.Match[str]") -> str:
+        value = self.now.get(found[1])
+        if isinstance(value, str):
+            return value
+        return self._mark(found[0], f"${found[1]} is not set in the script")
+
+
+def _holds_words(text: str) -> bool:
+    """Return whether a text is a list of overrides."""
+    return any(OVERRIDE.fullmatch(word) for word in text.split())
+
+
+def _integer(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            return _OPERATORS[type(sign)](_integer(left), _integer(right))
+    raise ValueError("no whole number")

@@ -1,0 +1,49 @@
+"""Which of verl's fields hold numbers; a value of another kind is refused by its field."""
+
+from typing import Final
+
+from .overrides import NotAtHand, Values, value_in
+from .translation import ACTOR, DEFAULTS, ROLLOUT
+
+NUMBERS: Final = frozenset(
+    {
+        *(name for name, value in DEFAULTS.items() if type(value) in (int, float)),
+        "algorithm.group_size",
+        "algorithm.hybrid_grpo.group_size",
+        "data.train_max_samples",
+        "data.val_max_samples",
+        "trainer.max_actor_ckpt_to_keep",
+        "trainer.total_training_steps",
+        f"{ACTOR}clip_ratio",
+        f"{ACTOR}kl_loss_coef",
+        f"{ACTOR}optim.lr_warmup_steps",
+        f"{ACTOR}optim.lr_warmup_steps_ratio",
+        f"{ACTOR}ppo_max_token_len_per_gpu",
+        f"{ROLLOUT}max_num_batched_tokens",
+        f"{ROLLOUT}multi_turn.max_assistant_turns",
+    }
+)
+"""Fields that a job's numbers are computed from."""
+
+
+def as_numbers(values: Values) -> tuple[Values, list[str]]:
+    """Return the values with texts such as '1024' as numbers, and a line for each of these.
+
+    Raises ValueError, which names the fields, for what is no number.
+    """
+    numbers: Values = {}
+    told: list[str] = []
+    others: list[str] = []
+    for name in sorted(values.keys() & NUMBERS):
+        value = values[name]
+        if value is None or type(value) in (int, float, NotAtHand):
+            continue
+        number = value_in(value) if isinstance(value, str) else value
+        if type(number) in (int, float):
+            numbers[name] = number
+            told.append(f"{name}: {value!r} is a text, not a number: now {number}")
+        else:
+            others.append(f"{name} is {value!r}, which is no number")
+    if others:
+        raise ValueError("; ".join(others))
+    return values | numbers, told

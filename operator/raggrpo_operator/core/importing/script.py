@@ -1,0 +1,270 @@
+"""Find what a shell script hands to verl's trainer; the script is never run.
+
+Assignments, arrays, defaults, sums and products of whole numbers are followed in their order.
+Branches and loops are not decided: what differs between them is not at hand.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from .expansion import Variable, Variables
+from .overrides import OVERRIDE, NotAtHand, Unreadable, Values, value_in
+from .shell import Piece, Token, Word, tokens
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_CHOICE: Final = re.compile(r"([A-Za-z_][\w/@]*)=(.*)", re.DOTALL)
+_OPTION: Final = re.compile(r"(--config-(?:path|name|dir)|-c[pnd])(?:=(.*))?", re.DOTALL)
+_OPTIONS: Final = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir"}
+_DECLARATIONS: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
+_MAIN: Final = r"(?!(?:\w*_)?(?:sft|gen|eval|merge)\w*(?:\.py)?$)(?:\w+_)?main(?:_\w+)?"
+_TRAINER: Final = re.compile(rf"(?:\w+\.)+{_MAIN}|(?:.*/)?{_MAIN}\.py")
+"""verl.trainer.main_ppo, recipe.dapo.main_dapo, …fully_async_main, and files of these names."""
+_OTHER_STAGE: Final = re.compile(r"(?:^|[._/])(?:\w+_)?(?:sft|main_gen|main_eval|model_merger)")
+_NO_RUN: Final = frozenset({"echo", "pkill", "pgrep", "grep"})
+_OPENING: Final = frozenset({"if", "while", "until", "for", "select"})
+_SKIPPED: Final = frozenset({"then", "do", "{", "}", "!", "time"})
+
+
+@dataclass
+class Script:
+    """What a shell script hands to verl."""
+
+    overrides: Values = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    """Hydra's own, by their long names: --config-name."""
+    choices: dict[str, str] = field(default_factory=dict)
+    """Options of groups: model_engine=megatron."""
+    missing: list[str] = field(default_factory=list)
+    """What else only a run of the script can tell."""
+
+
+@dataclass
+class _Command:
+    line: int
+    words: list[str]
+
+
+@dataclass
+class _Scope:
+    """A compound command that is open: what the variables were before and after its branches."""
+
+    kind: str
+    before: dict[str, Variable]
+    ends: list[dict[str, Variable]] = field(default_factory=list)
+    is_complete: bool = False
+    """One of its branches runs for sure."""
+    awaits_pattern: bool = False
+
+
+def read_script(text: str) -> Script:
+    """Return what a script hands to verl's trainer, its own variables put in. Raises Unreadable."""
+    walk = _Walk()
+    commands = list(walk.commands(text))
+    script = Script()
+    runs = [each for each in commands if _program(each) is not None]
+    # Scripts around it have programs of their own: launch.sh data.seed=1.
+    runs = runs or [each for each in commands if _configures(each)]
+    for command in runs[:1]:
+        _read(command, walk.variables, script)
+    if not script.overrides and not script.options:
+        raise Unreadable(
+            "there is no command with overrides such as data.train_batch_size=128 that runs "
+            "verl's main_ppo in it"
+        )
+    script.missing += [
+        f"the run of verl in line {each.line}: a job is one run, here that of line {runs[0].line}; "
+        "import the other from a script of its own"
+        for each in runs[1:]
+    ]
+    script.missing += [
+        f"{each.words[0]} in line {each.line} is outside of verl's command, which ends before it"
+        for each in commands
+        if OVERRIDE.fullmatch(each.words[0])
+    ]
+    return script
+
+
+def _program(command: _Command) -> int | None:
+    """Return the place of verl's trainer among the words of a command that runs it."""
+    if command.words[0] in _NO_RUN:
+        return None
+    return next((at for at, each in enumerate(command.words) if _TRAINER.fullmatch(each)), None)
+
+
+def _configures(command: _Command) -> bool:
+    if any(_OTHER_STAGE.search(word) for word in command.words):
+        return False
+    return any(OVERRIDE.fullmatch(word) or _OPTION.fullmatch(word) for word in command.words[1:])
+
+
+def _read(command: _Command, variables: Variables, script: Script) -> None:
+    """Add the overrides, options and choices of a command."""
+    rest = iter(command.words[(_program(command) or 0) + 1 :])
+    for word in rest:
+        if found := OVERRIDE.fullmatch(word):
+            unknown = variables.not_at_hand(found[2])
+            known = script.overrides.get(found[1])
+            if unknown and known is not None:
+                before = known.text if isinstance(known, NotAtHand) else known
+                unknown = NotAtHand(unknown.text, f"{unknown.reason}; given before as {before}")
+            script.overrides[found[1]] = unknown or value_in(found[2])
+        elif found := _OPTION.fullmatch(word):
+            value = next(rest, "") if found[2] is None else found[2]
+            if unknown := variables.not_at_hand(value):
+                script.missing.append(f"{found[1]}={unknown.text}: {unknown.reason}")
+            else:
+                script.options[_OPTIONS.get(found[1], found[1])] = value
+        elif unknown := variables.not_at_hand(word):
+            script.missing.append(f"the words {unknown.text} of verl's command: {unknown.reason}")
+        elif found := _CHOICE.fullmatch(word):
+            script.choices[found[1]] = found[2]
+
+
+class _Walk:
+    """Goes through a script's commands in their order and keeps its variables."""
+
+    def __init__(self) -> None:
+        self.variables = Variables()
+        self._scopes: list[_Scope] = []
+
+    def commands(self, text: str) -> Iterator[_Command]:
+        """Yield the simple commands, their words expanded."""
+        collected: list[Token] = []
+        before = ""
+        for token in (*tokens(text), Token(0, "\n")):
+            if not token.operator:
+                collected.append(token)
+                if [_plain(each) for each in (collected[0], token)] == ["case", "in"]:
+                    self._open("case")
+                    collected = []
+                continue
+            if self._is_pattern(token.operator, collected):
+                collected = []
+                continue
+            if token.operator == "(" and collected:  # f() { …
+                collected, before = [], "("
+                continue
+            if token.operator == ")" and before == "(" and not collected:
+                before = ""
+                continue
+            yield from self._command(collected, is_certain=before not in ("&&", "||"))
+            collected, before = [], token.operator
+            if token.operator == "(":
+                self._open("(")
+                before = ""
+            elif token.operator == ")":
+                self._close("(")
+            elif token.operator.startswith(";;") and self._is_in("case"):
+                self._branch()
+                self._scopes[-1].awaits_pattern = True
+
+    def _is_pattern(self, operator: str, collected: Sequence[Token]) -> bool:
+        """Take the pattern of a branch of `case`; return whether this is a part of one."""
+        if not self._is_in("case") or not self._scopes[-1].awaits_pattern:
+            return False
+        if collected and _plain(collected[0]) == "esac":
+            return False
+        if operator == ")":
+            self._scopes[-1].awaits_pattern = False
+            self._scopes[-1].is_complete |= [_plain(each) for each in collected] == ["*"]
+        return True
+
+    def _command(self, given: Sequence[Token], is_certain: bool) -> Iterator[_Command]:
+        rest = list(given)
+        while rest and self._is_reserved(_plain(rest[0])):
+            if _plain(rest.pop(0)) in ("for", "select") and rest:
+                self._loop_over(_plain(rest[0]), rest[2:])
+                rest = []
+        if rest and _plain(rest[0]) == "unset":
+            for each in rest:
+                self.variables.now.pop(_plain(each), None)
+            return
+        if rest and _plain(rest[0]) in _DECLARATIONS:
+            rest = [each for each in rest if _ASSIGNMENT.match(_plain(each))]
+        prefix = next((i for i, each in enumerate(rest) if not _is_assignment(each)), len(rest))
+        if prefix == len(rest):
+            before = dict(self.variables.now)
+            for each in rest:
+                self._assign(each)
+            if not is_certain:
+                self.variables.merge([before, self.variables.now])
+            return
+        words = [word for each in rest[prefix:] for word in self.variables.words(each.word)]
+        if words:
+            yield _Command(rest[prefix].line, words)
+
+    def _is_reserved(self, word: str) -> bool:
+        """Follow the reserved words of compound commands."""
+        if word in _OPENING:
+            self._open(word)
+        elif word in ("elif", "else") and self._is_in("if"):
+            self._branch()
+            self._scopes[-1].is_complete |= word == "else"
+        elif word == "fi":
+            self._close("if")
+        elif word == "done":
+            self._close(*_OPENING - {"if"})
+        elif word == "esac":
+            self._close("case")
+        else:
+            return word in _SKIPPED
+        return True
+
+    def _is_in(self, *kinds: str) -> bool:
+        return bool(self._scopes) and self._scopes[-1].kind in kinds
+
+    def _open(self, kind: str) -> None:
+        scope = _Scope(kind, dict(self.variables.now))
+        scope.is_complete, scope.awaits_pattern = kind == "for", kind == "case"
+        self._scopes.append(scope)
+
+    def _branch(self) -> None:
+        scope = self._scopes[-1]
+        scope.ends.append(self.variables.now)
+        self.variables.now = dict(scope.before)
+
+    def _close(self, *kinds: str) -> None:
+        if not self._is_in(*kinds):
+            return
+        scope = self._scopes.pop()
+        if scope.kind == "(":
+            self.variables.now = scope.before
+            return
+        ends = [*scope.ends, *([] if scope.awaits_pattern else [self.variables.now])]
+        first = [] if scope.is_complete else [scope.before]
+        self.variables.merge([*first, *ends])
+
+    def _loop_over(self, name: str, words: Sequence[Token]) -> None:
+        values = [word for each in words for word in self.variables.words(each.word)]
+        if len(values) == 1:
+            self.variables.now[name] = values[0]
+        elif values:
+            self.variables.now[name] = self.variables.undecided(name, values)
+
+    def _assign(self, token: Token) -> None:
+        found = _ASSIGNMENT.match(_plain(token))
+        assert found is not None
+        name, adds = found[1], bool(found[2])
+        old = self.variables.now.get(name)
+        if token.array is not None:
+            elements = tuple(w for each in token.array for w in self.variables.words(each))
+            first = (old,) if isinstance(old, str) else old or ()
+            self.variables.now[name] = (*first, *elements) if adds else elements
+            return
+        first_piece, *pieces = token.word
+        value: Word = (Piece(first_piece.text[found.end() :]), *pieces)
+        text = self.variables.text(value)
+        self.variables.now[name] = old + text if adds and isinstance(old, str) else text
+
+
+def _is_assignment(token: Token) -> bool:
+    return bool(_ASSIGNMENT.match(_plain(token)))
+
+
+def _plain(token: Token) -> str:
+    """Return what a word begins with, if that is neither quoted nor expanded."""
+    if not token.word or token.word[0].is_expansion or token.word[0].is_quoted:
+        return ""
+    return token.word[0].text

@@ -1,0 +1,223 @@
+"""Split a shell script into words and operators; expands nothing, runs nothing.
+
+The rules are POSIX's (Shell Command Language, Token Recognition), with bash's arrays, `[[ … ]]`,
+`(( … ))` and `$'…'`. Comments, bodies of heredocs and targets of redirections are left out.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from .overrides import Unreadable
+
+_OPERATOR: Final = re.compile(r"&&|\|[|&]?|;;&?|;&|[;&()\n]")
+_REDIRECTION: Final = re.compile(r"(?:\d+|&)?(<<<|<<-?|>>|[<>]&|<>|>\||[<>](?!\())")
+_BREAK: Final = frozenset(" \t\n;&|<>()")
+_ARRAY: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_PARAMETER: Final = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?$!\d-])")
+_CLOSING: Final = {"(": ")", "{": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a word: plain text, or an expansion such as `$NAME`, `${…}` or `$(…)`."""
+
+    text: str
+    is_expansion: bool = False
+    is_quoted: bool = False
+
+
+Word = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word, an array assignment or an operator."""
+
+    line: int
+    operator: str = ""
+    word: Word = ()
+    array: tuple[Word, ...] | None = None
+    """The elements; `word` is then what stands before them: `NAME=` or `NAME+=`."""
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens of a script in order. Raises Unreadable if a quote has no end."""
+    return _Lexer(text.replace("\r\n", "\n").replace("\0", "")).tokens()
+
+
+def word_of(text: str, is_quoted: bool) -> Word:
+    """Return the text as one word: the default in `${NAME:-default}`."""
+    return _Lexer(text).word(ends=frozenset(), is_quoted=is_quoted)
+
+
+class _Lexer:
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self._heredocs: list[str] = []
+        self._lines, self._counted = 1, 0
+
+    def tokens(self) -> Iterator[Token]:
+        while self._skip_blanks():
+            line = self._line()
+            if found := _REDIRECTION.match(self._text, self._at):
+                self._redirect(found)
+            elif self._text.startswith("((", self._at):
+                self._balanced("(")
+            elif self._text.startswith(("<(", ">("), self._at):
+                self._at += 1
+                yield Token(line, word=(Piece(f"${self._balanced('(')}", is_expansion=True),))
+            elif self._text.startswith("[[ ", self._at):
+                self._at = self._end("]]", self._at) + 2
+                yield Token(line, word=(Piece("[["),))
+            elif found := _OPERATOR.match(self._text, self._at):
+                self._at = found.end()
+                if found[0] == "\n":
+                    self._skip_heredocs()
+                yield Token(line, found[0])
+            else:
+                word = self.word(_BREAK)
+                is_array = self._text.startswith("(", self._at) and len(word) == 1
+                if is_array and _ARRAY.fullmatch(word[0].text) and not word[0].is_quoted:
+                    yield Token(line, word=word, array=tuple(self._elements()))
+                else:
+                    yield Token(line, word=word)
+
+    def word(self, ends: frozenset[str], is_quoted: bool = False) -> Word:
+        """Read pieces up to one of `ends`."""
+        pieces: list[Piece] = []
+        while self._at < len(self._text) and (char := self._text[self._at]) not in ends:
+            match char:
+                case "\\":
+                    escaped = self._text[self._at + 1 : self._at + 2]
+                    pieces += [Piece(escaped, is_quoted=True)] if escaped != "\n" else []
+                    self._at += 2
+                case "'" if not is_quoted:
+                    pieces.append(Piece(self._until("'"), is_quoted=True))
+                case '"':
+                    pieces += self._double_quoted()
+                case "$" | "`":
+                    pieces.append(self._expansion(is_quoted))
+                case _:
+                    start = self._at
+                    stops = ends | set("\\'\"$`")
+                    while self._at < len(self._text) and (
+                        self._at == start or self._text[self._at] not in stops
+                    ):
+                        self._at += 1
+                    pieces.append(Piece(self._text[start : self._at], is_quoted=is_quoted))
+        return tuple(pieces)
+
+    def _elements(self) -> Iterator[Word]:
+        self._at += 1
+        while self._skip_blanks() and self._text[self._at] != ")":
+            if self._text[self._at] in _BREAK:
+                self._at += 1
+            else:
+                yield self.word(_BREAK)
+        self._at += 1
+
+    def _double_quoted(self) -> Iterator[Piece]:
+        opened = self._at
+        self._at += 1
+        yield Piece("", is_quoted=True)
+        while self._char(opened) != '"':
+            char, following = self._text[self._at], self._text[self._at + 1 : self._at + 2]
+            if char == "\\" and following in '$`"\\\n':
+                yield Piece(following.strip("\n"), is_quoted=True)
+                self._at += 2
+            elif char in "$`":
+                yield self._expansion(is_quoted=True)
+            else:
+                yield Piece(char, is_quoted=True)
+                self._at += 1
+        self._at += 1
+
+    def _expansion(self, is_quoted: bool) -> Piece:
+        start = self._at
+        if self._text[start] == "`":
+            return Piece(f"`{self._until('`')}`", is_expansion=True, is_quoted=is_quoted)
+        following = self._text[start + 1 : start + 2]
+        if following == "'" and not is_quoted:
+            self._at += 1
+            return Piece(self._until("'"), is_quoted=True)
+        if following in _CLOSING:
+            self._at += 1
+            inner = self._balanced(following, has_quotes=following == "(" or not is_quoted)
+            return Piece(f"${inner}", is_expansion=True, is_quoted=is_quoted)
+        if found := _PARAMETER.match(self._text, start):
+            self._at = found.end()
+            return Piece(found[0], is_expansion=True, is_quoted=is_quoted)
+        self._at += 1
+        return Piece("$", is_quoted=True)
+
+    def _balanced(self, opening: str, has_quotes: bool = True) -> str:
+        """Skip what stands in brackets, and return it with them."""
+        opened, depth = self._at, 0
+        while True:
+            char = self._char(opened)
+            depth += (char == opening) - (char == _CLOSING[opening])
+            if char == "\\":
+                self._at += 1
+            elif char == "'" and has_quotes:
+                self._at = self._end("'", self._at + 1)
+            elif char == '"':
+                list(self._double_quoted())
+                continue
+            self._at += 1
+            if depth == 0:
+                return self._text[opened : self._at]
+
+    def _redirect(self, found: "re.Match[str]") -> None:
+        self._at = found.end()
+        self._skip_blanks(has_comments=False)
+        target = self.word(_BREAK)
+        if found[1] in ("<<", "<<-"):
+            self._heredocs.append("".join(piece.text for piece in target))
+
+    def _skip_heredocs(self) -> None:
+        for end in self._heredocs:
+            body = re.compile(rf"(?:.*\n)*?\t*{re.escape(end)}(?=\n|\Z)")
+            found = body.match(self._text, self._at)
+            self._at = found.end() if found else len(self._text)
+        self._heredocs.clear()
+
+    def _skip_blanks(self, has_comments: bool = True) -> bool:
+        """Skip blanks, continued lines and comments; return whether anything is left."""
+        while self._at < len(self._text):
+            if self._text[self._at] in " \t":
+                self._at += 1
+            elif self._text.startswith("\\\n", self._at):
+                self._at += 2
+            elif self._text[self._at] == "#" and has_comments:
+                end = self._text.find("\n", self._at)
+                self._at = len(self._text) if end < 0 else end
+            else:
+                return True
+        return False
+
+    def _until(self, quote: str) -> str:
+        start = self._at + 1
+        end = self._end(quote, start)
+        self._at = end + 1
+        return self._text[start:end]
+
+    def _end(self, mark: str, start: int) -> int:
+        if (end := self._text.find(mark, start)) < 0:
+            self._unfinished(start)
+        return end
+
+    def _char(self, opened: int) -> str:
+        if self._at >= len(self._text):
+            self._unfinished(opened)
+        return self._text[self._at]
+
+    def _unfinished(self, opened: int) -> NoReturn:
+        line = self._text.count("\n", 0, opened) + 1
+        raise Unreadable(f"line {line}: a quote or bracket that opens there has no end")
+
+    def _line(self) -> int:
+        self._lines += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        return self._lines

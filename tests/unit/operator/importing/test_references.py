@@ -1,0 +1,133 @@
+"""References of a configuration are filled in, and those that lead nowhere are told by field."""
+
+from typing import Any
+
+import pytest
+
+from raggrpo_operator.core.importing.composition import compose
+from raggrpo_operator.core.importing.overrides import NotAtHand
+from raggrpo_operator.core.importing.references import resolved
+from raggrpo_operator.core.importing.verl import import_verl
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("${root}/qwen", "/models/qwen"),
+        ("${root}-${batch}", "/models-64"),
+        ("${batch}", 64),
+        ("${lens.p}", 512),  # itself a reference
+        ("${root}/${name}", "/models/first_run"),
+        ("${lens.${which}}", 512),
+        (["${root}/a", "b"], ["/models/a", "b"]),
+        ("${.beside}", 7),
+        ("${..batch}", 64),
+        ("${oc.select:lens.p,3}", 512),
+        ("${oc.select:nothing,3}", 3),
+        ("${oc.select:nothing}", None),
+        ("${oc.env:TURNS,3}", 3),
+        ("${usual}", 5),
+        ("no reference", "no reference"),
+    ],
+)
+def test_references_stand_for_values_alone_within_texts_and_in_chains(
+    value: Any, expected: Any
+) -> None:
+    values = {
+        "root": "/models",
+        "batch": 64,
+        "lens.p": "${plen}",
+        "plen": 512,
+        "which": "p",
+        "name": "${project}_run",
+        "project": "first",
+        "a.beside": 7,
+        "a.b": value,
+    }
+    assert resolved(values, {"usual": 5})["a.b"] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("${oc.env:HOME}/data", "${oc.env:HOME} is known only where verl runs"),
+        ("${now:%Y}", "${now:%Y} is known only where verl runs"),
+        ("${made}/x", "${oc.env:MADE} is known only where verl runs"),
+        ("${nothing.here}", "${nothing.here} is not in the configuration"),
+        ("${a.b}", "go in a circle: a.b → a.b"),
+        ("${c}", "go in a circle: c → d → c"),
+        ("${block}", "${block} is a block of fields"),
+        ("${open", "${open has no closing bracket"),
+        ("${null}/x", "a part of ${null}/x is null"),
+        ("???", "the configuration leaves it to be given"),
+        ("${a b}", "${a b} is not understood"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_told_with_its_reason(value: str, told: str) -> None:
+    values = {"made": "${oc.env:MADE}", "c": "${d}", "d": "${c}", "block.x": 1, "null": None}
+    found = resolved(values | {"a.b": value}, {})["a.b"]
+    assert isinstance(found, NotAtHand)
+    assert told in found.reason
+
+
+def test_a_configuration_with_references_is_a_job_without_those_that_lead_nowhere() -> None:
+    text = """
+data: {train_files: '${oc.env:HOME}/a.parquet', max_prompt_length: '${lens.p}'}
+lens: {p: '${plen}'}
+plen: 256
+actor_rollout_ref:
+  model: {path: '${model_root}/qwen'}
+  rollout: {n: 4}
+model_root: /models
+trainer:
+  experiment_name: ${trainer.project_name}_${plen}
+  project_name: first
+  default_local_dir: /ck/${trainer.experiment_name}
+  total_epochs: 1
+"""
+    found = import_verl(compose("config", [], lambda _: None, text=text).values)
+    spec = found.job["spec"]
+    assert spec["model"]["path"] == "/models/qwen"
+    assert spec["data"]["maxPromptLength"] == 256
+    assert spec["checkpoint"]["path"] == "/ck/first_256"
+    assert "trainFiles" not in spec["data"]
+    assert found.missing == [
+        "data.train_files=${oc.env:HOME}/a.parquet: ${oc.env:HOME} is known only where verl runs: "
+        "override it"
+    ]
+
+
+def test_a_reference_that_leads_nowhere_in_a_file_of_the_defaults_is_told_if_a_job_needs_it() -> (
+    None
+):
+    values = {"data.seed": "${oc.env:SEED}", "data.odd": "${oc.env:ODD}", "data.train_files": "/a"}
+    found = import_verl(values, dict.fromkeys(values, "data/rows.yaml"))
+    [line] = found.missing
+    assert line.startswith("data.seed=${oc.env:SEED} (from data/rows.yaml)")
+    assert "defaults of data/rows.yaml: data.odd" in found.unmapped
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("trainer.save_freq", "often", "trainer.save_freq is 'often', which is no number"),
+        ("data.max_prompt_length", [1], "data.max_prompt_length is [1], which is no number"),
+        ("trainer.total_training_steps", True, "is True, which is no number"),
+        ("data.val_max_samples", "a", "data.val_max_samples is 'a', which is no number"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_its_field(name: str, value: Any, told: str) -> None:
+    with pytest.raises(ValueError, match="which is no number") as caught:
+        import_verl({name: value})
+    assert told in str(caught.value)
+
+
+def test_all_values_of_another_kind_are_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"save_freq is 'b', which is no number; trainer.test_f"):
+        import_verl({"trainer.test_freq": "a", "trainer.save_freq": "b"})
+
+
+def test_a_number_written_as_a_text_is_taken_and_told() -> None:
+    found = import_verl({"data.max_prompt_length": "1024", "data.train_files": "/a.parquet"})
+    assert found.job["spec"]["data"]["maxPromptLength"] == 1024
+    assert "data.max_prompt_length: '1024' is a text, not a number: now 1024" in found.wrong

@@ -1,0 +1,125 @@
+"""Shell scripts are read as a shell reads them; what only a run of them decides is told."""
+
+from typing import Any
+
+import pytest
+
+from raggrpo_operator.core.importing.script import read_script
+from raggrpo_operator.core.importing.translation import Imported
+from raggrpo_operator.core.importing.verl import import_verl
+
+RUN = "python3 -m verl.trainer.main_ppo "
+SMALLEST = (
+    "data.train_files=/d/a.parquet actor_rollout_ref.model.path=/m actor_rollout_ref.rollout.n=4 "
+    "trainer.total_epochs=1 "
+)
+
+
+def imported(script: str) -> Imported:
+    read = read_script(script)
+    return import_verl(read.overrides, missing=read.missing)
+
+
+def given(script: str) -> dict[str, Any]:
+    return read_script(script).overrides
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("M=${M:-/models/first}\nM=/models/second", "/models/second"),
+        ("M=/models/a\nM=$M/b", "/models/a/b"),
+        ('export M="${ROOT:-/models}/a"', "/models/a"),
+        ('M=${M:-"${ROOT:-/models}/a b"}', "/models/a b"),
+        (": ${M:=/models/a}", "/models/a"),
+        ("M=/a\nM=/b echo", "/a"),
+        ("M=/a\n( M=/b )", "/a"),
+        ("M=/a\nunset N\nif true; then M=/a; fi", "/a"),
+        ("if x; then M=/a; else M=/a; fi", "/a"),
+        ("M='$not/a/variable'", "$not/a/variable"),
+        ("M=$'/a'\n", "/a"),
+        ("R=/r\nM=${R:+/a}${S:+/b}", "/a"),
+    ],
+)
+def test_the_last_assignment_before_the_command_counts(script: str, expected: str) -> None:
+    after = "\nM=/later"
+    assert given(f'{script}\n{RUN} data.path="$M"{after}') == {"data.path": expected}
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("BS=128\nif [ $1 = big ]; then BS=512; fi", "$BS is 128 or 512"),
+        ("if x; then BS=1; elif y; then BS=2; else BS=3; fi", "$BS is 1, 2 or 3"),
+        ("if x; then BS=1; fi", "$BS is unset or 1"),
+        ("BS=1\nif x; then if y; then BS=2; else BS=3; fi; fi", "$BS is 1, 2 or 3"),
+        ("BS=1\ncase $X in\n  a|b) BS=2 ;;\n  c)\n BS=3\n;;\nesac", "$BS is 1, 2 or 3"),
+        ("case $X in (a) BS=2;; *) BS=3; esac", "$BS is 2 or 3"),
+        ("BS=1\n[ -z $X ] && BS=2", "$BS is 1 or 2"),
+        ("BS=1\nwhile x; do BS=2; done", "$BS is 1 or 2"),
+        ("for BS in 1 2; do echo; done", "$BS is 1 or 2"),
+    ],
+)
+def test_what_a_condition_decides_is_told_with_all_its_values(script: str, told: str) -> None:
+    found = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
+    assert found.missing == [
+        f"data.train_batch_size=$BS: {told}, which is decided when the script runs: override it"
+    ]
+    assert "trainBatchSize" not in found.job["spec"]["data"]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("data.train_files=$D/a.parquet", "$D is not set in the script"),
+        ("actor_rollout_ref.rollout.n=${N}", "${N} is not set in the script"),
+        ("actor_rollout_ref.rollout.n=$1", "$1 is an argument of the script"),
+        ("actor_rollout_ref.actor.use_kl_loss=$KL", "$KL is not set in the script"),
+        ("actor_rollout_ref.actor.optim.lr=$(cat lr)", "$(cat lr) is what a command prints"),
+        ("data.max_response_length=${L%k}", "${L%k} is not understood"),
+        ("data.max_prompt_length=$((X * 2))", "$X is not set in the script"),
+        ("trainer.default_local_dir=/c/$D", "$D is not set in the script"),
+        ("actor_rollout_ref.model.path=`cat m`", "`cat m` is what a command prints"),
+    ],
+)
+def test_what_the_script_does_not_hold_is_told_and_left_out_of_the_job(
+    word: str, told: str
+) -> None:
+    found = imported(f"{RUN} {SMALLEST} {word}")
+    name = word.partition("=")[0]
+    [line] = [each for each in found.missing if each.startswith(word)]
+    assert told in line
+    assert not any(each.startswith(f"{name} →") for each in found.mapped)
+    assert not any(each.startswith(name) for each in [*found.wrong, *found.unmapped])
+
+
+def test_an_experiment_named_by_a_command_still_makes_a_job_with_a_name_and_a_folder() -> None:
+    found = imported(f'E="run-$(date +%F)"\n{RUN} {SMALLEST} trainer.experiment_name=$E')
+    assert found.job["metadata"]["name"] == "verl-import"
+    assert found.job["spec"]["checkpoint"]["path"].endswith(
+        "/checkpoints/verl_examples/verl-import"
+    )
+    assert "$(date +%F) is what a command prints" in found.missing[0]
+
+
+def test_a_field_without_counterpart_needs_no_value() -> None:
+    found = imported(f"{RUN} {SMALLEST} critic.optim.lr=$LR trainer.odd=$(date)")
+    assert found.missing == []
+    assert "critic.optim.lr=$LR: GRPO has no critic" in found.unmapped
+    assert "trainer.odd=$(date): no counterpart" in found.unmapped
+
+
+def test_a_project_named_by_a_command_is_no_part_of_the_folder() -> None:
+    found = imported(f"{RUN} {SMALLEST} trainer.project_name=$(date) trainer.experiment_name=e")
+    assert found.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/e")
+
+
+def test_without_its_numbers_a_job_is_not_judged_by_verls_defaults() -> None:
+    found = imported(
+        f"{RUN} data.train_batch_size=$B actor_rollout_ref.rollout.n=$N data.max_prompt_length=$P "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4096 data.train_files=$F "
+        "actor_rollout_ref.rollout.max_num_batched_tokens=64 actor_rollout_ref.model.path=$M "
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=128 trainer.save_freq=$S"
+    )
+    assert not any("4096" in line or "group" in line or "128" in line for line in found.wrong)
+    assert len(found.missing) == 6

@@ -1,0 +1,144 @@
+"""Of all a script does, the command that runs verl's GRPO trainer is imported, with its words."""
+
+import pytest
+
+from raggrpo_operator.core.importing.overrides import NotAtHand, Unreadable
+from raggrpo_operator.core.importing.script import Script, read_script
+
+RUN = "python3 -m verl.trainer.main_ppo "
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "python3 -m verl.trainer.main_ppo",
+        "torchrun -m recipe.dapo.main_dapo",
+        "python -u -m verl.experimental.fully_async_policy.fully_async_main",
+        "python recipe/one_step_off_policy/async_main_ppo.py",
+        "ray job submit --address=http://x -- python3 verl/trainer/main_ppo.py",
+        'nohup "$PYTHON" -m $ENTRY',
+    ],
+)
+def test_only_the_trainers_command_counts_among_the_stages_of_a_script(program: str) -> None:
+    script = read_script(
+        "ENTRY=verl.trainer.main_ppo\n"
+        "python3 -m verl.trainer.main_generation data.path=/x data.seed=5\n"
+        "torchrun -m verl.trainer.fsdp_sft_trainer trainer.total_epochs=3 optim.lr=1e-5\n"
+        "pkill -f verl.trainer.main_ppo\n"
+        f"{program} data.seed=1 2>&1 | tee log.$(date +%s)\n"
+        "python3 -m verl.trainer.main_eval data.path=/y\n"
+    )
+    assert script == Script(overrides={"data.seed": 1})
+
+
+def test_a_launcher_of_another_name_counts_if_no_command_runs_the_trainer() -> None:
+    script = read_script("bash sft_trainer.sh data.seed=1\n./launch.sh data.seed=2")
+    assert script.overrides == {"data.seed": 2}
+
+
+def test_several_runs_of_the_trainer_are_told() -> None:
+    script = read_script(f"{RUN} data.seed=1\n\n{RUN} data.seed=2 \\\n data.x=3\n")
+    assert script.overrides == {"data.seed": 1}
+    assert script.missing == [
+        "the run of verl in line 3: a job is one run, here that of line 1; "
+        "import the other from a script of its own"
+    ]
+
+
+def test_a_script_of_other_stages_alone_is_refused() -> None:
+    with pytest.raises(Unreadable, match="verl's main_ppo"):
+        read_script("torchrun -m verl.trainer.fsdp_sft_trainer trainer.total_epochs=3 data.x=1")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f'COMMON="data.a=1 data.b=/x"\n{RUN} $COMMON data.c=2',
+        f"ARGS=(data.a=1 data.b=/x)\n{RUN} ${{ARGS[@]}} data.c=2",
+        f'ARGS=(\n  data.a=1  # it\'s one\n\n  "data.b=/x"\n)\n{RUN} "${{ARGS[@]}}" data.c=2',
+        f'ARGS=(data.a=1)\nARGS+=( data.b="/x" )\n{RUN} "${{ARGS[@]}}" data.c=2',
+        f'A="data.a=1"\nA+=" data.b=/x"\nB="$A data.c=2"\n{RUN} $B',
+        f'CMD="{RUN} data.a=1"\n$CMD data.b=/x data.c=2 "$@"',
+        f'train() {{\n  {RUN} data.a=1 data.b=/x data.c=2 "$@"\n}}\ntrain',
+        f'ADDS=""\n{RUN} $ADDS data.a=1 data.b=/x data.c=2 ${{@:2}} $*',
+    ],
+)
+def test_words_in_variables_and_arrays_are_read(script: str) -> None:
+    assert read_script(script) == Script(overrides={"data.a": 1, "data.b": "/x", "data.c": 2})
+
+
+def test_words_that_are_not_at_hand_are_told() -> None:
+    script = read_script(f"MORE=\nif x; then MORE=some.sh; fi\n{RUN} data.b=2 $COMMON $MORE")
+    assert script.overrides == {"data.b": 2}
+    assert script.missing == [
+        "the words $COMMON of verl's command: $COMMON is not set in the script",
+        "the words $MORE of verl's command: $MORE is empty or some.sh, "
+        "which is decided when the script runs",
+    ]
+
+
+def test_an_element_that_a_branch_adds_is_not_at_hand_and_the_others_are() -> None:
+    script = read_script(
+        "ARGS=(data.a=1 data.b=2)\nif x; then ARGS+=(data.b=3); fi\n" + RUN + '"${ARGS[@]}"'
+    )
+    assert script.overrides["data.a"] == 1
+    assert script.overrides["data.b"] == NotAtHand(
+        "3", "data.b=3 is in $ARGS or not, by what the script decides; given before as 2"
+    )
+
+
+def test_the_words_that_branches_give_a_text_differently_are_told_one_by_one() -> None:
+    script = read_script(
+        'A="\n data.a=1 \\\n data.b=2"\n'
+        'if x; then A="$A data.c=3"; else A="$A data.c=4"; fi\n' + RUN + "$A"
+    )
+    assert (script.overrides["data.a"], script.overrides["data.b"]) == (1, 2)
+    told = script.overrides["data.c"]
+    assert isinstance(told, NotAtHand)
+    assert "data.c=4 is in $A or not" in told.reason
+    assert "given before as 3" in told.reason
+    assert script.missing == []
+
+
+def test_an_option_that_is_not_at_hand_is_told() -> None:
+    script = read_script(f"{RUN} --config-name=$NAME data.a=1")
+    assert (script.options, script.overrides) == ({}, {"data.a": 1})
+    assert script.missing == ["--config-name=$NAME: $NAME is not set in the script"]
+
+
+def test_words_after_a_comment_within_the_command_are_told_to_be_outside_of_it() -> None:
+    script = read_script(f"{RUN} data.a=1 \\\n  # data.b=2 \\\n  data.c=3 \\\n  data.d=4\n")
+    assert script.overrides == {"data.a": 1}
+    [line] = script.missing
+    assert line == "data.c=3 in line 3 is outside of verl's command, which ends before it"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "# it's a comment\n",
+        "cat <<EOF > x.yaml\nit's ${A and \"more\nEOF\n",
+        "cat <<-'END'\n\tdon't\n\tEND\n",
+        "cat <<A <<\"B\"\nit's\nA\nit's\nB\n",
+        "python - <<'EOF' | tee log\nprint('a\\'s')\nEOF\n",
+        "x=a#b's'  # isn't\n",
+        "cat <<<\"it's\" # don't\n",
+        'echo "it\'s $(basename "$0") ${X:-"it"}" \\\n  more\n',
+        "if [[ $A =~ ^(a|b)$ && -n $B ]]; then echo; fi\n",
+        "(( N > 1 )) && echo it\\'s\n",
+        "for ((i=0; i<3; i++)); do echo $i; done\n",
+        'D=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\n',
+        "diff <(sort a) <(sort b) 2>/dev/null >&2 &> x\n",
+        "echo a\r\n",
+        "echo \0007\0\n",
+    ],
+)
+def test_what_stands_around_the_command_does_not_break_it(before: str) -> None:
+    assert read_script(f"{before}{RUN} data.a=1") == Script(overrides={"data.a": 1})
+
+
+@pytest.mark.parametrize("text", ["echo 'a\n", 'echo\necho "a\n', "echo $(a\n", "echo ${a\n"])
+def test_a_quote_without_end_is_told_by_its_line(text: str) -> None:
+    line = 2 if text.startswith("echo\n") else 1
+    with pytest.raises(Unreadable, match=f"line {line}: a quote or bracket that opens there"):
+        read_script(text + RUN + "data.a=1")
