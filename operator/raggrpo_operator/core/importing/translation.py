@@ -27,6 +27,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     f"{ACTOR}ppo_mini_batch_size": 256,
     f"{ACTOR}clip_ratio_low": 0.2,
     f"{ACTOR}clip_ratio_high": 0.2,
+    f"{ACTOR}clip_ratio_c": 3.0,
     f"{ACTOR}loss_agg_mode": "token-mean",
     f"{ACTOR}grad_clip": 1.0,
     f"{ROLLOUT}n": 1,
@@ -44,6 +45,13 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "trainer.experiment_name": "gsm8k",
 }
 """What verl takes where its configuration is silent, as far as a job depends on it."""
+OWN_BLOCKS: Final = (
+    "actor_rollout_ref.",
+    "algorithm.filter_groups.",
+    "custom_reward_function.",
+    "reward_model.",
+)
+"""Of verl's configuration, in which people write no fields of other trainers."""
 
 
 @dataclass
@@ -194,6 +202,8 @@ def _note(name: str, known: Foreign | None) -> str:
         return known.note or f"here it is spec.{known.path}, without this value"
     if name.startswith("critic."):
         return "GRPO has no critic"
+    if name.startswith(OWN_BLOCKS):  # the last part may well name something else here
+        return "no counterpart"
     hint = hint_for(name.rpartition(".")[2])
     return f"not verl's; {hint}" if hint else "no counterpart"
 

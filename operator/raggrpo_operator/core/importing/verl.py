@@ -44,6 +44,7 @@ PLAIN: Final = (
     f"{ACTOR}grad_clip",
     f"{ACTOR}clip_ratio_low",
     f"{ACTOR}clip_ratio_high",
+    f"{ACTOR}clip_ratio_c",
     f"{ROLLOUT}temperature",
     f"{ROLLOUT}top_p",
     f"{ROLLOUT}gpu_memory_utilization",

@@ -75,6 +75,7 @@ VERL: Final[Mapping[str, Foreign]] = {
     f"{_ACTOR}.clip_ratio_low": Foreign("algorithm.clipRatioLow"),
     f"{_ACTOR}.clip_ratio_high": Foreign("algorithm.clipRatioHigh"),
     f"{_ACTOR}.clip_ratio": Foreign("algorithm.clipRatioLow", "and algorithm.clipRatioHigh"),
+    f"{_ACTOR}.clip_ratio_c": Foreign("algorithm.dualClip"),
     f"{_ACTOR}.loss_agg_mode": Foreign("algorithm.lossAggregation"),
     f"{_ACTOR}.kl_loss_coef": Foreign("algorithm.klCoefficient", "0 unless use_kl_loss"),
     f"{_ACTOR}.use_kl_loss": Foreign("algorithm.klCoefficient", "false is 0"),

@@ -272,3 +272,24 @@ def test_every_counterpart_in_the_table_exists() -> None:
     for name, foreign in {**VERL, **OTHERS}.items():
         assert not foreign.path or foreign.path in known, name
         assert foreign.path or foreign.note, name
+
+
+def test_verls_bound_for_tokens_of_negative_advantage_is_kept() -> None:
+    name = "actor_rollout_ref.actor.clip_ratio_c"
+    assert a_valid_job(import_verl(SMALLEST)).spec.algorithm.dual_clip == 3.0
+    assert a_valid_job(import_verl(SMALLEST | {name: 10.0})).spec.algorithm.dual_clip == 10.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reward_model.model.path",
+        "reward_model.enable",
+        "actor_rollout_ref.rollout.val_kwargs.n",
+        "algorithm.filter_groups.enable",
+        "reward_model.reward_kwargs.overlong_buffer_cfg.enable",
+    ],
+)
+def test_a_field_of_verls_own_is_not_taken_for_another_by_its_last_part(name: str) -> None:
+    [line] = [each for each in import_verl(SMALLEST | {name: 4}).unmapped if each.startswith(name)]
+    assert line.endswith("no counterpart")
