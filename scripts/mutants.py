@@ -184,7 +184,7 @@ def mutants(base: Path, path: str) -> Iterator[Mutant]:
 
 
 class Recorder:
-    """Pytest plugin: which tests enter which function of the mutated files, and how long they take."""
+    """Pytest plugin: which tests enter which function of the mutated files, for how long."""
 
     def __init__(self, base: Path, out: Path) -> None:
         self.base, self.out = f"{base}/", out
@@ -193,7 +193,7 @@ class Recorder:
         self.failed: list[str] = []
         self._test = ""
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> None:
+    def _trace(self, frame: FrameType, _event: str, _arg: object) -> None:
         code = frame.f_code
         if code.co_filename.startswith(self.base):
             path = code.co_filename[len(self.base) :]
@@ -282,7 +282,7 @@ def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None
     if broken:
         print(f"  these fail unchanged and are left out: {', '.join(sorted(broken))}")
 
-    sample = random.Random(seed).sample(every, min(count, len(every)))  # noqa: S311
+    sample = random.Random(seed).sample(every, min(count, len(every)))
     scores: defaultdict[str, list[bool]] = defaultdict(list)
     for mutant in sample:
         reached = record["entered"].get(f"{mutant.path}:{mutant.function}", [])
