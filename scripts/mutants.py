@@ -229,6 +229,7 @@ def in_fork(work: Callable[[], int], limit: float) -> int | None:
     """Return the exit code of `work` in a process group of its own; None if it ran out of time."""
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
@@ -239,13 +240,17 @@ def in_fork(work: Callable[[], int], limit: float) -> int | None:
         finally:
             os._exit(code)
     deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    try:
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    except BaseException:  # we were stopped, and our signals don't reach the child's group
+        os.killpg(child, signal.SIGKILL)
+        raise
     return None
 
 
@@ -326,6 +331,7 @@ def main() -> None:
     unknown = set(given.groups) - set(GROUPS)
     if unknown:
         parser.error(f"unknown group {', '.join(sorted(unknown))}: choose from {', '.join(GROUPS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.dont_write_bytecode = True
