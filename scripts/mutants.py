@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -189,7 +189,7 @@ class Recorder:
     def __init__(self, base: Path, out: Path) -> None:
         self.base, self.out = f"{base}/", out
         self.entered: defaultdict[str, set[str]] = defaultdict(set)
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.failed: list[str] = []
         self._test = ""
 
@@ -210,7 +210,7 @@ class Recorder:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the phases of a test."""

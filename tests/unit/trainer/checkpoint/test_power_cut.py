@@ -60,7 +60,8 @@ def test_a_power_cut_during_a_save_leaves_the_old_or_the_new_checkpoint_whole(
 ) -> None:
     store = a_store(a_claim(tmp_path), keep_last=1, keep_best=False)
     store.save(a_meta(10), shards(10))
-    cut, found = cuts(tmp_path), []
+    cut = cuts(tmp_path)
+    found: list[int] = []
 
     def look() -> None:
         for folder in left(cut):
@@ -118,7 +119,8 @@ def test_a_file_is_replaced_completely_or_not_at_all(
 ) -> None:
     target = tmp_path / "accepts"
     target.write_text("before")
-    cut, seen = cuts(tmp_path), set()
+    cut = cuts(tmp_path)
+    seen: set[str] = set()
 
     with monkeypatch.context() as patch:
         cut.watch(patch, lambda: seen.update((f / "accepts").read_text() for f in left(cut)))
@@ -132,7 +134,8 @@ def test_after_a_power_cut_during_a_claim_the_job_claims_again_and_finds_its_che
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
-    cut, outcomes = cuts(tmp_path), []
+    cut = cuts(tmp_path)
+    outcomes: list[Path] = []
 
     with monkeypatch.context() as patch:
         cut.watch(patch, lambda: outcomes.extend(left(cut)))
