@@ -13,7 +13,7 @@ SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
 
 
 async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -> None:
-    story = a_story(changes=SHORT, queue=QUEUE)
+    story = a_story(changes=SHORT, queue=QUEUE, cluster_seconds=30.0)
 
     await story.until(lambda status: status.phase is Phase.QUEUED)
     assert await story.round() is None
@@ -175,3 +175,23 @@ async def test_evicted_pods_that_no_queue_took_lead_to_a_new_cluster() -> None:
     await story.until_quiet()
     assert story.count(CreateCluster) == 2
     assert [each.cause for each in story.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
+
+
+async def test_losses_count_from_the_preemption_and_again_from_the_next_admission() -> None:
+    story = a_story()
+    await until_step(story, 23)
+    began = story.status.restart_state.launch.cluster_since
+    assert began is not None
+    story.runtime.preempt()
+    settled = await story.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
+    taken = settled.restart_state.launch.cluster_since
+    assert taken is not None
+    assert taken >= began + timedelta(seconds=23), "its pods would count as lost by the next"
+
+    story.runtime.now += timedelta(hours=1)
+    story.runtime.admit()
+    await story.round()
+
+    admitted = story.status.restart_state.launch.cluster_since
+    assert admitted is not None
+    assert admitted >= taken + timedelta(hours=1)

@@ -6,7 +6,7 @@ import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import JobStatus, Phase
-from support.fakes.fake_runtime import LOAD_SECONDS, Story, a_story, exits, head_is_lost
+from support.fakes.fake_runtime import LOAD_SECONDS, Story, a_story, exits, head_is_lost, until_step
 
 CRASH = exits(ExitCode.PROGRAM_ERROR)
 
@@ -81,3 +81,11 @@ async def test_the_loss_is_what_had_to_be_repeated_as_the_next_attempt_shows() -
     assert story.attempts[1].from_step == 27
     assert story.attempts[0].lost_steps == 0
     assert story.status.restarts.lost_steps == 0
+
+
+async def test_the_estimate_of_the_time_left_shrinks_with_the_steps_left() -> None:
+    story = a_story()
+    for step in (20, 40):
+        await until_step(story, step)
+        progress = story.status.progress
+        assert progress.estimated_remaining_seconds == 60 - progress.step

@@ -26,7 +26,7 @@ from typing import Self
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from .folder import CheckpointName, Validity, is_complete, write_atomically
+from .folder import CheckpointName, Validity, is_complete, sync, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,7 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
     """Create the next epoch's claim; after losing a race, check the winner and try again."""
     draft = path / "fence" / f"{uuid.uuid4().hex}.tmp"
     draft.write_text(json.dumps(asdict(claim)))
+    sync(draft)  # after a power cut an empty claim would stop every later attempt
     newest = max(_epochs(path), default=0)
     try:
         while True:

@@ -166,16 +166,16 @@ def write_marker(folder: Path, marker: Marker) -> None:
     """Turn the folder into a checkpoint; everything else is flushed to disk first."""
     sync_tree(folder)
     write_atomically(folder / COMPLETE, json.dumps(asdict(marker), indent=1))
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that, even after a power cut, it exists completely or not at all."""
     draft = path.with_name(f"{path.name}.tmp")
     draft.write_text(text)
-    _sync(draft)
+    sync(draft)
     draft.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def parse_marker(text: bytes) -> Marker:
@@ -187,8 +187,8 @@ def sync_tree(folder: Path) -> None:
     """Flush all files and folders in the tree to disk."""
     for parent, _, files in os.walk(folder):
         for name in files:
-            _sync(Path(parent, name))
-        _sync(Path(parent))
+            sync(Path(parent, name))
+        sync(Path(parent))
 
 
 def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint | str:
@@ -228,7 +228,8 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush one file, or one folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,0 +1,149 @@
+"""What is left of checkpoints and claims when the power fails before any change of the disk."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raggrpo_trainer.checkpoint.fence import validity
+from raggrpo_trainer.checkpoint.folder import (
+    Checkpoint,
+    Marker,
+    discover,
+    sizes,
+    write_atomically,
+    write_marker,
+)
+from raggrpo_trainer.checkpoint.store import SavePhase
+from support.builders.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+from support.fakes.power_cut import PowerCut
+
+Cuts = Callable[[Path], PowerCut]
+Left = Callable[[PowerCut], list[Path]]
+
+
+@pytest.fixture
+def cuts() -> Iterator[Cuts]:
+    """Watch folders until the end of the test."""
+    made: list[PowerCut] = []
+
+    def of(root: Path) -> PowerCut:
+        made.append(PowerCut(root))
+        return made[-1]
+
+    yield of
+    for cut in made:
+        cut.close()
+
+
+@pytest.fixture
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """Return what a cut right now leaves: only what was synced, and with all newest entries."""
+    outcomes, number = tmp_path_factory.mktemp("outcomes"), itertools.count()
+
+    def of(cut: PowerCut) -> list[Path]:
+        both = [outcomes / str(next(number)) for _ in range(2)]
+        for folder, newest_entries in zip(both, (False, True), strict=True):
+            cut.leave(folder, newest_entries=newest_entries)
+        return both
+
+    return of
+
+
+def newest(path: Path) -> Checkpoint:
+    return discover(path, validity(path))[0][0]
+
+
+def test_a_power_cut_during_a_save_leaves_the_old_or_the_new_checkpoint_whole(
+    tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = a_store(a_claim(tmp_path), keep_last=1, keep_best=False)
+    store.save(a_meta(10), shards(10))
+    cut = cuts(tmp_path)
+    found: list[int] = []
+
+    def look() -> None:
+        for folder in left(cut):
+            checkpoint = newest(folder)
+            assert is_whole(checkpoint)
+            found.append(checkpoint.marker.step)
+
+    with monkeypatch.context() as patch:
+        cut.watch(patch, look)
+        store.save(a_meta(20), shards(20))
+
+    assert set(found) == {10, 20}
+    for folder in left(cut):
+        assert newest(folder).marker.step == 20
+        assert is_whole(newest(folder))
+
+
+def test_everything_but_the_marker_is_on_disk_before_the_claim_is_checked_a_last_time(
+    tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes: list[dict[str, int]] = []
+
+    def reached(phase: SavePhase, _step: int) -> None:
+        if phase is SavePhase.COMPLETE:
+            outcomes.append(sizes(left(cut)[1] / "step_00000010.e1"))
+
+    store = a_store(a_claim(tmp_path), reached=reached)
+    cut = cuts(tmp_path)
+    with monkeypatch.context() as patch:
+        cut.watch(patch, lambda: None)
+        saved = store.save(a_meta(10), shards(10))
+
+    assert outcomes == [saved.marker.files]
+
+
+def test_a_marker_makes_everything_durable_that_it_vouches_for(
+    tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = cuts(tmp_path)
+    folder = tmp_path / "step_00000010.e1"
+    (folder / "nested").mkdir(parents=True)
+    (folder / "nested" / "shard").write_bytes(b"weights")
+    marker = Marker(10, 1, 1, 1, "hash", "2026-11-21T00:00:00Z", None, sizes(folder))
+
+    with monkeypatch.context() as patch:
+        cut.watch(patch, lambda: None)
+        write_marker(folder, marker)
+
+    for outcome in left(cut):
+        assert sizes(outcome) == sizes(tmp_path)
+
+
+def test_a_file_is_replaced_completely_or_not_at_all(
+    tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "accepts"
+    target.write_text("before")
+    cut = cuts(tmp_path)
+    seen: set[str] = set()
+
+    with monkeypatch.context() as patch:
+        cut.watch(patch, lambda: seen.update((f / "accepts").read_text() for f in left(cut)))
+        write_atomically(target, "after")
+
+    assert seen == {"before", "after"}
+    assert {(f / "accepts").read_text() for f in left(cut)} == {"after"}
+
+
+def test_after_a_power_cut_during_a_claim_the_job_claims_again_and_finds_its_checkpoint(
+    tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
+    cut = cuts(tmp_path)
+    outcomes: list[Path] = []
+
+    with monkeypatch.context() as patch:
+        cut.watch(patch, lambda: outcomes.extend(left(cut)))
+        second = a_claim(tmp_path, attempt=2)
+    outcomes.extend(left(cut))
+
+    for outcome in outcomes:
+        fence = a_claim(outcome, attempt=3)
+        assert fence.epoch in (2, 3)
+        assert [is_whole(c) for c in a_store(fence).checkpoints] == [True]
+    assert second.epoch == 2
