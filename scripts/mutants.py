@@ -316,9 +316,12 @@ def _is_killed(base: Path, mutant: Mutant, tests: list[str], limit: float) -> bo
         compiled.unlink()
     file.write_text(mutant.text)
     try:
-        return in_fork(lambda: run_tests(base, tests), limit) != 0
+        code = in_fork(lambda: run_tests(base, tests), limit)
     finally:
         file.write_text(before)
+    if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        sys.exit(f"these tests are gone, begin anew: {', '.join(tests)}")
+    return code != 0
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
 
 
 async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -> None:
-    story = a_story(changes=SHORT, queue=QUEUE, cluster_seconds=30.0)
+    story = a_story(changes=SHORT, queue=QUEUE)
 
     await story.until(lambda status: status.phase is Phase.QUEUED)
     assert await story.round() is None
@@ -28,6 +28,20 @@ async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -
     assert story.submitted == [1]
     assert story.condition(ConditionType.SUSPENDED)[:2] == ("False", "Admitted")
     assert story.count(CreateCluster) == story.count(DeleteCluster) == 1
+
+
+async def test_time_in_the_queue_is_not_time_to_provision() -> None:
+    """Even if the queue has something new to say all the time, so that each second is watched."""
+    story = a_story(changes=SHORT, queue=QUEUE)
+    await story.until(lambda status: status.phase is Phase.QUEUED)
+    for position in range(30, 0, -1):
+        story.runtime.now += timedelta(seconds=5)
+        story.runtime.queue = f"waits at position {position}"
+        await story.round()
+    story.runtime.admit()
+    await story.until_quiet()
+
+    assert [each.cause for each in story.attempts] == [Cause.SUCCEEDED]
 
 
 async def test_a_round_while_queued_changes_nothing() -> None:
