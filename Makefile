@@ -119,6 +119,9 @@ drill: setup ## kill every process at every kind of moment, writes docs/drills.m
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
 	$(BIN)/python -m pytest tests/local -m long
 
+gpu: ## speed, memory and exactness of the policy's step on one GPU; needs torch and transformers alone, writes docs/gpu.md
+	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py --table docs/gpu.md
+
 models: setup ## measure every causal family of transformers in small, writes docs/models.md (minutes)
 	PYTHONPATH=tests $(BIN)/python -m support.model_families --table docs/models.md
 	$(BIN)/python -m pytest tests/unit/trainer/policy/test_layout_check.py tests/local/test_families_in_engine.py -m long -q

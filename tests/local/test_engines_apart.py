@@ -48,4 +48,6 @@ def test_one_step_off_is_corrected_and_goes_on_after_a_kill(tmp_path: Path) -> N
     # The first step of an attempt has none before it; others may wait for the newest weights.
     assert {1, 7} <= on_policy
     assert len(on_policy) < STEPS / 2
-    assert all((s["importance_mean"] == 1.0) == (s["step"] in on_policy) for s in steps)
+    weights = {step["step"]: abs(step["importance_mean"] - 1.0) for step in steps}
+    assert max(weights[step] for step in on_policy) < 1e-9
+    assert max(weights.values()) > 1e-4

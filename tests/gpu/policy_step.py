@@ -1,0 +1,266 @@
+"""Speed, memory and exactness of the policy's step on one GPU, with random weights; one table.
+
+Needs torch, transformers and pydantic besides this project's own source:
+
+    PYTHONPATH=operator:trainer_image:tests python tests/gpu/policy_step.py --table FILE
+
+Every row is a process of its own, so that its memory is its own. MFU counts 6 floating-point
+operations for each parameter and position that was computed (Chowdhery et al. 2022,
+arXiv 2204.02311, without attention), so recomputed activations lower it. `--device cpu --sizes
+tiny` tries the script itself.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+GIB = 2**30
+TIMED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Size:
+    """A Qwen2 of the shape that is sold under this name, or some of its layers."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    groups: int
+    vocabulary: int
+    tied: bool
+
+
+SIZES = {
+    "tiny": Size(128, 256, 2, 4, 2, 512, True),
+    "0.5B": Size(896, 4864, 24, 14, 2, 151_936, True),
+    "1.5B": Size(1536, 8960, 28, 12, 2, 151_936, True),
+    # The training state of the whole model is 114 GiB; its layers are as wide.
+    "7B, 6 of 28 layers": Size(3584, 18_944, 6, 28, 4, 152_064, False),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    size: str
+    layout: str = "SharedPrefix"
+    precision: str = "BF16"
+    checkpointing: bool = False
+    compile: bool = False
+    prompts: int = 4
+    n: int = 8
+    prompt: int = 1024
+    response: int = 256
+
+
+def cases(size: str) -> list[Case]:
+    """Return a size's rows: each differs from the first in one thing."""
+    first = Case(size) if size != "tiny" else Case(size, prompts=2, n=4, prompt=64, response=16)
+    return [
+        first,
+        replace(first, layout="Padded"),
+        replace(first, precision="FP16"),
+        replace(first, checkpointing=True),
+        replace(first, compile=True),
+    ]
+
+
+def write_model(size: Size, folder: Path) -> None:
+    """Write random weights as a Hugging Face folder."""
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        hidden_size=size.hidden,
+        intermediate_size=size.inner,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.groups,
+        vocab_size=size.vocabulary,
+        max_position_embeddings=8192,
+        tie_word_embeddings=size.tied,
+    )
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+
+
+def groups_of(case: Case, vocabulary: int) -> list[Any]:
+    """Return a batch of random tokens."""
+    from raggrpo_trainer.exchange.groups import Completion, Group
+
+    random = Random(0)
+
+    def tokens(number: int) -> tuple[int, ...]:
+        return tuple(random.randrange(vocabulary) for _ in range(number))
+
+    return [
+        Group(
+            tokens(case.prompt),
+            tuple(
+                Completion(tokens(case.response), (True,) * case.response, (-9.0,) * case.response)
+                for _ in range(case.n)
+            ),
+            tuple(1.0 if i % 2 else -1.0 for i in range(case.n)),
+        )
+        for _ in range(case.prompts)
+    ]
+
+
+def estimate(case: Case, config: Any, parameters: int) -> int:
+    """Return what preflight would expect the rank to need, in bytes."""
+    from raggrpo_api.gpu_memory import activations, training_state, unsharded
+    from raggrpo_api.job import JobSpec
+    from raggrpo_api.preflight import Facts
+
+    size = SIZES[case.size]
+    spec = JobSpec.model_validate(
+        {
+            "model": {"path": "/m"},
+            "data": {"trainFiles": ["/d.jsonl"], "maxPromptLength": case.prompt,
+                     "maxResponseLength": case.response, "trainBatchSize": case.prompts},
+            "rollout": {"n": case.n},
+            "checkpoint": {"path": "/c"},
+        }
+    ).model_copy(update={"training": config.training})  # fmt: skip
+    facts = Facts(
+        parameters=parameters,
+        layers=size.layers,
+        hidden_size=size.hidden,
+        heads=size.heads,
+        kv_heads=size.groups,
+        head_size=size.hidden // size.heads,
+        vocabulary=size.vocabulary,
+    )
+    return training_state(spec, facts) + activations(spec, facts) + unsharded(spec, facts)
+
+
+def measure(case: Case, model: Path, device: str) -> dict[str, Any]:
+    """Train a few steps; return the figures of one row."""
+    from raggrpo_api.spec.training import TrainingSpec
+    from raggrpo_trainer.exchange.policy_config import PolicyConfig
+    from raggrpo_trainer.policy.policy import Policy
+    from raggrpo_trainer.policy.process_group import init_process_group
+    from support.builders.policies import a_policy_config, an_objective
+    from support.ports import free_port
+
+    training = TrainingSpec.model_validate(
+        {"precision": case.precision, "rowLayout": case.layout, "compile": case.compile,
+         "gradientCheckpointing": case.checkpointing, "learningRate": 1e-6}
+    )  # fmt: skip
+    plain: PolicyConfig = a_policy_config(
+        model, objective=an_objective(max_response_length=case.response)
+    )
+    config = replace(plain, training=training, device=device)
+    init_process_group(0, 1, "127.0.0.1", free_port(), device)
+    policy = Policy(config, rank=0, world_size=1)
+    groups = groups_of(case, SIZES[case.size].vocabulary)
+    few = [replace(g, completions=g.completions[:2], advantages=(1.0, -1.0)) for g in groups[:1]]
+    ours, theirs = policy.logprobs(few), policy.plain_logprobs(few)
+    gaps = [
+        abs(a - b) for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True)
+    ]
+    seconds = []
+    for step in range(1 + TIMED_STEPS):
+        began = time.perf_counter()
+        metrics = policy.step(groups, step=step + 1)
+        seconds.append(time.perf_counter() - began)
+    return {
+        "device": policy.device_name,
+        "parameters": policy.num_parameters,
+        "first": seconds[0],
+        "seconds": statistics.median(seconds[1:]),
+        "positions": metrics.num_positions,
+        "trained": metrics.num_trained_tokens,
+        "memory": metrics.device_memory_bytes or 0,
+        "estimate": estimate(case, config, policy.num_parameters),
+        "gap": sum(gaps) / len(gaps),
+        "finite": not metrics.non_finite,
+    }
+
+
+def line(case: Case, found: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    from raggrpo_trainer.host.device_peaks import peak_tflops
+
+    name = [case.size, case.layout, case.precision]
+    name += [word for word in ("checkpointing", "compile") if getattr(case, word)]
+    if "error" in found:
+        return f"| {', '.join(name)} | {found['error']} |||||||"
+    rate = 6 * found["parameters"] * found["positions"] / found["seconds"] / 1e12
+    peak = peak_tflops(found["device"])
+    share = f"{100 * rate / peak:.0f} %" if peak else "–"
+    used = f"{found['memory'] / GIB:.1f}" if found["memory"] else "–"
+    cells = [", ".join(name), f"{found['seconds']:.3f}", f"{found['first']:.1f}",
+             f"{found['trained'] / found['seconds']:,.0f}", f"{rate:.1f}", share,
+             f"{used} of {found['estimate'] / GIB:.1f}", f"{found['gap']:.1e}"]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+CELLS = ("case", "s a step", "first", "trained tokens/s", "TFLOP/s", "MFU",
+         "GiB, measured of estimated", "mean gap, nats")  # fmt: skip
+HEAD = f"| {' | '.join(CELLS)} |\n|{'---|' * len(CELLS)}"
+
+
+def in_a_process(case: Case, model: Path, device: str) -> dict[str, Any]:
+    """Return the figures, or the last line of the error."""
+    command = [sys.executable, __file__, "--device", device, "--case", json.dumps(vars(case))]
+    child = subprocess.run([*command, "--model", str(model)], capture_output=True, text=True)
+    if child.returncode:
+        return {"error": (child.stderr.strip().splitlines() or ["no output"])[-1][:160]}
+    found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    return found
+
+
+def wrong(found: dict[Case, dict[str, Any]]) -> list[str]:
+    """Return what is not as it must be; speed is only told."""
+    problems = [f"{case}: {one['error']}" for case, one in found.items() if "error" in one]
+    done = {case: one for case, one in found.items() if "error" not in one}
+    problems += [f"{case}: not finite" for case, one in done.items() if not one["finite"]]
+    return problems + [f"{c}: {o['gap']:.2g} nats off" for c, o in done.items() if o["gap"] > 0.05]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run all rows, or the one that a parent asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES)[1:])
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    if options.case:
+        found = measure(Case(**options.case), options.model, options.device)
+        print(json.dumps(found), flush=True)
+        os._exit(0)  # a process group of one has nobody to say goodbye to
+    lines = [HEAD]
+    print(HEAD)
+    everything: dict[Case, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.sizes:
+            model = Path(folder) / f"model-{list(SIZES).index(name)}"
+            write_model(SIZES[name], model)
+            for case in cases(name):
+                everything[case] = in_a_process(case, model, options.device)
+                lines.append(line(case, everything[case]))
+                print(lines[-1], flush=True)
+    if options.table:
+        options.table.write_text("\n".join(lines) + "\n")
+    problems = wrong(everything)
+    print("\n".join(problems))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
