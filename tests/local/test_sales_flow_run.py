@@ -50,8 +50,11 @@ class SalesRun:
     """The newest that was seen while the run lasted."""
 
     def asked(self, server: FaultyServer) -> list[dict[str, Any]]:
-        """Return the bodies of the calls that were made for samples."""
-        return [r.body for r in server.requests if r.body["context"] != WARM_UP_TEXT]
+        """Return the bodies of the calls that were made for samples.
+
+        The first call is preflight's, with the first row's context; then the trainer warms up.
+        """
+        return [r.body for r in server.requests[1:] if r.body["context"] != WARM_UP_TEXT]
 
 
 def a_model_that_writes_snippets(folder: Path) -> None:

@@ -17,6 +17,8 @@ class FailureCause(StrEnum):
     DNS_FAILURE = "DnsFailure"
     TLS_FAILURE = "TlsFailure"
     HTTP_STATUS = "HttpStatus"
+    SERVICE_ERROR = "ServiceError"
+    """The answer came with a good status, but says that something went wrong."""
     BAD_JSON = "BadJson"
     MISSING_FIELD = "MissingField"
     """A field of the answer is missing or has the wrong type."""

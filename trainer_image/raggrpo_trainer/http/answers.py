@@ -4,7 +4,7 @@ Server-sent events as in WHATWG HTML, section 9.2; `[DONE]` ends a stream as wit
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
@@ -13,7 +13,10 @@ MAX_ANSWER_BYTES: Final = 16 * 2**20
 MAX_ANSWER_DEPTH: Final = 64
 LINES: Final = ("application/x-ndjson", "application/jsonl", "application/json-lines")
 EVENTS: Final = "text/event-stream"
+EVENT_FIELDS: Final = ("data:", "event:", "id:", "retry:", ":")
 END: Final = "[DONE]"
+ERROR: Final = "error"
+"""The name of an event that ends a stream which failed."""
 
 
 class TooLarge(ValueError):
@@ -28,18 +31,27 @@ class Stream:
     """The JSON values of a streamed answer, in order."""
 
     events: list[Any]
+    errors: list[Any] = field(default_factory=list)
+    """What events named `error` said: JSON values, or texts."""
 
 
 def decoded(body: bytes, content_type: str) -> Any:
-    """Return an answer's JSON value, or a Stream. Raises ValueError if it cannot be read."""
-    match content_type.partition(";")[0].strip().lower():
-        case kind if kind == EVENTS:
-            texts = _events(body.decode(errors="replace"))
-        case kind if kind in LINES:
-            texts = [line for line in body.decode(errors="replace").splitlines() if line.strip()]
-        case _:
+    """Return an answer's JSON value, or a Stream. Raises ValueError if it cannot be read.
+
+    Streams are often sent under the type of something else, so what is no JSON is looked at.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != EVENTS and kind not in LINES:
+        try:
             return _loads(body)
-    return Stream([_loads(text) for text in texts if text != END])
+        except json.JSONDecodeError:
+            kind = _kind_of(body)
+            if not kind:
+                raise
+    text = body.decode(errors="replace").removeprefix("\ufeff")
+    # Only a newline ends a line: JSON texts may hold the other separators of Unicode as they are.
+    named = _events(text) if kind == EVENTS else [("", line) for line in text.split("\n")]
+    return _stream(named)
 
 
 def as_object(answer: Any) -> dict[str, Any]:
@@ -49,18 +61,54 @@ def as_object(answer: Any) -> dict[str, Any]:
     return answer
 
 
-def _events(text: str) -> list[str]:
-    """Return the data of each event; several data lines of one event are joined."""
-    events: list[str] = []
-    lines: list[str] = []
+def _kind_of(body: bytes) -> str:
+    """Return the content type of a stream by its first line, empty if it is none."""
+    first, _, rest = body.decode(errors="replace").lstrip("\ufeff\r\n").partition("\n")
+    if first.startswith(EVENT_FIELDS):
+        return EVENTS
+    try:
+        return LINES[0] if rest and isinstance(json.loads(first), dict | list) else ""
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _events(text: str) -> list[tuple[str, str]]:
+    """Return the name and data of each event; several data lines of one event are joined."""
+    events: list[tuple[str, str]] = []
+    name, lines = "", list[str]()
     for line in [*text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""]:
-        field, _, value = line.partition(":")
-        if field == "data":
+        key, _, value = line.partition(":")
+        if key == "data":
             lines.append(value.removeprefix(" "))
-        elif not line and lines:
-            events.append("\n".join(lines))
-            lines = []
+        elif key == "event":
+            name = value.strip()
+        elif not line:
+            if lines:
+                events.append((name, "\n".join(lines)))
+            name, lines = "", []
     return events
+
+
+def _stream(named: list[tuple[str, str]]) -> Stream:
+    """Return what the events hold. Heartbeats, which are no JSON, are left out beside others."""
+    stream, unreadable = Stream([]), list[ValueError]()
+    for name, data in named:
+        text = data.strip()
+        if not text or text == END:
+            continue
+        try:
+            value = _loads(text)
+        except json.JSONDecodeError as error:
+            if name != ERROR:
+                if text[0] in "{[":  # an answer that was cut off
+                    raise
+                unreadable.append(error)
+                continue
+            value = text
+        (stream.errors if name == ERROR else stream.events).append(value)
+    if unreadable and not stream.events and not stream.errors:
+        raise unreadable[0]
+    return stream
 
 
 def _loads(text: str | bytes) -> Any:

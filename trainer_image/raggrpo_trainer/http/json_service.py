@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import aiohttp
-from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from raggrpo_api.addresses import shown_url
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .answers import TooLarge, decoded
 from .background_tasks import BackgroundTasks
+from .call_failures import is_page, may_pass, moved_to, pause_asked_for, what_failed
 from .call_statistics import CallStatistics
 from .outages import Outages
 from .pool import Answer, HttpPool, proxy_of
@@ -31,7 +31,6 @@ OUTAGES_BEFORE_ALONE = 2
 """Outages in a row that a call meets before it is asked without others of its kind beside it."""
 MOST_FELLED = 5
 """Outages while a call was asked alone before it is taken for their cause."""
-TOO_MANY_REQUESTS = 429
 
 # A separate generator: retries must not advance the random numbers used in training.
 _jitter = random.Random()
@@ -107,6 +106,7 @@ class JsonService:
             self._gate = ServiceGate(waits.name, self._answers, waits.outages, waits.tasks)
         self._answered: Request | None = None  # the first request that was answered
         self._asked = Request({})
+        self._not_before = 0.0  # the loop's time, as answers with Retry-After ask
 
     @property
     def shown_url(self) -> str:
@@ -130,7 +130,7 @@ class JsonService:
             is_alone = outages >= OUTAGES_BEFORE_ALONE
             async with self._one_by_one if is_alone else nullcontext():
                 try:
-                    return parse(await self._post(request))
+                    return self.parsed(await self._post(request), parse)
                 except CallFailed as failure:
                     was_down = felled < MOST_FELLED and await self._was_down(failure, failed)
                     if not was_down and (not failure.transient or failed == retry.retries):
@@ -140,7 +140,7 @@ class JsonService:
                 outages += 1
                 felled += is_alone
             else:
-                await asyncio.sleep(retry.delay_seconds(failed))
+                await asyncio.sleep(max(retry.delay_seconds(failed), self._pause_seconds()))
                 failed += 1
 
     async def post_once(self, request: Request, timeout_seconds: float) -> Any:
@@ -152,9 +152,19 @@ class JsonService:
         self.statistics.record(seconds)
         if self._gate is not None:
             self._gate.took(seconds)
-        answer = self._json_in(response)
+        answer = self._json_in(response, request)
         self._answered = self._answered or request
         return answer
+
+    def parsed(self, answer: Any, parse: Callable[[Any], T]) -> T:
+        """Return a parsed answer. Raises CallFailed, without secrets in a service's own words."""
+        try:
+            return parse(answer)
+        except CallFailed as failure:
+            if failure.cause is not FailureCause.SERVICE_ERROR:
+                raise
+            told = self._without_secrets(failure.detail)
+            raise CallFailed(failure.cause, told, transient=failure.transient) from None
 
     async def _post(self, request: Request) -> Any:
         """Post once, as soon as the service is not known to be down, and tell the gate."""
@@ -183,22 +193,39 @@ class JsonService:
     async def _answers(self) -> bool:
         """Return whether the service answers a request, beside the calls in flight."""
         try:
-            self._json_in(await self._send(self._answered or self._asked, self._timeout_seconds))
+            await asyncio.sleep(self._pause_seconds())
+            asked = self._answered or self._asked
+            self._json_in(await self._send(asked, self._timeout_seconds), asked)
         except CallFailed as failure:
             return not failure.transient
         return True
 
-    def _json_in(self, response: Answer) -> Any:
+    def _pause_seconds(self) -> float:
+        """Return how long the service has asked to be left alone, at most a call's limit."""
+        return max(0.0, self._not_before - asyncio.get_running_loop().time())
+
+    def _json_in(self, response: Answer, request: Request) -> Any:
+        pause = min(pause_asked_for(response), self._timeout_seconds)
+        self._not_before = max(self._not_before, asyncio.get_running_loop().time() + pause)
         if not 200 <= response.status < 300:
+            told = self._excerpt(response)
+            if moved := self._without_secrets(moved_to(response, request.url or self._url)):
+                told = f"the service has moved to {moved}; write that as its url"
             raise CallFailed(
                 FailureCause.HTTP_STATUS,
-                f"{response.status} {self._excerpt(response)}",
-                transient=response.status >= 500 or response.status == TOO_MANY_REQUESTS,
+                f"{response.status}{':' if moved else ''} {told}",
+                transient=may_pass(response.status),
             )
+        if not response.body.strip():
+            told = f"{response.status}: the answer has no content"
+            raise CallFailed(FailureCause.BAD_JSON, told)
         try:
             return decoded(response.body, response.content_type)
         except json.JSONDecodeError as error:
-            raise CallFailed(FailureCause.BAD_JSON, self._excerpt(response)) from error
+            # A service that has spoken JSON is behind a balancer which speaks for it meanwhile.
+            transient = self._answered is not None and is_page(response)
+            told = self._excerpt(response)
+            raise CallFailed(FailureCause.BAD_JSON, told, transient=transient) from error
         except ValueError as error:
             raise CallFailed(FailureCause.BAD_JSON, self._without_secrets(str(error))) from error
 
@@ -230,34 +257,6 @@ class JsonService:
         for secret in _secrets_in(self._headers.values()):
             text = text.replace(secret, "***")
         return text[:EXCERPT_CHARACTERS]
-
-
-def what_failed(error: Exception) -> tuple[FailureCause, str]:
-    """Return the cause and one line of detail, without the URL: its query may hold a key."""
-    cause, why = FailureCause.CONNECTION_LOST, str(error)
-    match error:
-        case aiohttp.ClientConnectorDNSError(os_error=fault):
-            cause, why = FailureCause.DNS_FAILURE, str(fault)
-        case (  # a connection reset before the first request failed during the handshake
-            aiohttp.ClientSSLError(os_error=fault)
-            | aiohttp.ClientConnectorError(os_error=ConnectionResetError() as fault)
-        ):
-            cause, why = FailureCause.TLS_FAILURE, str(fault)
-        case aiohttp.ClientConnectorError(os_error=fault):
-            cause, why = FailureCause.CONNECTION_REFUSED, str(fault)
-        case aiohttp.ClientOSError(__cause__=OSError() as fault):
-            why = str(fault)
-        case aiohttp.ClientError(__cause__=ContentEncodingError(message=why)):
-            cause = FailureCause.BAD_JSON
-        case aiohttp.ClientError(__cause__=HttpProcessingError(message=why)):
-            pass
-        case aiohttp.ClientResponseError(message=why):
-            pass
-        case aiohttp.ServerDisconnectedError():
-            why = "Server disconnected without sending a response."
-        case aiohttp.InvalidURL():
-            why = "the URL is not valid"
-    return cause, " ".join(why.split()) or type(error).__name__
 
 
 def _secrets_in(values: Iterable[str]) -> list[str]:

@@ -14,6 +14,9 @@ from .answers import MAX_ANSWER_BYTES, TooLarge
 IDLE_SECONDS = 4.0
 """How long an idle connection stays open; many servers close theirs after 5 s."""
 
+TOLD = ("content-type", "location", "retry-after")
+"""The headers of an answer that matter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -23,6 +26,8 @@ class Answer:
     body: bytes
     encoding: str
     content_type: str = ""
+    location: str = ""
+    retry_after: str = ""
 
     @property
     def text(self) -> str:
@@ -59,8 +64,8 @@ class HttpPool:
             allow_redirects=False,
         ) as response:
             body = await _bounded(response)
-            kind = response.headers.get("content-type", "")
-            return Answer(response.status, body, response.charset or "utf-8", kind)
+            told = [response.headers.get(name, "") for name in TOLD]
+            return Answer(response.status, body, response.charset or "utf-8", *told)
 
     async def close(self) -> None:
         """Close all connections."""

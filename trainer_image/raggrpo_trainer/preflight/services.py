@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from raggrpo_api.addresses import shown_url
 from raggrpo_api.exit_codes import ExitCode
@@ -36,6 +36,10 @@ REMEDIES: Final = {
     RewardKind.JUDGE: "check that the judge runs, its url, model and headers",
     RewardKind.HTTP: 'check that it runs, its url, and that it answers {"score": number}',
 }
+NOTHING_FOUND: Final = (
+    "warning: nothing was found for the data's first row; check that the service has documents, "
+    "and its scoreThreshold and filters"
+)
 SERVICES: Final = REMEDIES.keys()
 """Rewards that are asked over the network."""
 
@@ -58,7 +62,7 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     if row is None:
         return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates need the data")
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
-        answers = await asyncio.gather(*(_call(client, e, fields, row.columns) for e in endpoints))
+        answers = await asyncio.gather(*(_call(client, e, fields, row) for e in endpoints))
     problems = [text for failure, text in answers if failure is not None]
     evidence = "; ".join(text for _, text in answers)
     failures = [failure for failure, _ in answers if failure is not None]
@@ -170,17 +174,16 @@ def _first_row(config: TrainerConfig) -> Prompt | None:
 
 
 async def _call(
-    client: RetrievalClient,
-    endpoint: RetrievalEndpoint,
-    fields: Mapping[str, str],
-    columns: Mapping[str, Any],
+    client: RetrievalClient, endpoint: RetrievalEndpoint, fields: Mapping[str, str], row: Prompt
 ) -> tuple[CallFailed | None, str]:
     """Return why there is no usable answer, None if there is one, and what happened."""
     sent = fields if endpoint.role is EndpointRole.ACTOR else None
+    # A retriever is asked the row's question, the others are told its dialogue, as in a run.
+    asked = row.query if endpoint.role is EndpointRole.RETRIEVER else row.context or row.query
     began = time.monotonic()
     try:
         passages = await client.retrieve(
-            endpoint.name, WARM_UP_TEXT, sent, sample="preflight", columns=columns
+            endpoint.name, asked, sent, sample="preflight", columns=row.columns
         )
     except RetrievalFailed as failure:
         what = f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}"
@@ -188,7 +191,8 @@ async def _call(
             return failure, what
         return failure, f"{what}; check that the service runs, its URL and its headers"
     seconds = time.monotonic() - began
-    return None, f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
+    told = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
+    return None, told if passages else f"{told}; {NOTHING_FOUND}"
 
 
 async def _import(target: str, folder: str) -> str:

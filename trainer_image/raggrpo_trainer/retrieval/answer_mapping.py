@@ -4,7 +4,6 @@ An answer that does not fit is shown by its keys and types, never by its values,
 that fits it is proposed. Does no I/O.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,19 +11,15 @@ from typing import Any
 from raggrpo_api.json_values import values_at
 from raggrpo_api.spec.retrieval import ResponseMapping
 from raggrpo_trainer.http.answers import Stream
+from raggrpo_trainer.http.call_failures import has_error, service_error, told_error
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .passage import Passage
+from .usual_names import IDS, SCORES, TEXTS, likely_id, likely_score, likely_text, number
 
 ITEMS = ("results", "result", "hits.hits", "hits", "documents", "docs", "passages", "items",
          "matches", "data", "data.results", "$")  # fmt: skip
-TEXTS = ("text", "contents", "content", "passage", "page_content", "snippet", "document.text",
-         "document.contents", "document.content", "node.text", "_source.text", "_source.contents",
-         "_source.content", "metadata.text", "payload.text", "body", "document", "$")  # fmt: skip
-IDS = ("id", "_id", "doc_id", "document_id", "chunk_id", "document.id", "node.id", "metadata.id",
-       "uuid")  # fmt: skip
-SCORES = ("score", "_score", "similarity", "relevance", "relevance_score", "rerank_score")
-"""The usual names, best first. Never a distance, of which less is better."""
+"""The usual names, best first."""
 
 MAX_ITEMS = 1000
 SHOWN_CHARACTERS = 480
@@ -38,14 +33,22 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_@:-]{1,64}")
 class DoesNotFit(CallFailed):
     """An answer in which the mapping finds nothing; `shape` shows it whole."""
 
-    def __init__(self, problem: str, answer: Any, *, needs_score: bool = False) -> None:
+    def __init__(self, problem: "_Unfit", answer: Any, *, needs_score: bool = False) -> None:
         proposal = proposed(answer, needs_score=needs_score)
         self.shape = shape(answer)
         remedy = f"set {written(proposal)}; " if proposal else ""
-        super().__init__(
-            FailureCause.MISSING_FIELD,
-            f"{problem}; {remedy}received {self.shape[:SHOWN_CHARACTERS]}",
-        )
+        shown = self.shape[:SHOWN_CHARACTERS]
+        if problem.place > 1:  # the results before it fit
+            shown = f"{shape(problem.item)[:SHOWN_CHARACTERS]} as result {problem.place}"
+        super().__init__(FailureCause.MISSING_FIELD, f"{problem}; {remedy}received {shown}")
+
+
+class _Unfit(ValueError):
+    """What is missing, and in which result (counted from 1; 0: in none)."""
+
+    def __init__(self, problem: str, item: Any = None, place: int = 0) -> None:
+        super().__init__(problem)
+        self.item, self.place = item, place
 
 
 def passages_in(
@@ -53,17 +56,28 @@ def passages_in(
 ) -> tuple[Passage, ...]:
     """Return an answer's passages in its order.
 
-    Of a stream, the last event that the mapping fits counts; if none does, the mapping is applied
-    to `{"events": [...]}`. `needs_score`: a result without a score does not fit. Raises DoesNotFit.
+    Of a stream, the results of all events that the mapping fits are joined; if it fits none, it is
+    applied to `{"events": [...]}`. `needs_score`: a result without a score does not fit. Raises
+    DoesNotFit, or CallFailed (ServiceError) if the stream tells of an error.
     """
     if not isinstance(answer, Stream):
         return _passages(answer, mapping, needs_score)
-    for event in reversed(answer.events):
+    for said in answer.errors:
+        raise service_error(said)
+    fits, joined = False, tuple[Passage, ...]()
+    for event in answer.events:
+        if has_error(event) and (error := told_error(event)):
+            raise error
         try:
-            return _read(event, mapping, needs_score)
-        except ValueError:
-            continue
-    return _passages({"events": answer.events}, mapping, needs_score)
+            found = _read(event, mapping, needs_score)
+        except _Unfit:
+            found = ()
+        else:
+            fits = True
+        if not found and (error := told_error(event)):
+            raise error
+        joined = _joined_with(joined, found)
+    return joined if fits else _passages({"events": answer.events}, mapping, needs_score)
 
 
 def shape(value: Any) -> str:
@@ -73,26 +87,26 @@ def shape(value: Any) -> str:
 
 def proposed(answer: Any, *, needs_score: bool = False) -> ResponseMapping | None:
     """Return a mapping that fits an answer, or None if it holds no list of texts."""
+    best, longest = None, 0
     for path, items in _lists(answer, "$", PROPOSED_LEVELS):
         leaves = dict(_leaves(items[0], "", IN_ITEM_LEVELS))
-        text = _likely(leaves, TEXTS, ("text", "content", "body", "passage"), str)
-        if not text:
+        text, length = likely_text(leaves, path)
+        if length <= longest:
             continue
-        numbers = {at: each for at, each in leaves.items() if _number(each) is not None}
         mapping = ResponseMapping(
             items=path,
-            id=_likely({a: e for a, e in leaves.items() if a != text}, IDS,
-                       ("id", "ref", "key", "sku", "uuid"), (str, int), only_named=True),
+            id=likely_id({at: each for at, each in leaves.items() if at != text}),
             text=text,
-            score=_likely(numbers, SCORES, ("score", "rel", "sim", "rank_score"), (int, float, str),
-                          only_named=True),
-        )  # fmt: skip
+            score=likely_score(
+                {at: each for at, each in leaves.items() if number(each) is not None}
+            ),
+        )
         try:
             _read(answer, mapping, needs_score)
-        except ValueError:
+        except _Unfit:
             continue
-        return mapping
-    return None
+        best, longest = mapping, length
+    return best
 
 
 def written(mapping: ResponseMapping) -> str:
@@ -104,22 +118,31 @@ def written(mapping: ResponseMapping) -> str:
 def _passages(answer: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
     try:
         return _read(answer, mapping, needs_score)
-    except ValueError as error:
-        raise DoesNotFit(str(error), answer, needs_score=needs_score) from None
+    except _Unfit as error:
+        raise DoesNotFit(error, answer, needs_score=needs_score) from None
 
 
 def _read(answer: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
-    """Return the passages. Raises ValueError naming what is missing and where."""
-    problem = ""
+    """Return the passages. Raises _Unfit naming what is missing and where."""
+    problem: _Unfit | None = None
     for path in [mapping.items] if mapping.items else ITEMS:
         items = _items(path, answer)
         if items is None:
             continue
-        try:
-            return tuple(_passage(each, mapping, needs_score) for each in items)
-        except ValueError as error:
-            problem = problem or f"{path}: {error}"
-    raise ValueError(problem or f"no list of results at {mapping.items or 'a usual name'}")
+        passages: list[Passage] = []
+        for place, item in enumerate(items, 1):
+            if item is None:
+                continue
+            try:
+                passages.append(_passage(item, mapping, needs_score))
+            except ValueError as error:
+                which = f"result {place} of {len(items)}" if passages else "a result"
+                seen = place if passages else 0
+                problem = problem or _Unfit(f"{path}: {which} {error}", item, seen)
+                break
+        else:
+            return tuple(passages)
+    raise problem or _Unfit(f"no list of results at {mapping.items or 'a usual name'}")
 
 
 def _items(path: str, answer: Any) -> list[Any] | None:
@@ -136,18 +159,40 @@ def _items(path: str, answer: Any) -> list[Any] | None:
 def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
     """Return one result. Raises ValueError naming what it lacks."""
     text = _first(item, mapping.text, TEXTS)
+    match text:
+        case [str() as only]:  # a field of several values that has one
+            text = only
     if not isinstance(text, str):
-        raise ValueError(f"a result has no text at {mapping.text or 'a usual name'}")
+        raise ValueError(f"has no text at {mapping.text or 'a usual name'}")
     key = _first(item, mapping.id, IDS)
     if mapping.id and not isinstance(key, str | int | float):
-        raise ValueError(f"a result has no id at {mapping.id}")
+        raise ValueError(f"has no id at {mapping.id}")
     found = _first(item, mapping.score, SCORES)
-    score = _number(found)
+    score = number(found)
     if score is None and (mapping.score or needs_score or found is not None):
-        raise ValueError(f"a result has no finite score at {mapping.score or 'a usual name'}")
+        raise ValueError(f"has no finite score at {mapping.score or 'a usual name'}")
     # Without ids, the text itself identifies a passage.
     given = str(key) if isinstance(key, str | int | float) else ""
     return Passage(given or text, text, 1.0 if score is None else score)
+
+
+def _joined_with(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tuple[Passage, ...]:
+    """Return the later results if they repeat the earlier ones, else both without doubles."""
+    if not later or len(later) < len(earlier):
+        repeats = False
+    else:
+        texts: dict[str, list[str]] = {}
+        for each in later:
+            texts.setdefault(each.id, []).append(each.text)
+        repeats = all(
+            any(text.startswith(each.text) for text in texts.get(each.id, ())) for each in earlier
+        )
+    if repeats:
+        return later
+    if len(earlier) == MAX_ITEMS:
+        return earlier
+    known = {(each.id, each.text) for each in earlier} if later else set()
+    return (earlier + tuple(p for p in later if (p.id, p.text) not in known))[:MAX_ITEMS]
 
 
 def _first(item: Any, path: str, usual: tuple[str, ...]) -> Any:
@@ -160,16 +205,6 @@ def _first(item: Any, path: str, usual: tuple[str, ...]) -> Any:
             if each not in ("$", "document"):
                 return value
     return None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _lists(value: Any, path: str, levels: int) -> Iterator[tuple[str, list[Any]]]:
@@ -190,27 +225,14 @@ def _leaves(item: Any, path: str, levels: int) -> Iterator[tuple[str, Any]]:
     if isinstance(item, dict) and levels:
         for key, each in _plain_items(item):
             yield from _leaves(each, _joined(path, key), levels - 1)
+    elif isinstance(item, list) and item and path and levels:
+        only = item[0]
+        if len(item) == 1 and isinstance(only, str):
+            yield path, only
+        elif isinstance(only, dict):
+            yield from _leaves(only, f"{path}[0]", levels - 1)
     elif not isinstance(item, dict | list):
         yield path or "$", item
-
-
-def _likely(
-    leaves: dict[str, Any],
-    usual: tuple[str, ...],
-    parts: tuple[str, ...],
-    kinds: type | tuple[type, ...],
-    *,
-    only_named: bool = False,
-) -> str:
-    """Return the path of the leaf that is most likely meant: by name, else the longest text."""
-    fit = {at: each for at, each in leaves.items() if isinstance(each, kinds)}
-    for path in usual:
-        if path in fit:
-            return path
-    for path in fit:
-        if any(part in path.rpartition(".")[2].lower() for part in parts):
-            return path
-    return "" if only_named else max(fit, key=lambda path: len(str(fit[path])), default="")
 
 
 def _plain_items(value: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -232,7 +232,7 @@ class _Endpoint:
 
     async def ask_once(self, query: Query, timeout_seconds: float) -> Passages:
         answer = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
-        [passages] = parse_answer(self.spec, answer, 1)
+        [passages] = self.service.parsed(answer, lambda each: parse_answer(self.spec, each, 1))
         return passages
 
     async def _ask_anew(self, query: Query) -> Passages:

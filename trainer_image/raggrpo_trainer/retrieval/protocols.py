@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     FiniteFloat,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -24,6 +25,7 @@ from raggrpo_api.spec.retrieval import (
     RetrievalEndpoint,
 )
 from raggrpo_trainer.http.answers import as_object
+from raggrpo_trainer.http.call_failures import told_error
 from raggrpo_trainer.http.json_service import Request
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
@@ -68,8 +70,23 @@ def parse_answer(
 
     Search-R1: {"result": [[{"document": {...}, "score"} or the bare document, ...], ...]};
     RagChat and Http: by `response`, else by the usual names, such as {"results": [{"id", "text",
-    "score"}, ...]}. Raises CallFailed (MissingField).
+    "score"}, ...]}. Raises CallFailed: MissingField, or ServiceError if there are no passages and
+    the answer says why.
     """
+    try:
+        found = _parsed(endpoint, answer, num_queries)
+    except CallFailed:
+        if said := told_error(answer):
+            raise said from None
+        raise
+    if not any(found) and (said := told_error(answer)):
+        raise said
+    return found
+
+
+def _parsed(
+    endpoint: RetrievalEndpoint, answer: Any, num_queries: int
+) -> list[tuple[Passage, ...]]:
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
             return _search_r1(as_object(answer), num_queries)
@@ -172,3 +189,13 @@ class _Found(BaseModel):
 
 class _SearchR1Answer(BaseModel):
     result: list[list[_Found]]
+
+    @field_validator("result", mode="before")
+    @classmethod
+    def _leave_out_null(cls, lists: Any) -> Any:
+        if not isinstance(lists, list):
+            return lists
+        return [
+            [item for item in each if item is not None] if isinstance(each, list) else each
+            for each in lists
+        ]

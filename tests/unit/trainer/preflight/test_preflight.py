@@ -524,6 +524,8 @@ async def test_every_endpoint_is_called_once_with_its_fields_and_timed(tmp_path:
             an_endpoint(reference, "reference", "Reference"),
         ]
         config = a_fit_config(tmp_path, retrieval(*endpoints, mode="Reward"))
+        rows = [{"prompt": "q", "answer": "A", "context": f"dialogue {n}"} for n in range(20)]
+        write_rows(tmp_path / "train.jsonl", rows)
 
         result = await checked(config, {"RAGGRPO_SECRET_RAG_TOKEN": "s3cret-token"})
 
@@ -534,6 +536,7 @@ async def test_every_endpoint_is_called_once_with_its_fields_and_timed(tmp_path:
     assert {"context", "user_profile", "rewritten_query"} <= set(asked.body)
     assert (asked.headers["x-team"], asked.headers["x-key"]) == ("sales", "s3cret-token")
     assert "user_profile" not in asked_too.body
+    assert asked.body["context"] == asked_too.body["context"] == "dialogue 0"
     assert b"s3cret" not in to_bytes(result)
 
 
@@ -602,6 +605,31 @@ async def test_an_answer_that_does_not_fit_gets_a_mapping_and_shows_no_values(
     assert "{payload: {hits: [1 × {ref: number, body: text, rel: number}]}}" in told.evidence
     assert "Savings" not in told.evidence
     assert followed.state is CheckState.PASSED
+
+
+async def test_an_endpoint_that_finds_nothing_for_the_first_row_is_warned_about(
+    tmp_path: Path,
+) -> None:
+    async with serving(always({"results": []})) as server:
+        kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
+        check = check_of(
+            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+        )
+    assert [received.body["q"] for received in server.requests] == ["question 0"]
+    assert check.state is PASSED
+    assert "warning: nothing was found for the data's first row" in check.evidence
+
+
+async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_200(
+    tmp_path: Path,
+) -> None:
+    async with serving(always({"code": 401, "message": "token expired", "data": []})) as server:
+        kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
+        check = check_of(
+            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+        )
+    assert check.state is FAILED
+    assert "ServiceError: the service answers with an error: 401 token expired" in check.evidence
 
 
 async def test_a_placeholder_without_its_column_is_refused_naming_both(tmp_path: Path) -> None:

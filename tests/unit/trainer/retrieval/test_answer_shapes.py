@@ -205,3 +205,186 @@ async def test_a_search_server_that_is_down_is_waited_for_and_asked_what_it_answ
     bodies = [received.body for received in server.requests]
     assert bodies == [None if method == "GET" else {"q": query} for query in asked]
     assert ["endpoint kb"] in told
+
+
+def streamed(text: str, kind: str = "text/event-stream") -> Respond:
+    async def respond(_: Received) -> Response:
+        return Response(text, media_type=kind)
+
+    return respond
+
+
+def events(*values: Any) -> str:
+    return "".join(f"data: {json.dumps(value)}\n\n" for value in values)
+
+
+A, B = {"id": "1", "text": "A"}, {"id": "2", "text": "B"}
+HTTP: dict[str, Any] = {"role": "Retriever", "protocol": "Http", "body": "{question}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (events({"documents": [A]}, {"documents": [B]}), ["A", "B"]),
+        (events({"documents": [A]}, {"documents": [A, B]}), ["A", "B"]),
+        (
+            events({"documents": [A]}, {"documents": [{**A, "text": "A whole"}, B]}),
+            ["A whole", "B"],
+        ),
+        (events({"documents": [A, B]}, {"documents": [B]}), ["A", "B"]),
+        (events({"documents": [A]}, {"answer": "done"}, {"documents": []}), ["A"]),
+        (events({"documents": []}), []),
+    ],
+)
+async def test_results_of_several_events_are_all_kept(text: str, expected: list[str]) -> None:
+    _, found = await asked(streamed(text), **HTTP)
+    assert [each.text for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        events({"results": [A]}, {"error": "the reranker failed"}),
+        events({"results": []}, {"error": {"message": "the reranker failed"}}),
+        events({"results": [A]}) + 'event: error\ndata: {"message": "the reranker failed"}\n\n',
+        "event: error\ndata: the reranker failed\n\n",
+    ],
+)
+async def test_an_error_within_a_stream_fails_the_call(text: str) -> None:
+    with pytest.raises(RetrievalFailed, match="the reranker failed") as caught:
+        await asked(streamed(text), **HTTP)
+    assert caught.value.cause is FailureCause.SERVICE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("event: ping\ndata: ping\n\n" + events({"results": [A]}), "text/event-stream"),
+        ("data:\n\n" + events({"results": [A]}) + "data: [DONE] \n\n", "text/event-stream"),
+        (events({"results": [A]}), "text/plain"),
+        ('{"results": [{"id": "1", "text": "A"}]}\n{"results": []}\n', "application/json"),
+    ],
+)
+async def test_heartbeats_and_wrong_content_types_cost_no_answer(text: str, kind: str) -> None:
+    _, found = await asked(streamed(text, kind), **HTTP)
+    assert [each.text for each in found] == ["A"]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
+async def test_only_a_newline_ends_a_line_of_json(separator: str) -> None:
+    answer = json.dumps({"results": [{"text": f"A{separator}B"}]}, ensure_ascii=False)
+    _, found = await asked(streamed(answer + "\r\n", "application/x-ndjson"), **HTTP)
+    assert [each.text for each in found] == [f"A{separator}B"]
+
+
+@pytest.mark.parametrize("text", ['data: {"resu', "data: ping\n\n"])
+async def test_a_stream_cut_off_or_without_json_is_unreadable(text: str) -> None:
+    before = events({"results": [A]}) if "{" in text else ""
+    with pytest.raises(RetrievalFailed) as caught:
+        await asked(streamed(before + text), **HTTP)
+    assert caught.value.cause is FailureCause.BAD_JSON
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "transient"),
+    [
+        ({"code": 401, "message": "token expired", "data": []}, "401 token expired", False),
+        ({"status": "503", "msg": "loading", "data": None}, "503 loading", True),
+        ({"success": False, "detail": "no such index", "data": []}, "no such index", False),
+        ({"error": {"message": "no such index"}, "results": []}, "no such index", False),
+        ({"errors": [{"message": "no such index"}], "data": {}}, "no such index", False),
+    ],
+)
+async def test_an_empty_answer_that_tells_of_an_error_is_a_failed_call(
+    answer: Any, told: str, transient: bool
+) -> None:
+    with pytest.raises(RetrievalFailed) as caught:
+        await asked(always(answer))
+    failure = caught.value
+    assert (failure.cause, failure.transient) == (FailureCause.SERVICE_ERROR, transient)
+    assert told in failure.detail
+
+
+async def test_an_error_in_a_batch_without_passages_is_a_failed_call() -> None:
+    with pytest.raises(RetrievalFailed, match="token expired"):
+        await asked(always({"result": [[]], "error": "token expired"}), protocol="SearchR1",
+                    role="Retriever")  # fmt: skip
+
+
+async def test_what_a_service_says_went_wrong_repeats_no_secret() -> None:
+    answer = {"code": 401, "message": "no such key: s3cret-token", "data": []}
+    async with serving(always(answer)) as server:
+        given = {"name": "kb", "protocol": "RagChat", "role": "Reference", "url": server.url}
+        spec = RetrievalSpec(endpoints=[RetrievalEndpoint.model_validate(given)])
+        headers = {"kb": {"Authorization": "Bearer s3cret-token"}}
+        async with RetrievalClient(spec, headers, retry=ONE_TRY) as client:
+            with pytest.raises(RetrievalFailed) as caught:
+                await client.retrieve("kb", "tea", sample="1")
+    assert "no such key: ***" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"code": 0, "data": []},
+        {"code": 200, "error": None, "data": []},
+        {"error": {"code": 0}, "data": []},
+    ],
+)
+async def test_an_empty_answer_without_an_error_is_no_failure(answer: Any) -> None:
+    _, found = await asked(always(answer))
+    assert found == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "mapping"),
+    [
+        (
+            {"ids": [["doc-1"]], "documents": [["A long text"]], "distances": [[0.1]]},
+            'response: {items: "documents[*]", text: $}',
+        ),
+        (
+            {"response": {"docs": [{"id": "doc-17", "text": ["several words"]}]}},
+            "response: {items: response.docs, id: id, text: text}",
+        ),
+        (
+            {"code": 200, "data": {"list": [{"id": "1", "type": "a type of chunk", "q": "Tea is",
+             "score": [{"type": "embedding", "value": 0.5, "index": 0}]}]}},
+            'response: {items: data.list, id: id, text: q, score: "score[0].value"}',
+        ),
+        (
+            {"found": [{"sourceUrl": "http://a/very/long/address", "q": "Tea", "a": "A drink"}]},
+            "response: {items: found, text: a}",
+        ),
+    ],
+)  # fmt: skip
+async def test_no_id_type_or_address_is_proposed_as_text(answer: Any, mapping: str) -> None:
+    with pytest.raises(RetrievalFailed) as caught:
+        await asked(always(answer), role="Retriever", protocol="Http", body="{question}")
+    assert f"set {mapping};" in caught.value.detail
+
+
+async def test_nothing_is_proposed_where_only_ids_are_found() -> None:
+    with pytest.raises(RetrievalFailed) as caught:
+        await asked(always({"found": {"ids": ["doc-1"], "chunk": [{"docId": "a b c"}]}}), **HTTP)
+    assert "set response" not in caught.value.detail
+
+
+async def test_null_results_are_left_out() -> None:
+    _, found = await asked(always({"results": [None, A, None]}), **HTTP)
+    assert [each.text for each in found] == ["A"]
+    _, found = await asked(always({"result": [[None, {"document": A}]]}), role="Retriever",
+                           protocol="SearchR1")  # fmt: skip
+    assert [each.text for each in found] == ["A"]
+
+
+async def test_a_result_without_text_is_told_with_its_place_and_its_own_shape() -> None:
+    with pytest.raises(RetrievalFailed) as caught:
+        await asked(always({"results": [A, {"id": 2, "title": "B"}]}), **HTTP)
+    assert "results: result 2 of 2 has no text at a usual name" in caught.value.detail
+    assert "received {id: number, title: text} as result 2" in caught.value.detail
+
+
+async def test_a_list_of_one_text_is_a_text() -> None:
+    _, found = await asked(always({"docs": [{"id": "1", "text": ["A"]}]}), **HTTP)
+    assert found == (Passage("1", "A", 1.0),)

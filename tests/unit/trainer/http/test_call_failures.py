@@ -1,0 +1,158 @@
+"""What a service's odd statuses and broken connections are told as, and whether they may pass."""
+
+import asyncio
+import socket
+import struct
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request, RetryPolicy
+from raggrpo_trainer.http.pool import Answer, HttpPool
+from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from support.servers.faulty_server import Received, Respond, serving
+from support.simulated_time import simulated
+
+SECRET = "s3cret-token"
+
+
+def a_service(http: HttpPool, url: str, retry: RetryPolicy = ONE_TRY) -> JsonService:
+    return JsonService(http, url, headers={"Authorization": f"Bearer {SECRET}"},
+                       timeout_seconds=30.0, max_concurrency=4, retry=retry)  # fmt: skip
+
+
+async def failure_of(respond: Respond) -> CallFailed:
+    async with serving(respond) as server:
+        return await failure_at(server.url)
+
+
+async def failure_at(url: str) -> CallFailed:
+    http = HttpPool()
+    try:
+        with pytest.raises(CallFailed) as caught:
+            await a_service(http, url).post(Request({}), lambda answer: answer)
+    finally:
+        await http.close()
+    return caught.value
+
+
+def answering(status: int, **headers: str) -> Respond:
+    async def respond(_: Received) -> Response:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Response(b"", status, headers=given)
+
+    return respond
+
+
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("/chat/", "/chat/"),
+        ("/chat/?key=abc#x", "/chat/"),
+        (f"/chat/{SECRET}/", "/chat/***/"),
+        ("https://user:pw@other.example/chat?key=abc", "https://other.example/chat"),
+    ],
+)
+async def test_a_redirect_names_where_to_and_the_remedy_but_no_secret(
+    location: str, shown: str
+) -> None:
+    failure = await failure_of(answering(307, location=location))
+    assert failure.detail == f"307: the service has moved to {shown}; write that as its url"
+    assert not failure.transient
+
+
+async def test_a_redirect_to_nowhere_is_told_by_its_status() -> None:
+    failure = await failure_of(answering(307, location="http://[nowhere"))
+    assert failure.detail == "307 ''"
+
+
+@pytest.mark.parametrize("status", [200, 204])
+async def test_an_answer_without_content_is_told_so(status: int) -> None:
+    failure = await failure_of(answering(status))
+    assert failure.cause is FailureCause.BAD_JSON
+    assert failure.detail == f"{status}: the answer has no content"
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 503])
+async def test_what_may_pass_is_transient(status: int) -> None:
+    assert (await failure_of(answering(status))).transient
+
+
+@pytest.mark.parametrize("end", ["reset", "end of file"])
+async def test_a_handshake_that_is_cut_off_is_an_outage(end: str) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        if end == "reset":
+            at_once = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        writer.close()
+
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    async with server:
+        failure = await failure_at(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    assert failure.cause is FailureCause.CONNECTION_LOST
+    assert failure.transient
+    assert "TLS handshake" in failure.detail
+
+
+async def test_a_page_in_place_of_json_is_an_outage_of_a_service_that_answered_before() -> None:
+    async def maintained(received: Received) -> Response:
+        if received.number == 1:
+            return JSONResponse({"ok": True})
+        return HTMLResponse("<html>Maintenance</html>")
+
+    http = HttpPool()
+    async with serving(maintained) as server:
+        service = a_service(http, server.url)
+        outcomes = []
+        for _ in range(3):
+            try:
+                await service.post(Request({}), lambda answer: answer)
+                outcomes.append("answered")
+            except CallFailed as failure:
+                outcomes.append("transient" if failure.transient else "wrong")
+    await http.close()
+    assert outcomes == ["wrong", "answered", "transient"]
+
+
+class Busy(HttpPool):
+    """Asks for a pause once, then answers."""
+
+    def __init__(self, retry_after: str) -> None:
+        self.retry_after, self.asked_at = retry_after, list[float]()
+
+    async def send(self, *_: object) -> Answer:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        if len(self.asked_at) == 1:
+            return Answer(429, b"", "utf-8", retry_after=self.retry_after)
+        return Answer(200, b"{}", "utf-8")
+
+
+def in_seconds(seconds: float) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "least", "most"),
+    [
+        ("7", 7.0, 7.1),
+        ("3600", 30.0, 30.1),
+        (in_seconds(3600), 30.0, 30.1),
+        (in_seconds(-9), 0.0, 0.1),
+        ("soon", 0.0, 0.1),
+    ],
+)
+def test_a_retry_comes_when_the_service_asks_for_it_but_within_a_calls_limit(
+    retry_after: str, least: float, most: float
+) -> None:
+    http = Busy(retry_after)
+
+    async def call() -> None:
+        service = a_service(http, "http://kb/", RetryPolicy(1, 0.01))
+        await service.post(Request({}), lambda answer: answer)
+
+    simulated(call())
+    first, second = http.asked_at
+    assert least <= second - first <= most
