@@ -2,8 +2,10 @@
 
     PYTHONPATH=tests .venv/bin/python tests/bench/quickstart_learning.py [--seeds 0 1 2] [--json]
 
-Seeds change data split, model, warm-up and training. Ends with 1 if a seed gains less than RISE, or
-answers from the passages of other questions.
+With `--set resources.placement=Disaggregated --set resources.rolloutEngines=2 --set
+training.offPolicySteps=1` the rollouts are one step off the policy. Seeds change data split, model,
+warm-up and training. Ends with 1 if a seed gains less than RISE, or answers from the passages of
+other questions.
 """
 
 import argparse
@@ -30,13 +32,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="what the quickstart learns")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
+                        dest="changes", help="as of raggrpo run, for a comparison")  # fmt: skip
     options = parser.parse_args()
     summaries = {}
     print("| seed | reward, first 10 steps | last 10 | before | after | rise | control | time |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for seed in options.seeds:
         began = time.monotonic()
-        summaries[seed] = run(seed)
+        summaries[seed] = run(seed, options.changes)
         print(row(seed, summaries[seed], time.monotonic() - began), flush=True)
     if options.json:
         print(json.dumps(summaries))
@@ -46,12 +50,13 @@ def main() -> int:
     return 1 if short else 0
 
 
-def run(seed: int) -> dict[str, Any]:
+def run(seed: int, changes: Sequence[str] = ()) -> dict[str, Any]:
     """Prepare and run what `make quickstart` does, in a folder of its own; return its summary."""
     with tempfile.TemporaryDirectory(prefix="raggrpo-quickstart-") as folder:
         _call("raggrpo_quickstart", "--dir", f"{folder}/input", "--seed", str(seed))
         mount = ["--dir", folder, "--mount", f"quickstart={folder}"]
-        _call("raggrpo_cli.main", "run", str(SAMPLE), *mount, "--set", f"training.seed={seed}")
+        sets = [part for each in (f"training.seed={seed}", *changes) for part in ("--set", each)]
+        _call("raggrpo_cli.main", "run", str(SAMPLE), *mount, *sets)
         summary: dict[str, Any] = json.loads((Path(folder) / "summary.json").read_text())
         return summary
 
