@@ -53,9 +53,10 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily:
     text = config.get("text_config")
     text = text if isinstance(text, Mapping) else config
     named = config.get("architectures")
+    first = named[0] if isinstance(named, list) and named else ""
     kinds = text.get("layer_types")
     return ModelFamily(
-        architecture=named[0] if isinstance(named, list) and _is_name(named) else "",
+        architecture=first if isinstance(first, str) else "",
         window=min(_windows(text), default=None),
         state_layers=tuple(sorted(_kinds(kinds) - ATTENTION_LAYERS)),
         num_experts=max((number for name in _EXPERTS if (number := _int(text, name))), default=0),
@@ -64,10 +65,6 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily:
         activation=str(text.get("hidden_act") or ""),
         head_size=_head_size(text),
     )
-
-
-def _is_name(named: list[object]) -> bool:
-    return bool(named) and isinstance(named[0], str)
 
 
 def _windows(config: Mapping[str, Any]) -> Iterator[int]:

@@ -40,6 +40,7 @@ PRODUCTS: tuple[tuple[str, int, int], ...] = (
 """(word in the product, GB, major compute capability), the smallest usually sold under the name.
 
 Only for nodes that do not tell more: the label of the memory, or a size within the name, wins."""
+_SLICE = re.compile(r"MIG-\d+g\.(\d+)gb", re.IGNORECASE)
 GB_IN_MIB = 10**9 / 2**20
 MAX_MIB, MAX_MAJOR = 1_048_576, 99
 
@@ -69,9 +70,8 @@ def _device(labels: Mapping[str, str], resource: str) -> DeviceObserved | None:
     product = labels.get(PRODUCT, "")
     words = set(re.split(r"[-_ ]", product.upper()))
     size, major = next(((size, major) for name, size, major in PRODUCTS if name in words), (0, 0))
-    is_slice = re.search(r"MIG-\d+g\.(\d+)gb", resource, re.IGNORECASE)
-    slices = is_slice or re.search(r"MIG-\d+g\.(\d+)gb", product, re.IGNORECASE)
-    if (found := slices or re.search(r"(\d+)GB", product)) is not None:
+    is_slice = _SLICE.search(resource)
+    if (found := is_slice or _SLICE.search(product) or re.search(r"(\d+)GB", product)) is not None:
         size = int(found[1])
     # Of a node with slices of several sizes, the general label tells the whole GPU's memory.
     of_whole = "" if is_slice else labels.get(MEMORY, "")

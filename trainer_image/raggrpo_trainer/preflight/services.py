@@ -36,6 +36,7 @@ REMEDIES: Final = {
     RewardKind.JUDGE: "check that the judge runs, its url, model and headers",
     RewardKind.HTTP: 'check that it runs, its url, and that it answers {"score": number}',
 }
+UNGRADED: Final = "check judge.prompt, scorePattern and scorePath"
 NOTHING_FOUND: Final = (
     "warning: nothing was found for the data's first row; check that the service has documents, "
     "and its scoreThreshold and filters"
@@ -145,14 +146,12 @@ async def _ask_services(
             asked.may_come_back = False
         except RewardFailed as failure:
             told = f"{at}: {failure.cause}: {failure.detail}"
-            if failure.cause is FailureCause.NOT_A_NUMBER and term.judge and is_stand_in:
+            has_no_grade = term.judge and failure.cause is FailureCause.NOT_A_NUMBER
+            if has_no_grade and is_stand_in:
                 asked.evidence.append(told)
-            elif failure.cause is FailureCause.NOT_A_NUMBER and term.judge:
-                asked.problems.append(f"{told}; check judge.prompt, scorePattern and scorePath")
-                asked.may_come_back = False
-            else:
-                asked.problems.append(f"{told}; {REMEDIES[term.name]}")
-                asked.may_come_back = asked.may_come_back and may_come_back(failure)
+                continue
+            asked.problems.append(f"{told}; {UNGRADED if has_no_grade else REMEDIES[term.name]}")
+            asked.may_come_back = asked.may_come_back and may_come_back(failure)
         else:
             asked.evidence.append(f"{at} answers {next(iter(score.parts.values())):.2f}")
     return asked
