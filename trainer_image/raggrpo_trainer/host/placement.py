@@ -63,7 +63,9 @@ class Placement:
             remove_placement_group(group)
         except ValueError:
             pass  # none yet
-        group = placement_group(wanted, strategy=_strategy(config), name=NAME, lifetime="detached")
+        group = placement_group(
+            wanted, strategy=_group_strategy(config), name=NAME, lifetime="detached"
+        )
         try:
             await asyncio.wait_for(group.ready(), timeout_seconds)
         except TimeoutError as error:
@@ -87,7 +89,7 @@ class Placement:
         )
 
 
-def _strategy(config: TrainerConfig) -> str:
+def _group_strategy(config: TrainerConfig) -> str:
     """Return how bundles are laid on nodes. On one machine all of them share its one Ray node."""
     if config.resources.nodes > 1:
         return "STRICT_SPREAD"

@@ -3,9 +3,10 @@
 The facts come from config.json and the safetensors headers; must not read any tensors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raggrpo_api.preflight import CheckId, Facts
 from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
@@ -41,9 +42,10 @@ def check_model(path: Path) -> Model:
         problem = f"{path} is no folder: model.path names a Hugging Face model's folder"
         return Model(judged(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
     problems = []
-    facts = Facts()
+    facts, config = Facts(), dict[str, Any]()
     try:
-        facts = _shape(path / "config.json")
+        config = read_json(path / "config.json")
+        facts = _shape(path / "config.json", config)
     except Unreadable as error:
         problems.append(str(error))
     try:
@@ -52,7 +54,8 @@ def check_model(path: Path) -> Model:
         problems.append(str(error))
     else:
         facts = facts.model_copy(update={"parameters": count_parameters(shapes)})
-        problems += _untrainable(path, shapes)
+        if config:
+            problems += _untrainable(path, config, shapes)
     tokenizer = None
     try:
         tokenizer = load_folder_tokenizer(path)
@@ -72,12 +75,8 @@ def check_model(path: Path) -> Model:
     return Model(judged(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
 
 
-def _untrainable(path: Path, shapes: Shapes) -> Iterator[str]:
+def _untrainable(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Iterator[str]:
     """Yield why weights that can be read are not those of a whole model in full precision."""
-    try:
-        config = read_json(path / "config.json")
-    except Unreadable:
-        return  # told before
     if quantisation := config.get("quantization_config"):
         kind = quantisation.get("quant_method") if isinstance(quantisation, dict) else quantisation
         yield (
@@ -112,9 +111,8 @@ def _ignored_sampling(path: Path) -> str:
     return f"; {path.name}'s {', '.join(given)} not used: rollout.temperature and topP count"
 
 
-def _shape(path: Path) -> Facts:
-    config = read_json(path)
-    config = config.get("text_config") or config
+def _shape(path: Path, whole: Mapping[str, Any]) -> Facts:
+    config = whole.get("text_config") or whole
     if not isinstance(config, dict):
         raise Unreadable(f"{path}: text_config is no JSON object")
 
