@@ -1,4 +1,4 @@
-"""A run whose driver hangs, and loses more later: real Ray, vLLM, FSDP2 and retrieval."""
+"""A run that hangs, loses more later and resumes wrongly: real Ray, vLLM, FSDP2 and retrieval."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.timeout(900)
-def test_a_hang_a_false_success_a_rank_an_engine_and_no_number_change_no_parameter(
+def test_hangs_false_successes_losses_no_number_and_a_wrong_resume_change_no_parameter(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")
@@ -21,6 +21,7 @@ def test_a_hang_a_false_success_a_rank_an_engine_and_no_number_change_no_paramet
         "kill-rank@save=6:complete@attempt=3",
         "kill-engine@step=8@attempt=4",
         "nan@step=10@attempt=4",
+        "wrong-resume@attempt=5",
     )
     deadline = "recovery.deadlines.firstStepSeconds=25"  # else a hang counts after a minute
     outcome = run.finish(run.start(",".join(faults), deadline))
@@ -30,6 +31,7 @@ def test_a_hang_a_false_success_a_rank_an_engine_and_no_number_change_no_paramet
         "TrainerRankLost",
         "RolloutEngineLost",
         "NonFinite",
+        "ResumeMismatch",
     ]
     assert outcome.weights == undisturbed.weights
     assert outcome.left_over == []

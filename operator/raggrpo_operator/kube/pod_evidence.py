@@ -80,6 +80,8 @@ _SHORTAGE: Mapping[str, Shortage] = {
 }
 OUT_OF_MEMORY = "OOMKilled"
 MAX_DETAIL = 512
+MAX_SAID = 300
+"""Characters of a container's last words, which are the end of its log."""
 """Characters kept of what a pod or its kubelet says."""
 
 
@@ -148,7 +150,8 @@ def _ended(pod: Pod, now: datetime) -> Loss | None:
         return None
     ends = list(_ends(pod))
     if ends:
-        detail = f"ended with exit code {ends[0].get('exitCode')} ({ends[0].get('reason', '')})"
+        code, reason, said = (ends[0].get(key, "") for key in ("exitCode", "reason", "message"))
+        detail = f"ended with exit code {code} ({reason}): {said[-MAX_SAID:]}"
         time = _time(ends[0].get("finishedAt"), now)
         return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
     status = part(pod, "status")

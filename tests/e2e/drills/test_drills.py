@@ -44,6 +44,10 @@ def delete_head(job: TrainingJob) -> None:
     job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
 
 
+def kill_part_of_ray(job: TrainingJob) -> None:
+    job.in_head("pkill", "-KILL", "gcs_server")
+
+
 def kill_driver_and_operator(job: TrainingJob) -> None:
     job.kill_driver()
     kill(job.cluster)
@@ -95,6 +99,8 @@ class Drill:
     ends: tuple[Ended, ...]
     act: Callable[[TrainingJob], None] = nothing
     faults: str = ""
+    told: str = ""
+    """Words in the message of the first end."""
     lost: int = EVERY - 1
     """The most steps that may have to be repeated."""
     skips: int = 0
@@ -109,6 +115,8 @@ DRILLS = {
     "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM)),
     "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_NEW), lost=0),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
+    "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_NEW),
+        told="gcs_server"),
     "rank beyond its memory limit": Drill(faults="use-memory@step=7:16",
         ends=(("HostOutOfMemory", FIRST), DONE_NEW)),
     "rank hangs": Drill(faults="hang-rank@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
@@ -159,6 +167,7 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     ends = [(cause, tier) for _, cause, tier in attempts(status)]
     record_property(DRILL, {"name": name, "ends": ends, "lost": lost})
     assert ends == [*drill.ends], [each.get("message") for each in record]
+    assert drill.told in record[0].get("message", "")
     assert lost <= drill.lost
     assert sum(len(each["skippedCheckpoints"]) for each in record) == drill.skips
     assert status["progress"]["step"] == STEPS

@@ -42,9 +42,13 @@ def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
 
 
 def ended(
-    reason: str = "Error", code: int = 1, at: str | None = "2026-11-21T12:01:00Z"
+    reason: str = "Error",
+    code: int = 1,
+    at: str | None = "2026-11-21T12:01:00Z",
+    message: str = "",
 ) -> Manifest:
-    return {"terminated": {"reason": reason, "exitCode": code, "finishedAt": at}}
+    how = {"reason": reason, "exitCode": code, "finishedAt": at, "message": message}
+    return {"terminated": how}
 
 
 def container(state: Manifest | None = None, last: Manifest | None = None) -> Manifest:

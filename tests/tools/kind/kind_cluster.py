@@ -149,14 +149,14 @@ def audit_events() -> Iterator[dict[str, Any]]:
 
 
 def run(command: Sequence[str], folder: Path | None = None) -> str:
-    """Run a command at low priority; its messages go to standard error.
+    """Run a command and return what it printed; its messages go to standard error.
 
     Raises:
         CannotStart: It failed; the message holds its last lines.
     """
     log.debug("%s", " ".join(command))
     ended = subprocess.run(
-        ["nice", "-n", "19", *command],
+        command,
         cwd=folder,
         env={**os.environ, "DOCKER_BUILDKIT": "0"},  # Debian's Docker has no BuildKit
         capture_output=True,

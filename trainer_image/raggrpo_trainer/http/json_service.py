@@ -26,6 +26,8 @@ from .pool import Answer, HttpPool, proxy_of
 from .service_gate import ServiceGate
 
 EXCERPT_CHARACTERS = 200
+DETAIL_CHARACTERS = 400
+"""An excerpt with what is to be done about it."""
 SECRET_LENGTH = 8
 OUTAGES_BEFORE_ALONE = 2
 """Outages in a row that a call meets before it is asked without others of its kind beside it."""
@@ -157,13 +159,11 @@ class JsonService:
         return answer
 
     def parsed(self, answer: Any, parse: Callable[[Any], T]) -> T:
-        """Return a parsed answer. Raises CallFailed, without secrets in a service's own words."""
+        """Return a parsed answer. Raises CallFailed, without secrets in what it quotes."""
         try:
             return parse(answer)
         except CallFailed as failure:
-            if failure.cause is not FailureCause.SERVICE_ERROR:
-                raise
-            told = self._without_secrets(failure.detail)
+            told = self._without_secrets(failure.detail, DETAIL_CHARACTERS)
             raise CallFailed(failure.cause, told, transient=failure.transient) from None
 
     async def _post(self, request: Request) -> Any:
@@ -252,11 +252,11 @@ class JsonService:
     def _excerpt(self, answer: Answer) -> str:
         return repr(self._without_secrets(answer.text))
 
-    def _without_secrets(self, text: str) -> str:
+    def _without_secrets(self, text: str, limit: int = EXCERPT_CHARACTERS) -> str:
         """Return the start of `text` with any header values in it masked."""
         for secret in _secrets_in(self._headers.values()):
             text = text.replace(secret, "***")
-        return text[:EXCERPT_CHARACTERS]
+        return text[:limit]
 
 
 def _secrets_in(values: Iterable[str]) -> list[str]:

@@ -12,6 +12,7 @@ import regex  # type: ignore[import-untyped]  # its searches take a time limit
 from raggrpo_api.json_values import values_at
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.http.answers import as_object
+from raggrpo_trainer.http.call_failures import has_error, service_error
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .worker import as_number
@@ -57,11 +58,10 @@ def _reply(answer: Mapping[str, Any]) -> str:
     """Return what the judge wrote after it had thought."""
     found = values_at(CONTENT, answer)
     if not found or not isinstance(found[0], str):
+        if has_error(answer):
+            raise service_error(answer)
         why = f"{CONTENT}: the judge wrote no text"
-        if error := answer.get("error"):
-            words = error.get("message", error) if isinstance(error, Mapping) else error
-            why = f"the judge's server says {_shown(str(words))}"
-        elif values_at(f"{CHOICE}.message.reasoning_content", answer):
+        if values_at(f"{CHOICE}.message.reasoning_content", answer):
             why += " after its reasoning; raise judge.maxTokens, or switch reasoning off"
         raise CallFailed(FailureCause.MISSING_FIELD, why)
     reply: str = _THINKING.sub("", found[0])[-READ_CHARACTERS:]

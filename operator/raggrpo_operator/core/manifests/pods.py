@@ -111,6 +111,8 @@ def container(
             "limits": {"memory": sizing.memory} | gpus,
         },
         "volumeMounts": mounts,
+        # The end of the log of a container that fails outlives its pod as words of the status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},

@@ -28,8 +28,6 @@ def render_preflight_pod(
     ) | {
         "command": ["python", "-m", "raggrpo_trainer.preflight"],
         "terminationMessagePath": TERMINATION_LOG,
-        # If a check crashes, the end of the log becomes the message.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     labels = pod_labels(job, PodRole.PREFLIGHT) | {names.LABEL_SPEC_HASH: action.spec_hash}
     return {

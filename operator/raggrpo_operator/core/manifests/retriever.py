@@ -46,7 +46,6 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
             "periodSeconds": 20,
             "failureThreshold": 6,
         },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     labels = pod_labels(job, PodRole.RETRIEVER) | own
     serving = pod_spec(plan, settings, server, sizing=sized) | {"terminationGracePeriodSeconds": 10}

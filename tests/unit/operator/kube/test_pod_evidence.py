@@ -24,6 +24,7 @@ def disrupted(reason: str) -> Manifest:
     return {"phase": "Running", "conditions": [condition]}
 
 
+GCS = "Ray subprocesses exited:\n gcs_server [exit code=1]\n"
 EVICTED = {"phase": "Failed", "reason": "Evicted"}
 LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
     "runs": (a_pod(), False, None, ""),
@@ -45,6 +46,8 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
     "node shut down": (a_pod(disrupted("TerminationByKubelet")), False, Cause.NODE_LOST, "because"),
     "worker ended": (a_pod(container(ended(code=1))), False, Cause.WORKER_LOST,
         "trainer pod small-c1-worker-0: ended with exit code 1 (Error)"),
+    "head ended, its last words": (a_pod(container(ended(message="up\n" * 900 + GCS)), kind="head"),
+        False, Cause.HEAD_LOST, "up Ray subprocesses exited: gcs_server [exit code=1]"),
     "head restarted in place": (a_pod(container(last=ended(code=139)), kind="head"), False,
         Cause.HEAD_LOST, "ended with exit code 139"),
     "worker deleted": (a_pod(), True, Cause.WORKER_LOST, "was deleted"),
@@ -71,6 +74,7 @@ BLAMED = {
     "node gone",
     "node shut down",
     "worker ended",
+    "head ended, its last words",
     "head restarted in place",
     "failed without a container",
 }

@@ -103,7 +103,7 @@ def test_grades_are_read_by_pattern_or_path(
         ({}, cut_off("<think>the student wrote 5"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
         ({}, cut_off("7 because of 3"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
         ({"scorePattern": r"\d"}, a_reply("<think>4"), FailureCause.NOT_A_NUMBER, "scorePattern"),
-        ({}, {"error": {"message": "no model g"}}, FailureCause.MISSING_FIELD, "says 'no model g'"),
+        ({}, {"error": {"message": "no model g"}}, FailureCause.SERVICE_ERROR, "error: no model g"),
         ({}, {"choices": [{"message": {"content": None, "reasoning_content": "hm"}}]},
             FailureCause.MISSING_FIELD, "raise judge.maxTokens"),
         ({}, a_reply("42"), FailureCause.NOT_A_NUMBER, "42 is not within 0 to 10"),
@@ -146,6 +146,11 @@ async def test_a_judge_that_is_busy_is_asked_again_and_one_that_refuses_is_not()
 
     with pytest.raises(RewardFailed, match="reward Judge grader: HttpStatus: 404"):
         await graded(refuses)
+
+
+async def test_a_reply_that_repeats_the_key_is_quoted_without_it() -> None:
+    with pytest.raises(RewardFailed, match=r"has no grade: 'I was asked with \*\*\*'"):
+        await graded(replies("I was asked with s3cr3t-token"))
 
 
 async def test_a_failure_is_one_samples_and_is_not_remembered() -> None:
