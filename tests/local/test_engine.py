@@ -1,6 +1,7 @@
 """The rollout engine with real vLLM: what the trainer and exact restarts rely on."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,15 +31,18 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     # The model's own sampling defaults: applied, they would show as a gap to the trainer.
     sampling = {"temperature": 0.3, "top_k": 2, "top_p": 0.5, "repetition_penalty": 1.8}
     (folder / "generation_config.json").write_text(json.dumps(sampling))
+    cache = folder.with_name("vllm-cache")
     done = subprocess.run(
         [sys.executable, str(PROBE), str(folder), kind],
+        env=os.environ | ({"VLLM_CACHE_ROOT": str(cache)} if kind == "in-process" else {}),
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return found | {"inspected": [each.name for each in cache.glob("modelinfos/*")]}
 
 
 def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(measured: Any) -> None:
@@ -46,6 +50,10 @@ def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(mea
     assert max(measured["gaps_after"]) <= 1e-4  # a stale prefix cache or tied head gives > 0.1
     assert measured["changed"]
     assert measured["version"] == 2
+
+
+def test_an_engine_in_this_process_starts_no_other_that_imports_vllm_again(measured: Any) -> None:
+    assert measured["inspected"] == []
 
 
 def test_seeded_requests_give_the_same_completions_in_any_order(measured: Any) -> None:

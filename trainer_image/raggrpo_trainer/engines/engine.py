@@ -188,6 +188,16 @@ def to_generation(output: Any, version: int) -> Generation:
     return Generation(ids, logprobs, completion.finish_reason or "abort", version)
 
 
+def _import_model(folder: str) -> None:
+    """Import the model's class, which vLLM would inspect in one more process that imports vLLM."""
+    from transformers import AutoConfig
+    from vllm import ModelRegistry
+
+    for architecture in AutoConfig.from_pretrained(folder).architectures or ():
+        if known := ModelRegistry.models.get(architecture):
+            ModelRegistry.register_model(architecture, known.load_model_cls())
+
+
 class InProcessEngine:
     """vLLM's engine core stepped by one thread of this process: small and quick to start."""
 
@@ -195,6 +205,7 @@ class InProcessEngine:
         with large_import():
             from vllm import LLM
 
+            _import_model(options.model_path)
         self._llm = LLM(**options.arguments())
         self._core = self._llm.llm_engine
         self._version = 0
