@@ -87,13 +87,12 @@ def start_ray_head(
 ) -> RayHead:
     """Start a head with room for all ranks and engines, however many CPUs the machine has."""
     # All at once, so that they differ: a head does not survive two components on the same port.
-    dashboard_port, progress_port, gcs_port, client_port, agent_port = free_ports(5)
+    dashboard_port, progress_port, gcs_port, agent_port = free_ports(4)
     command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *(sys.executable, "-m", names.RAY_START, "ray", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
         *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard_port)),
         "--include-dashboard=true",
-        *("--ray-client-server-port", str(client_port)),
         # The default is a fixed port: a second head on this machine would accept no jobs.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),

@@ -17,6 +17,9 @@ from .pods import container, pod_labels, pod_spec, trainer_env
 
 MOST_WEIGHT = 100
 """Largest weight of a preference."""
+OWN_COMMAND = "ray.io/overwrite-container-cmd"
+"""Annotation with which KubeRay leaves a container its command, and tells its own in a variable."""
+HEAD_COMMAND = f"ulimit -n 65536; exec python -m {names.RAY_START} $KUBERAY_GEN_RAY_START_CMD"
 SHUTDOWN_SECONDS = 15
 """Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
 
@@ -60,6 +63,7 @@ def _head(
             {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
+        "command": ["/bin/sh", "-c", HEAD_COMMAND],
         "lifecycle": _lifecycle(action.grace_seconds, "127.0.0.1"),
     }
     return {
@@ -71,7 +75,10 @@ def _head(
             "object-store-memory": str(sizing.object_store),
         },
         "template": {
-            "metadata": {"labels": pod_labels(job, PodRole.HEAD) | labels},
+            "metadata": {
+                "labels": pod_labels(job, PodRole.HEAD) | labels,
+                "annotations": {OWN_COMMAND: "true"},
+            },
             "spec": pod_spec(plan, settings, ray_head, sizing=sizing, with_reward_code=True)
             | _end_and_place(action),
         },
