@@ -3,8 +3,8 @@
 A mutant is one small change of one expression or statement. It is written into a copy of the
 packages that comes first on the path, never into the work tree, and the tests that enter the
 changed function run against it, the quickest first, until one fails. Which tests enter which
-function is recorded once by running all of them on the unchanged copy. Each run is a fork of a
-process that has imported the libraries, so that a mutant costs its tests and not the imports.
+function is recorded once by running all of them on a copy whose functions tell. Each run is a
+fork of a process that has imported the libraries; as many forks run as there are cores.
 
 Usage: python scripts/mutants.py [--seed N] [--count N] [GROUP ...]
 """
@@ -19,23 +19,30 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from forks import FAILED, Job, in_forks
+from mutations import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
-LIBRARIES = ("hypothesis", "pydantic", "yaml", "aiohttp")
+LIBRARIES = ("hypothesis", "pydantic", "yaml", "aiohttp", "pytest_asyncio.plugin", "pytest_timeout")
+FEWER = {
+    "RAGGRPO_FUZZ_ANSWERS": "10", "RAGGRPO_FUZZ_SPECS": "20", "RAGGRPO_FUZZ_STEPS": "200",
+    "KILL_POINTS": "6",
+}  # fmt: skip
+"""Random cases of one test, that it may be among those of many mutants."""
+QUICKEST = 25
+"""Tests that are tried before the others are collected: most mutants are dead by then."""
 ENOUGH_SECONDS = 60.0
 """Tests of one mutant, as the clean run took them; a function that all tests enter has minutes."""
+SEEN = "functions_seen"
 
 
 @dataclass(frozen=True)
@@ -74,143 +81,36 @@ GROUPS = {
 }
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A change of one place: the file's text with it, and how a person reads it."""
-
-    path: str
-    line: int
-    function: int
-    """First line of the innermost function around it, 0 for a module's or a class's body."""
-    before: str
-    after: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.before} -> {self.after}"
-
-    @property
-    def key(self) -> str:
-        """Without the line, which moves."""
-        return f"{self.path}: {self.before} -> {self.after}"
-
-
-_OPERATORS: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
-_TEXT = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
-
-
-def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what may stand in the node's place."""
-    new: Any = deepcopy(node)
-    match node:
-        case ast.Constant(value=bool() as value):
-            yield ast.Constant(not value)
-        case ast.Constant(value=int() | float() as number):
-            yield ast.Constant(number + 1)
-            yield ast.Constant(number - 1)
-        case ast.Compare(ops=[op]) if type(op) in _OPERATORS:
-            new.ops = [_OPERATORS[type(op)]()]
-            yield new
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            if not any(isinstance(s, _TEXT) or _is_text(s) for s in (left, right)):
-                new.op = _OPERATORS[type(op)]()
-                yield new
-        case ast.BoolOp(op=op):
-            new.op = _OPERATORS[type(op)]()
-            yield new
-        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-            yield operand
-        case ast.Call(func=ast.Name(id="min" | "max" as name)):
-            new.func.id = "max" if name == "min" else "min"
-            yield new
-        case ast.IfExp(test=test):
-            new.test = ast.UnaryOp(ast.Not(), test)
-            yield new
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
-            yield ast.Return(ast.Constant(None))
-        case ast.Expr(value=ast.Call() | ast.Await() | ast.Yield()) | ast.AugAssign() | ast.Raise():
-            yield ast.Pass()
-        case ast.Continue() | ast.Break():
-            yield ast.Pass()
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
-            yield ast.Pass()
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def mutants(base: Path, path: str) -> Iterator[Mutant]:
-    """Yield every mutant of a file."""
-    text = (base / path).read_text()
-    data = text.encode()
-    starts = [0]
-    for line in data.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-
-    def visit(node: ast.AST, function: int) -> Iterator[Mutant]:
-        if isinstance(node, ast.Expr) and ast.unparse(node).startswith("log."):
-            return
+def telling(path: str, text: str) -> str:
+    """Return the file's text with functions that note when they are entered."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            # A frame's first line is that of the first decorator.
-            function = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        for new in changes(node):
-            at: Any = node
-            begin = starts[at.lineno - 1] + at.col_offset
-            end = starts[at.end_lineno - 1] + at.end_col_offset
-            after = ast.unparse(ast.fix_missing_locations(new))
-            put = after if isinstance(new, ast.stmt | ast.Constant) else f"({after})"
-            changed = (data[:begin] + put.encode() + data[end:]).decode()
-            try:
-                compile(changed, path, "exec")
-            except (SyntaxError, ValueError):
-                continue  # inside an f-string, whose places are not those of the file
-            yield Mutant(path, at.lineno, function, ast.unparse(node), after, changed)
-        for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list", "type_params"):
-                continue
-            if isinstance(node, ast.JoinedStr | ast.FormattedValue):
-                continue  # the wording of messages
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    yield from visit(child, function)
-
-    yield from visit(ast.parse(text), 0)
+            note = ast.parse(f"__import__('{SEEN}').seen.add('{path}:{node.lineno}')").body
+            first = 0 if ast.get_docstring(node) is None else 1
+            node.body[first:first] = note
+    return ast.unparse(tree)
 
 
 class Recorder:
     """Pytest plugin: which tests enter which function of the mutated files, for how long."""
 
-    def __init__(self, base: Path, out: Path) -> None:
-        self.base, self.out = f"{base}/", out
-        self.entered: defaultdict[str, set[str]] = defaultdict(set)
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.entered: defaultdict[str, list[str]] = defaultdict(list)
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.failed: list[str] = []
-        self._test = ""
-
-    def _trace(self, frame: FrameType, _event: str, _arg: object) -> None:
-        code = frame.f_code
-        if code.co_filename.startswith(self.base):
-            path = code.co_filename[len(self.base) :]
-            self.entered[f"{path}:{code.co_firstlineno}"].add(self._test)
-            self.entered[f"{path}:0"].add(self._test)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        """Trace the calls of one test, with its fixtures."""
-        self._test = item.nodeid
-        threading.settrace(self._trace)
-        sys.settrace(self._trace)
+        """Note what one test enters, with its fixtures."""
+        seen = importlib.import_module(SEEN).seen
+        seen.clear()
         try:
             return (yield)
         finally:
-            sys.settrace(None)
-            threading.settrace(None)
+            for where in {*seen, *(f"{function.split(':')[0]}:0" for function in seen)}:
+                self.entered[where].append(item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up the phases of a test."""
@@ -220,108 +120,120 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         """Write what was seen."""
-        entered = {where: sorted(tests - {""}) for where, tests in self.entered.items()}
-        seen = {"entered": entered, "seconds": self.seconds, "failed": self.failed}
-        self.out.write_text(json.dumps(seen))
-
-
-def in_fork(work: Callable[[], int], limit: float) -> int | None:
-    """Return the exit code of `work` in a process group of its own; None if it ran out of time."""
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setsid()
-        silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-        code = 70
-        try:
-            code = int(work())
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + limit
-    try:
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    except BaseException:  # we were stopped, and our signals don't reach the child's group
-        os.killpg(child, signal.SIGKILL)
-        raise
-    return None
+        told = {"entered": self.entered, "seconds": self.seconds, "failed": self.failed}
+        self.out.write_text(json.dumps(told))
 
 
 def run_tests(base: Path, tests: list[str], *plugins: object) -> int:
     """Run the tests against the copy; call it in a fork."""
-    sys.path.insert(0, str(base))
-    ours = [str(ROOT / "operator"), str(ROOT / "trainer_image")]
-    os.environ["PYTHONPATH"] = ":".join([str(base), *ours, str(ROOT / "tests")])
-    sys.path[1:1] = ours
+    paths = [str(base), str(ROOT / "operator"), str(ROOT / "trainer_image"), str(ROOT / "tests")]
+    os.environ["PYTHONPATH"] = ":".join(paths)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.path[:0] = paths[:-1]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not gpu"]
-    stop = [] if plugins else ["-x"]
+    stop = [] if plugins else ["-x", "--timeout", "100"]
     return pytest.main([*options, *stop, "--hypothesis-seed=0", *tests], plugins=list(plugins))
+
+
+def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
+    """Return which tests enter which function, how long each takes, and those that fail."""
+    base = scratch / "telling"
+    shutil.copytree(ROOT / group.base, base)
+    (base / f"{SEEN}.py").write_text("seen = set()\n")
+    for file in files:
+        (base / file).write_text(telling(file, (base / file).read_text()))
+    tests = [f for place in group.tests for f in sorted((ROOT / place).rglob("test_*.py"))]
+    parts = [[str(f.relative_to(ROOT)) for f in tests[n::8]] for n in range(8)]
+
+    def work(part: list[str], _folder: Path) -> int:
+        return run_tests(base, part, Recorder(scratch / f"{part[0].replace('/', '-')}.json"))
+
+    for _, code in in_forks([(partial(work, part), 3600) for part in parts if part], scratch):
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            sys.exit(f"the tests cannot run on the unchanged code: {code}")
+    entered: defaultdict[str, list[str]] = defaultdict(list)
+    whole: dict[str, Any] = {"entered": entered, "seconds": {}, "failed": []}
+    for told in (json.loads(one.read_text()) for one in scratch.glob("*.json")):
+        whole["seconds"] |= told["seconds"]
+        whole["failed"] += told["failed"]
+        for where, names in told["entered"].items():
+            entered[where] += names
+    return whole
 
 
 def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None:
     """Run a sample of one group and print its survivors."""
     for library in group.libraries:
         importlib.import_module(library)
-    base = scratch / name
-    shutil.copytree(ROOT / group.base, base, ignore=shutil.ignore_patterns("__pycache__"))
+    sys.pycache_prefix = f"{scratch}/bytecode"
+    base = ROOT / group.base
     found = [base / one for one in group.mutated]
-    files = [f for at in found for f in (sorted(at.rglob("*.py")) if at.is_dir() else [at])]
-    every = [m for file in files for m in mutants(base, file.relative_to(base).as_posix())]
+    paths = [f for at in found for f in (sorted(at.rglob("*.py")) if at.is_dir() else [at])]
+    files = [f.relative_to(base).as_posix() for f in paths]
     lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
-    skipped = {line.split("  # ")[0] for line in lines if line and not line.startswith("#")}
-    every = [m for m in every if m.key not in skipped]
+    skipped = {line.split("  # ")[0] for line in lines}
+    every = [m for file in files for m in mutants(base, file) if m.key not in skipped]
 
-    seen = scratch / f"{name}.json"
     began = time.monotonic()
-    in_fork(lambda: run_tests(base, list(group.tests), Recorder(base, seen)), 3600)
-    record = json.loads(seen.read_text())
+    clean = record(group, files, scratch)
     print(f"{name}: {len(every)} mutants; clean run {time.monotonic() - began:.0f} s", flush=True)
-    seconds, broken = record["seconds"], set(record["failed"])
+    seconds, broken = clean["seconds"], set(clean["failed"])
     if broken:
         print(f"  these fail unchanged and are left out: {', '.join(sorted(broken))}")
 
+    def reaching(mutant: Mutant) -> set[str]:
+        """Those of a module's body are the tests of whoever imports from it."""
+        users, module = [mutant.path], Path(mutant.path).stem
+        if not mutant.function:
+            users += [f for f in files if f"{module} import " in (base / f).read_text()]
+        where = [f"{user}:{mutant.function}" for user in users]
+        return {test for place in where for test in clean["entered"].get(place, [])}
+
     sample = random.Random(seed).sample(every, min(count, len(every)))
-    scores: defaultdict[str, list[bool]] = defaultdict(list)
-    for mutant in sample:
-        reached = record["entered"].get(f"{mutant.path}:{mutant.function}", [])
+    jobs: list[Job] = []
+    for number, mutant in enumerate(sample):
         tests, total = [], 0.0
-        for test in sorted(set(reached) - broken, key=lambda t: seconds[t]):
+        for test in sorted(reaching(mutant) - broken, key=lambda t: seconds[t]):
             total += seconds[test]
             if total > ENOUGH_SECONDS:
                 break
             tests.append(test)
-        killed = bool(tests) and _is_killed(base, mutant, tests, 20 + 5 * total)
+        jobs.append((partial(_try, base, mutant, number, tests), 30 + 5 * total))
+
+    scores: defaultdict[str, list[bool]] = defaultdict(list)
+    for number, code in in_forks(jobs, scratch):
+        mutant = sample[number]
+        if code == FAILED:
+            sys.exit(f"its tests could not run: {mutant}")
+        killed = code != pytest.ExitCode.OK
         scores[str(Path(mutant.path).parent)].append(killed)
         if not killed:
-            print(f"  survived ({len(tests)} tests): {mutant}", flush=True)
+            print(f"  survived: {mutant}", flush=True)
     for package, results in sorted(scores.items()):
         print(f"  {package}: {sum(results)} of {len(results)}")
     results = [r for some in scores.values() for r in some]
     share = sum(results) / max(len(results), 1)
-    print(f"{name}: {sum(results)} of {len(results)} killed, {share:.1%} (seed {seed})", flush=True)
+    took = time.monotonic() - began
+    print(
+        f"{name}: {sum(results)} of {len(results)} killed, {share:.1%} (seed {seed}, {took:.0f} s)"
+    )
 
 
-def _is_killed(base: Path, mutant: Mutant, tests: list[str], limit: float) -> bool:
-    file = base / mutant.path
-    before = file.read_text()
-    # Bytecode is matched by second and size, which a mutant may share with the one before it.
-    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
-        compiled.unlink()
-    file.write_text(mutant.text)
-    try:
-        code = in_fork(lambda: run_tests(base, tests), limit)
-    finally:
-        file.write_text(before)
-    if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
-        sys.exit(f"these tests are gone, begin anew: {', '.join(tests)}")
-    return code != 0
+def _try(base: Path, mutant: Mutant, number: int, tests: list[str], folder: Path) -> int:
+    """Return 0 if no test notices the mutant."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(base, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    changed = folder / mutant.path
+    changed.write_text(mutant.text)
+    # Bytecode is matched by second and size, which it may share with the mutant before it.
+    os.utime(changed, (number, number))
+    code = 0
+    for some in (tests[:QUICKEST], tests[QUICKEST:]):
+        code = code or (run_tests(folder, some) if some else 0)
+    if code != pytest.ExitCode.USAGE_ERROR:
+        return code
+    # Its tests are made from a table that it changes: those of the same files decide.
+    return run_tests(folder, sorted({test.split("::")[0] for test in tests}))
 
 
 def main() -> None:
@@ -336,12 +248,12 @@ def main() -> None:
         parser.error(f"unknown group {', '.join(sorted(unknown))}: choose from {', '.join(GROUPS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.chdir(ROOT)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    sys.dont_write_bytecode = True
+    os.environ |= {"OMP_NUM_THREADS": "1"} | FEWER
     with tempfile.TemporaryDirectory(prefix="raggrpo-mutants-") as scratch:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = f"{scratch}/hypothesis"
         for name in given.groups or GROUPS:
-            score(name, GROUPS[name], given.seed, given.count, Path(scratch))
+            (Path(scratch) / name).mkdir()
+            score(name, GROUPS[name], given.seed, given.count, Path(scratch) / name)
 
 
 if __name__ == "__main__":

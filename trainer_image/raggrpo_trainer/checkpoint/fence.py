@@ -2,11 +2,11 @@
 
     <path>/fence/00000003          the claim of epoch 3: job, attempt, host, process
     <path>/fence/00000003.accepts  checkpoints of older epochs that still count
-    <path>/fence/00000003.beat     a counter that grows while the holder is alive
+    <path>/fence/00000003.beat     its host's clock, read again and again while the holder is alive
 
 Every attempt claims the next epoch. A checkpoint that an older attempt finishes later, say after
 having been frozen, is in no accepts list, so no successor ever reads it. Must not touch
-checkpoints or compare clocks of different hosts.
+checkpoints or compare clocks of different hosts: of a beat it matters only that it changes.
 """
 
 import contextlib
@@ -123,9 +123,7 @@ class Fence:
 
     def release(self) -> None:
         """Stop the heartbeat so that another job can take over the folder at once."""
-        self._released.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._released.set()  # a beat that is being written now doesn't bring the file back
         _beat_path(self.path, self.epoch).unlink(missing_ok=True)
 
     def _settle(self) -> None:
@@ -136,11 +134,9 @@ class Fence:
         self.validity = Validity(self.epoch, frozenset(accepted))
 
     def _keep_beating(self) -> None:
-        beat = 0
         while not self._released.wait(self._beat_seconds):
-            beat += 1
             try:
-                _write_beat(_beat_path(self.path, self.epoch), beat)
+                _write_beat(_beat_path(self.path, self.epoch))
                 self._beat_error = None
             except OSError as error:
                 self._beat_error = error  # check() raises it unless the next beat succeeds
@@ -182,7 +178,7 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
             epoch = 1 + max([newest, *(name.epoch for name in CheckpointName.all_in(path))])
             # Create the beat before the claim: a claim without a beat has been released.
             with contextlib.suppress(FileExistsError), _beat_path(path, epoch).open("xb") as file:
-                file.write(_counter(0))
+                file.write(_now())
             try:
                 os.link(draft, _claim_path(path, epoch))  # atomic, and fails if the claim exists
             except FileExistsError:
@@ -256,11 +252,11 @@ def _beat(path: Path, epoch: int) -> bytes | None:
         return None
 
 
-def _write_beat(path: Path, beat: int) -> None:
-    """Overwrite the counter in place: this needs no new block, so it works on a full disk."""
+def _write_beat(path: Path) -> None:
+    """Overwrite it in place: this needs no new block, so it works on a full disk."""
     with path.open("r+b") as file:
-        file.write(_counter(beat))
+        file.write(_now())
 
 
-def _counter(beat: int) -> bytes:
-    return b"%020d" % beat
+def _now() -> bytes:
+    return b"%020d" % time.monotonic_ns()

@@ -165,7 +165,7 @@ def sizes(folder: Path) -> dict[str, int]:
 def write_marker(folder: Path, marker: Marker) -> None:
     """Turn the folder into a checkpoint; everything else is flushed to disk first."""
     sync_tree(folder)
-    write_atomically(folder / COMPLETE, json.dumps(asdict(marker), indent=1))
+    write_atomically(folder / COMPLETE, json.dumps(asdict(marker)))
     sync(folder.parent)
 
 

@@ -1,17 +1,20 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.fence import probe, validity
+from raggrpo_trainer.checkpoint.folder import Validity
 from raggrpo_trainer.errors import TrainerError
 from support.builders.checkpoints import NO_BEAT, a_claim, a_meta, a_store, is_whole, shards
 
@@ -74,6 +77,8 @@ def test_a_claim_names_its_holder(tmp_path: Path) -> None:
     claim = json.loads((tmp_path / "fence" / "00000001").read_text())
     assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
     assert claim["pid"] == os.getpid()
+    left = sorted(file.name for file in (tmp_path / "fence").iterdir())
+    assert left == ["00000001", "00000001.accepts", "00000001.beat"]
 
 
 def _run_at_once(number: int, target: Callable[..., None], path: Path) -> None:
@@ -136,6 +141,19 @@ def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> Non
     fence = a_claim(tmp_path, uid="mine", beat_seconds=FAST)
     fence.release()
     assert fence.epoch == 2
+
+
+def test_a_silent_job_is_watched_for_two_and_a_half_beats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_claim(tmp_path, uid="silent")
+    slept: list[float] = []
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
+    monkeypatch.setattr("raggrpo_trainer.checkpoint.fence.time", clock)
+
+    assert probe(tmp_path, "mine", beat_seconds=60) is None
+    assert sum(slept) == 150
+    assert len(slept) >= 5  # so that a living one is noticed soon after its beat
 
 
 def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Path) -> None:
@@ -231,6 +249,12 @@ def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path
 
     assert fence.epoch == 8
     assert fence.validity.accepted == {"step_00000010.e7"}
+
+
+def test_checkpoints_without_any_claim_all_count_whatever_their_epoch(tmp_path: Path) -> None:
+    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
+    shutil.rmtree(tmp_path / "fence")
+    assert validity(tmp_path) == Validity(0, frozenset({"step_00000010.e1"}))
 
 
 def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
