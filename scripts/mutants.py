@@ -43,6 +43,19 @@ QUICKEST = 25
 ENOUGH_SECONDS = 60.0
 """Tests of one mutant, as the clean run took them; a function that all tests enter has minutes."""
 SEEN = "functions_seen"
+SEEN_CODE = """
+import os
+
+class Seen(set):
+    def add(self, where):
+        if where not in self:
+            super().add(where)
+            with open(os.environ.get("FUNCTIONS_SEEN", os.devnull), "a") as file:
+                file.write(where + "\\n")
+
+seen = Seen()
+"""
+"""Told through a file, as a test's functions may run in another process."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +117,14 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         """Note what one test enters, with its fixtures."""
-        seen = importlib.import_module(SEEN).seen
-        seen.clear()
+        importlib.import_module(SEEN).seen.clear()
+        told = self.out.with_suffix(".seen")
+        told.write_text("")
+        os.environ["FUNCTIONS_SEEN"] = str(told)
         try:
             return (yield)
         finally:
+            seen = told.read_text().splitlines()
             for where in {*seen, *(f"{function.split(':')[0]}:0" for function in seen)}:
                 self.entered[where].append(item.nodeid)
 
@@ -139,7 +155,7 @@ def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
     """Return which tests enter which function, how long each takes, and those that fail."""
     base = scratch / "telling"
     shutil.copytree(ROOT / group.base, base)
-    (base / f"{SEEN}.py").write_text("seen = set()\n")
+    (base / f"{SEEN}.py").write_text(SEEN_CODE)
     for file in files:
         (base / file).write_text(telling(file, (base / file).read_text()))
     tests = [f for place in group.tests for f in sorted((ROOT / place).rglob("test_*.py"))]

@@ -112,7 +112,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
 
 
 def _parts(length: int, chunk: int) -> list[slice]:
-    return [slice(start, min(start + chunk, length)) for start in range(0, length, chunk)]
+    return [slice(start, start + chunk) for start in range(0, length, chunk)]
 
 
 def _logits(

@@ -13,9 +13,6 @@ from torch import Tensor
 
 from raggrpo_api.spec.training import Precision
 
-INITIAL_SCALE = 2.0**16
-GROWTH_INTERVAL = 2000
-"""Updates without an overflow after which the scale doubles; both are torch's defaults."""
 LEAST_SCALE = 1.0
 """What is not finite at this scale or below is no matter of scaling."""
 
@@ -24,12 +21,8 @@ class LossScale:
     """The scale of one rank; all ranks hold the same, because torch reduces what it finds."""
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
-        self._scaler = torch.amp.GradScaler(
-            device.type,
-            init_scale=INITIAL_SCALE,
-            growth_interval=GROWTH_INTERVAL,
-            enabled=precision is Precision.FP16,
-        )
+        # It begins at 2^16 and doubles after 2000 updates without an overflow: torch's defaults.
+        self._scaler = torch.amp.GradScaler(device.type, enabled=precision is Precision.FP16)
 
     @property
     def value(self) -> float:

@@ -9,10 +9,12 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from raggrpo_api.spec.training import Precision
-from raggrpo_trainer.policy.loss_scale import INITIAL_SCALE, LossScale
+from raggrpo_trainer.policy.loss_scale import LossScale
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 from support.builders import policies as policy_support
 from support.builders.policies import a_policy, one_rank, rank_processes, uneven_groups, write_model
+
+INITIAL_SCALE = 2.0**16
 
 
 @pytest.fixture(scope="module")
@@ -78,4 +80,6 @@ def test_what_is_not_finite_at_the_least_scale_is_no_overflow() -> None:
     assert scale.is_overflow(1.0, float("inf"))
     scale.load_state_dict(scale.state_dict() | {"scale": 1.0})
     assert not scale.is_overflow(1.0, float("inf"))
+    scale.load_state_dict(scale.state_dict() | {"scale": 2.0})
+    assert scale.is_overflow(1.0, float("inf"))
     assert not LossScale(Precision.BF16, torch.device("cpu")).is_overflow(1.0, float("nan"))
