@@ -16,6 +16,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.failures import POLICIES
 from raggrpo_operator.core.lifecycle.following import FOLLOW_SECONDS
+from raggrpo_operator.core.lifecycle.readiness import OUTAGE_PAUSE_SECONDS
 from raggrpo_operator.core.text.status_text import render_status
 from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import (
@@ -262,6 +263,21 @@ async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on(
     await story.until_quiet()
     assert causes(story) == [Cause.SUCCEEDED]
     assert not is_waiting(story.status)
+
+
+async def test_an_event_during_the_pause_makes_no_check_before_its_time() -> None:
+    story = a_service_story([], preflight_result=REFUSES)
+    await story.until(is_waiting)
+    began, checks = story.runtime.now, story.count(StartPreflight)
+
+    for seconds in (5, 25):
+        story.runtime.now = began + timedelta(seconds=seconds - OUTAGE_PAUSE_SECONDS)
+        await story.round()
+        assert story.count(StartPreflight) == checks
+
+    assert story.runtime.now - began < timedelta(seconds=1)
+    await story.round()
+    assert story.count(StartPreflight) == checks + 1
 
 
 async def test_preflight_waits_no_longer_than_the_deadline_of_outages() -> None:

@@ -147,6 +147,14 @@ def test_utilization_is_lowered_to_three_tenths_at_most() -> None:
     assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
+def test_a_share_in_thousandths_stays_one() -> None:
+    spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.555}})
+    lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
+    raised = mitigated(spec, [Mitigation.RAISE_GPU_MEMORY_UTILIZATION])
+    assert lowered.rollout.gpu_memory_utilization == 0.455
+    assert raised.rollout.gpu_memory_utilization == 0.655
+
+
 def test_utilization_is_never_raised() -> None:
     spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
     lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
