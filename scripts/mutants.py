@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ FEWER = {
     "KILL_POINTS": "6",
 }  # fmt: skip
 """Random cases of one test, that it may be among those of many mutants."""
-QUICKEST = 25
+FIRST = 25
 """Tests that are tried before the others are collected: most mutants are dead by then."""
 ENOUGH_SECONDS = 60.0
 """Tests of one mutant, as the clean run took them; a function that all tests enter has minutes."""
@@ -140,15 +141,27 @@ class Recorder:
         self.out.write_text(json.dumps(told))
 
 
-def run_tests(base: Path, tests: list[str], *plugins: object) -> int:
-    """Run the tests against the copy; call it in a fork."""
+class Chosen:
+    """Pytest plugin: these tests and no others, in this order."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self.places = {test: place for place, test in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out and sort."""
+        chosen = [item for item in items if item.nodeid in self.places]
+        items[:] = sorted(chosen, key=lambda item: self.places[item.nodeid])
+
+
+def run_tests(base: Path, files: Iterable[str], plugin: Recorder | Chosen) -> int:
+    """Run tests of these files against the copy; call it in a fork."""
     paths = [str(base), str(ROOT / "operator"), str(ROOT / "trainer_image"), str(ROOT / "tests")]
     os.environ["PYTHONPATH"] = ":".join(paths)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.path[:0] = paths[:-1]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not gpu"]
-    stop = [] if plugins else ["-x", "--timeout", "100"]
-    return pytest.main([*options, *stop, "--hypothesis-seed=0", *tests], plugins=list(plugins))
+    stop = ["-x", "--timeout", "100"] if isinstance(plugin, Chosen) else []
+    return pytest.main([*options, *stop, "--hypothesis-seed=0", *files], plugins=[plugin])
 
 
 def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
@@ -208,12 +221,8 @@ def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None
     sample = random.Random(seed).sample(every, min(count, len(every)))
     jobs: list[Job] = []
     for number, mutant in enumerate(sample):
-        tests, total = [], 0.0
-        for test in sorted(reaching(mutant) - broken, key=lambda t: seconds[t]):
-            total += seconds[test]
-            if total > ENOUGH_SECONDS:
-                break
-            tests.append(test)
+        tests = list(_ordered(reaching(mutant) - broken, seconds))
+        total = sum(seconds[test] for test in tests)
         jobs.append((partial(_try, base, mutant, number, tests), 30 + 5 * total))
 
     scores: defaultdict[str, list[bool]] = defaultdict(list)
@@ -235,6 +244,20 @@ def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None
     )
 
 
+def _ordered(tests: set[str], seconds: dict[str, float]) -> Iterator[str]:
+    """Yield the quickest test of each file, then the second of each, as far as there is time."""
+    within: defaultdict[str, int] = defaultdict(int)
+    places = {}
+    for test in sorted(tests, key=lambda t: seconds[t]):
+        file = test.split("::")[0]
+        places[test] = within[file] = within[file] + 1
+    left = ENOUGH_SECONDS
+    for test in sorted(places, key=lambda t: (places[t], seconds[t])):
+        left -= seconds[test]
+        if left > 0:
+            yield test
+
+
 def _try(base: Path, mutant: Mutant, number: int, tests: list[str], folder: Path) -> int:
     """Return 0 if no test notices the mutant."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -243,13 +266,12 @@ def _try(base: Path, mutant: Mutant, number: int, tests: list[str], folder: Path
     changed.write_text(mutant.text)
     # Bytecode is matched by second and size, which it may share with the mutant before it.
     os.utime(changed, (number, number))
-    code = 0
-    for some in (tests[:QUICKEST], tests[QUICKEST:]):
-        code = code or (run_tests(folder, some) if some else 0)
-    if code != pytest.ExitCode.USAGE_ERROR:
-        return code
-    # Its tests are made from a table that it changes: those of the same files decide.
-    return run_tests(folder, sorted({test.split("::")[0] for test in tests}))
+    for some in (tests[:FIRST], tests[FIRST:]):
+        files = dict.fromkeys(test.split("::")[0] for test in some)
+        code = run_tests(folder, files, Chosen(some)) if some else 0
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return code
+    return 0
 
 
 def main() -> None:
