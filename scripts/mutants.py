@@ -10,7 +10,6 @@ Usage: python scripts/mutants.py [--seed N] [--count N] [GROUP ...]
 """
 
 import argparse
-import ast
 import importlib
 import json
 import os
@@ -21,17 +20,17 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from entering import ROOT, SEEN, SEEN_CODE, Chosen, Recorder, run_tests, telling
 from forks import FAILED, Job, in_forks
 from mutations import Mutant, mutants
 
-ROOT = Path(__file__).parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 LIBRARIES = ("hypothesis", "pydantic", "yaml", "aiohttp", "pytest_asyncio.plugin", "pytest_timeout")
 FEWER = {
@@ -43,20 +42,6 @@ FIRST = 25
 """Tests that are tried before the others are collected: most mutants are dead by then."""
 ENOUGH_SECONDS = 60.0
 """Tests of one mutant, as the clean run took them; a function that all tests enter has minutes."""
-SEEN = "functions_seen"
-SEEN_CODE = """
-import os
-
-class Seen(set):
-    def add(self, where):
-        if where not in self:
-            super().add(where)
-            with open(os.environ.get("FUNCTIONS_SEEN", os.devnull), "a") as file:
-                file.write(where + "\\n")
-
-seen = Seen()
-"""
-"""Told through a file, as a test's functions may run in another process."""
 
 
 @dataclass(frozen=True)
@@ -93,75 +78,6 @@ GROUPS = {
         (*LIBRARIES, "torch"),
     ),
 }
-
-
-def telling(path: str, text: str) -> str:
-    """Return the file's text with functions that note when they are entered."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            note = ast.parse(f"__import__('{SEEN}').seen.add('{path}:{node.lineno}')").body
-            first = 0 if ast.get_docstring(node) is None else 1
-            node.body[first:first] = note
-    return ast.unparse(tree)
-
-
-class Recorder:
-    """Pytest plugin: which tests enter which function of the mutated files, for how long."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.entered: defaultdict[str, list[str]] = defaultdict(list)
-        self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.failed: list[str] = []
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        """Note what one test enters, with its fixtures."""
-        importlib.import_module(SEEN).seen.clear()
-        told = self.out.with_suffix(".seen")
-        told.write_text("")
-        os.environ["FUNCTIONS_SEEN"] = str(told)
-        try:
-            return (yield)
-        finally:
-            seen = told.read_text().splitlines()
-            for where in {*seen, *(f"{function.split(':')[0]}:0" for function in seen)}:
-                self.entered[where].append(item.nodeid)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up the phases of a test."""
-        self.seconds[report.nodeid] += report.duration
-        if report.failed:
-            self.failed.append(report.nodeid)
-
-    def pytest_sessionfinish(self) -> None:
-        """Write what was seen."""
-        told = {"entered": self.entered, "seconds": self.seconds, "failed": self.failed}
-        self.out.write_text(json.dumps(told))
-
-
-class Chosen:
-    """Pytest plugin: these tests and no others, in this order."""
-
-    def __init__(self, tests: list[str]) -> None:
-        self.places = {test: place for place, test in enumerate(tests)}
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out and sort."""
-        chosen = [item for item in items if item.nodeid in self.places]
-        items[:] = sorted(chosen, key=lambda item: self.places[item.nodeid])
-
-
-def run_tests(base: Path, files: Iterable[str], plugin: Recorder | Chosen) -> int:
-    """Run tests of these files against the copy; call it in a fork."""
-    paths = [str(base), str(ROOT / "operator"), str(ROOT / "trainer_image"), str(ROOT / "tests")]
-    os.environ["PYTHONPATH"] = ":".join(paths)
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    sys.path[:0] = paths[:-1]
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long and not gpu"]
-    stop = ["-x", "--timeout", "100"] if isinstance(plugin, Chosen) else []
-    return pytest.main([*options, *stop, "--hypothesis-seed=0", *files], plugins=[plugin])
 
 
 def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
@@ -201,7 +117,10 @@ def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None
     files = [f.relative_to(base).as_posix() for f in paths]
     lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
     skipped = {line.split("  # ")[0] for line in lines}
-    every = [m for file in files for m in mutants(base, file) if m.key not in skipped]
+    every = [m for file in files for m in mutants(base, file)]
+    for gone in {s for s in skipped if s.split(" ")[0] in files} - {m.key for m in every}:
+        print(f"  {EQUIVALENT.name} names what is no mutant: {gone}")
+    every = [m for m in every if m.key not in skipped]
 
     began = time.monotonic()
     clean = record(group, files, scratch)

@@ -79,11 +79,11 @@ def test_memory_that_lasts_is_not_told(progress: Progress, limits: dict[PodRole,
     assert memory_grows(BASE, progress, limits) == ""
 
 
-def test_a_baseline_keeps_what_was_measured() -> None:
-    parts = {"generate": 4.0}
+def test_a_baseline_keeps_what_was_measured_to_the_millisecond() -> None:
+    parts = {"generate": 4.00049}
 
-    base = baseline_of(at(12, 2 * GIB, 7 * GIB, seconds_per_step=9.5, seconds_by_stage=parts))
+    base = baseline_of(at(12, 2 * GIB, 7 * GIB, seconds_per_step=9.51251, seconds_by_stage=parts))
 
-    assert (base.step, base.seconds, base.seconds_by_stage) == (12, 9.5, parts)
+    assert (base.step, base.seconds, base.seconds_by_stage) == (12, 9.513, {"generate": 4.0})
     assert base.host_memory == pytest.approx(2 * GIB, rel=1e-5)
     assert base.rank_memory == pytest.approx(7 * GIB, rel=1e-5)
