@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from raggrpo_api.spec.training import TrainingSpec
+
 from .composition import Read
 from .kinds import as_numbers
 from .overrides import Values
@@ -228,7 +230,7 @@ def _token_limits(this: Translation, n: int) -> None:
     budget_name = f"{ACTOR}ppo_max_token_len_per_gpu"
     is_own = budget_name not in this.inherited
     budget = (this.given.get(budget_name) if is_own else 0) or 0
-    if budget or row > 16384:
+    if budget or row > TrainingSpec.model_fields["tokens_per_micro_batch"].default:
         if budget and budget < row:
             this.wrong(
                 f"{ACTOR}ppo_max_token_len_per_gpu",

@@ -179,9 +179,9 @@ def _unknown_field(location: Location) -> Violation:
         remedy = f"it belongs at {known[unknown]}"
     elif hint := hint_for(unknown):
         remedy = hint
-    elif near := difflib.get_close_matches(unknown, siblings, n=1, cutoff=0.6):
+    elif near := difflib.get_close_matches(unknown, siblings, cutoff=0.6):
         remedy = f"did you mean {near[0]}?"
-    elif near := difflib.get_close_matches(unknown, known, n=1, cutoff=0.75):
+    elif near := difflib.get_close_matches(unknown, known, cutoff=0.75):
         remedy = f"did you mean {known[near[0]]}?"
     else:
         remedy = f"remove it; known here: {', '.join(siblings)}"
@@ -192,7 +192,7 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
     by_lower = {choice.lower(): choice for choice in choices}
     word = str(value).lower()
-    near = difflib.get_close_matches(word, by_lower, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, by_lower, cutoff=0.6)
     if isinstance(value, bool):
         near = [bare for bare in ("off", "on", "no", "yes") if bare in by_lower] or near
         quoted = f'"{by_lower[near[0]]}"' if near else f"one of {expected}, in quotes"

@@ -166,6 +166,16 @@ def test_a_mistake_of_the_original_is_told_and_the_job_is_valid_all_the_same(
     assert expected in "\n".join(imported.wrong)
 
 
+@pytest.mark.parametrize(("prompt", "tokens"), [(512, 16384), (513, 16385)])
+def test_a_micro_batch_grows_only_with_a_prompt_that_would_not_fit_into_the_usual_one(
+    prompt: int, tokens: int
+) -> None:
+    lengths = {"data.max_prompt_length": prompt, "data.max_response_length": 3968}
+    training = a_valid_job(import_verl(SMALLEST | lengths)).spec.training
+    assert training.tokens_per_micro_batch == tokens
+    assert ("tokens_per_micro_batch" in training.model_fields_set) == (prompt > 512)
+
+
 def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
     values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
     assert resolved(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64

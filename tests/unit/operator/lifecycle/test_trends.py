@@ -87,3 +87,8 @@ def test_a_baseline_keeps_what_was_measured_to_the_millisecond() -> None:
     assert (base.step, base.seconds, base.seconds_by_stage) == (12, 9.513, {"generate": 4.0})
     assert base.host_memory == pytest.approx(2 * GIB, rel=1e-5)
     assert base.rank_memory == pytest.approx(7 * GIB, rel=1e-5)
+
+
+@pytest.mark.parametrize(("told", "taken"), [(1.1e15, 1.1e15), (2e15, 0.0), (-1.0, 0.0)])
+def test_memory_beyond_a_pebibyte_is_not_believed(told: float, taken: float) -> None:
+    assert baseline_of(at(12, told)).host_memory == taken
