@@ -17,12 +17,13 @@ SEEN = "functions_seen"
 SEEN_CODE = """
 import os
 
+told = os.open(os.environ.get("FUNCTIONS_SEEN", os.devnull), os.O_WRONLY | os.O_APPEND)
+
 class Seen(set):
     def add(self, where):
         if where not in self:
             super().add(where)
-            with open(os.environ.get("FUNCTIONS_SEEN", os.devnull), "a") as file:
-                file.write(where + "\\n")
+            os.write(told, f"{where}\\n".encode())
 
 seen = Seen()
 """
@@ -44,7 +45,9 @@ class Recorder:
     """Pytest plugin: which tests enter which function of the mutated files, for how long."""
 
     def __init__(self, out: Path) -> None:
-        self.out = out
+        self.out, self.told = out, out.with_suffix(".seen")
+        self.told.touch()
+        os.environ["FUNCTIONS_SEEN"] = str(self.told)
         self.entered: defaultdict[str, list[str]] = defaultdict(list)
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.failed: list[str] = []
@@ -53,13 +56,11 @@ class Recorder:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         """Note what one test enters, with its fixtures."""
         importlib.import_module(SEEN).seen.clear()
-        told = self.out.with_suffix(".seen")
-        told.write_text("")
-        os.environ["FUNCTIONS_SEEN"] = str(told)
+        self.told.write_text("")
         try:
             return (yield)
         finally:
-            seen = told.read_text().splitlines()
+            seen = self.told.read_text().splitlines()
             for where in {*seen, *(f"{function.split(':')[0]}:0" for function in seen)}:
                 self.entered[where].append(item.nodeid)
 
