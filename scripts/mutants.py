@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,9 +38,9 @@ FEWER = {
 }  # fmt: skip
 """Random cases of one test, that it may be among those of many mutants."""
 FIRST = 25
-"""Tests that are tried before the others are collected: most mutants are dead by then."""
+"""Tests that are tried, after those of the same package, before the others are collected."""
 ENOUGH_SECONDS = 60.0
-"""Tests of one mutant, as the clean run took them; a function that all tests enter has minutes."""
+"""Processor time of one mutant's tests in the clean run; a function that all enter has minutes."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,9 @@ def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None
     sample = random.Random(seed).sample(every, min(count, len(every)))
     jobs: list[Job] = []
     for number, mutant in enumerate(sample):
-        tests = list(_ordered(reaching(mutant) - broken, seconds))
-        total = sum(seconds[test] for test in tests)
-        jobs.append((partial(_try, base, mutant, number, tests), 30 + 5 * total))
+        stages = _stages(mutant, reaching(mutant) - broken, seconds)
+        limit = 30 + 5 * sum(seconds[test] for tests in stages for test in tests)
+        jobs.append((partial(_try, base, mutant, number, stages), limit))
 
     scores: defaultdict[str, list[bool]] = defaultdict(list)
     for number, code in in_forks(jobs, scratch):
@@ -163,21 +162,31 @@ def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None
     )
 
 
-def _ordered(tests: set[str], seconds: dict[str, float]) -> Iterator[str]:
-    """Yield the quickest test of each file, then the second of each, as far as there is time."""
+def _ordered(tests: set[str], seconds: dict[str, float]) -> list[str]:
+    """Return the quickest test of each file, then the second of each, and so on."""
     within: defaultdict[str, int] = defaultdict(int)
     places = {}
     for test in sorted(tests, key=lambda t: seconds[t]):
         file = test.split("::")[0]
         places[test] = within[file] = within[file] + 1
+    return sorted(places, key=lambda t: (places[t], seconds[t]))
+
+
+def _stages(mutant: Mutant, tests: set[str], seconds: dict[str, float]) -> list[list[str]]:
+    """Return the tests in the order in which they are tried, as many as there is time for."""
+    package = f"/{Path(mutant.path).parent.name}/"
+    near: list[str] = []
+    far: list[str] = []
     left = ENOUGH_SECONDS
-    for test in sorted(places, key=lambda t: (places[t], seconds[t])):
+    ordered = _ordered(tests, seconds)
+    for test in sorted(ordered, key=lambda test: package not in test):
         left -= seconds[test]
         if left > 0:
-            yield test
+            (near if package in test else far).append(test)
+    return [near, far[:FIRST], far[FIRST:]]
 
 
-def _try(base: Path, mutant: Mutant, number: int, tests: list[str], folder: Path) -> int:
+def _try(base: Path, mutant: Mutant, number: int, stages: list[list[str]], folder: Path) -> int:
     """Return 0 if no test notices the mutant."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -185,9 +194,9 @@ def _try(base: Path, mutant: Mutant, number: int, tests: list[str], folder: Path
     changed.write_text(mutant.text)
     # Bytecode is matched by second and size, which it may share with the mutant before it.
     os.utime(changed, (number, number))
-    for some in (tests[:FIRST], tests[FIRST:]):
-        files = dict.fromkeys(test.split("::")[0] for test in some)
-        code = run_tests(folder, files, Chosen(some)) if some else 0
+    for tests in filter(None, stages):
+        files = dict.fromkeys(test.split("::")[0] for test in tests)
+        code = run_tests(folder, files, Chosen(tests))
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
     return 0
