@@ -164,6 +164,17 @@ async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> N
     assert limit - 1 < found <= limit + 2 * poll(timeline)
 
 
+async def test_no_end_is_foretold_before_a_step_was_timed() -> None:
+    started = sum(lasts for _, _, lasts in STARTED)
+    story = a_fake_story(STARTED + steps(1, [15.0] * 2))
+    await looks(story, started + 10)
+    assert (story.status.progress.stage, story.status.progress.seconds_per_step) == ("Training", 0)
+    assert story.status.progress.estimated_remaining_seconds is None
+
+    await looks(story, started + 25)
+    assert story.status.progress.estimated_remaining_seconds == 15 * (10_000 - 2)
+
+
 async def test_a_suspended_night_is_no_hang() -> None:
     story = a_story()
     await story.until(lambda status: status.progress.step == 25)
