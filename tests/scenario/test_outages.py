@@ -10,6 +10,7 @@ from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
+    DeletePreflight,
     StartPreflight,
     StopAttempt,
     SubmitAttempt,
@@ -269,11 +270,12 @@ async def test_an_event_during_the_pause_makes_no_check_before_its_time() -> Non
     story = a_service_story([], preflight_result=REFUSES)
     await story.until(is_waiting)
     began, checks = story.runtime.now, story.count(StartPreflight)
+    removed = story.count(DeletePreflight)
 
-    for seconds in (5, 25):
+    for seconds in (5, 29.5):
         story.runtime.now = began + timedelta(seconds=seconds - OUTAGE_PAUSE_SECONDS)
         await story.round()
-        assert story.count(StartPreflight) == checks
+        assert (story.count(StartPreflight), story.count(DeletePreflight)) == (checks, removed)
 
     assert story.runtime.now - began < timedelta(seconds=1)
     await story.round()

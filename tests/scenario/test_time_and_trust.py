@@ -170,15 +170,22 @@ async def test_ends_that_do_not_count_are_delayed_all_the_same() -> None:
 
 
 async def test_a_target_raised_while_it_runs_is_no_failure() -> None:
-    story = a_story(changes={"recovery.maxRestarts": 0})
+    recovery = {"recovery.maxRestarts": 0, "recovery.backoffSeconds": 30}
+    story = a_story(changes=recovery)
     await story.until(lambda status: status.progress.step == 30)
 
-    story.edit({"recovery.maxRestarts": 0, "training.totalSteps": 70})
+    story.edit(recovery | {"training.totalSteps": 70})
     await story.until_quiet()
 
     assert story.status.phase is Phase.SUCCEEDED
     assert causes(story) == [Cause.SUCCEEDED, Cause.SUCCEEDED]
     assert (story.status.progress.step, story.status.restarts.since_progress) == (70, 0)
+    first, second = (each.started for each in story.attempts)
+    assert first is not None
+    assert second is not None
+    pause = (second - first).total_seconds() - story.attempts[0].seconds
+    assert 25 < pause < 45  # an image that chose its target itself would not spin either
+    assert story.status.restart_state.spent.down_seconds == 0
 
 
 # The spec
