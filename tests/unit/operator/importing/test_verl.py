@@ -176,6 +176,17 @@ def test_a_micro_batch_grows_only_with_a_prompt_that_would_not_fit_into_the_usua
     assert ("tokens_per_micro_batch" in training.model_fields_set) == (prompt > 512)
 
 
+@pytest.mark.parametrize(("budget", "is_told"), [(5120, False), (5119, True)])
+def test_a_budget_that_just_holds_a_prompt_with_its_completions_is_right(
+    budget: int, is_told: bool
+) -> None:
+    lengths = {"data.max_prompt_length": 1024, "data.max_response_length": 1024}
+    given = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": budget}
+    imported = import_verl(SMALLEST | lengths | given)
+    assert a_valid_job(imported).spec.training.tokens_per_micro_batch == 5120
+    assert any("does not hold a prompt with" in line for line in imported.wrong) == is_told
+
+
 def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
     values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
     assert resolved(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64
