@@ -53,9 +53,11 @@ class Claim:
 class Fence:
     """A claim on a checkpoint folder, acquired by `claim` and held until `release`."""
 
+    validity: Validity
+    """Which checkpoints count, as `claim` recorded it."""
+
     def __init__(self, path: Path, epoch: int, claim: Claim, beat_seconds: float) -> None:
         self.path, self.epoch = path, epoch
-        self.validity = Validity(epoch, frozenset())
         self.holder = claim
         self._beat_seconds = beat_seconds
         self._beat_error: OSError | None = None

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -160,6 +161,15 @@ def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Pat
     a_claim(tmp_path, uid="former").release()
     assert probe(tmp_path, "mine", beat_seconds=NO_BEAT) is None
     assert a_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
+
+
+def test_a_released_claim_leaves_no_thread_behind(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    fence = a_claim(tmp_path)
+    [beating] = set(threading.enumerate()) - before
+    fence.release()
+    beating.join(20)
+    assert not beating.is_alive()
 
 
 def test_a_job_whose_path_another_one_took_is_told_so(tmp_path: Path) -> None:
