@@ -60,7 +60,10 @@ PLAIN: Final = (
     "trainer.nnodes",
 )
 """Fields whose value is the same in a job."""
-CLIPS: Final = (f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high")
+CLIPS: Final = {
+    f"{ACTOR}clip_ratio_low": "clipRatioLow",
+    f"{ACTOR}clip_ratio_high": "clipRatioHigh",
+}
 """Where they are not given, `clip_ratio` is meant."""
 
 
@@ -127,9 +130,10 @@ def _model_and_training(this: Translation) -> None:
         else:
             this.lines["mapped"].append(f"{ACTOR}ppo_mini_batch_size → the whole batch: {mini}")
     clip = this.given.get(f"{ACTOR}clip_ratio")
-    if clip is not None and f"{ACTOR}clip_ratio_low" not in this.given:
+    if clip is not None and not CLIPS.keys() <= this.given.keys():
         this.put(f"{ACTOR}clip_ratio", clip)
-        this.spec["algorithm"]["clipRatioHigh"] = clip
+        for name, field in CLIPS.items():
+            this.spec["algorithm"][field] = this.given.get(name, clip)
     loss = this.get(f"{ACTOR}loss_agg_mode")
     if loss in LOSSES:
         this.put(f"{ACTOR}loss_agg_mode", LOSSES[loss])

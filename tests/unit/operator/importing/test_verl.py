@@ -187,6 +187,24 @@ def test_a_budget_that_just_holds_a_prompt_with_its_completions_is_right(
     assert any("does not hold a prompt with" in line for line in imported.wrong) == is_told
 
 
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ({}, 0.2, 0.2),
+        ({"clip_ratio": 0.1}, 0.1, 0.1),
+        ({"clip_ratio": 0.1, "clip_ratio_high": 0.3}, 0.1, 0.3),
+        ({"clip_ratio": 0.3, "clip_ratio_low": 0.1}, 0.1, 0.3),
+        ({"clip_ratio": 0.3, "clip_ratio_low": 0.1, "clip_ratio_high": 0.2}, 0.1, 0.2),
+    ],
+)
+def test_one_clip_ratio_is_that_of_both_sides_unless_a_side_has_its_own(
+    given: dict[str, float], low: float, high: float
+) -> None:
+    changes = {f"actor_rollout_ref.actor.{name}": value for name, value in given.items()}
+    algorithm = a_valid_job(import_verl(SMALLEST | changes)).spec.algorithm
+    assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (low, high)
+
+
 def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
     values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
     assert resolved(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64
