@@ -103,7 +103,7 @@ class TrainingJob:
         """Wait until the status is so and return it; a job that has failed never will be."""
         deadline = time.monotonic() + 60 * MINUTES
         while not is_so(status := self.status()):
-            told = json.dumps(status.get("conditions"), indent=1)
+            told = json.dumps([status.get(part) for part in ("conditions", "attempts")], indent=1)
             assert status.get("phase") not in ("Failed", "Invalid"), f"no {what}:\n{told}"
             assert time.monotonic() < deadline, f"no {what}:\n{told}"
             time.sleep(1)
