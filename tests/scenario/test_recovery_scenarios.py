@@ -416,6 +416,7 @@ async def test_hang_is_dumped_stopped_and_restarted() -> None:
     await story.until_quiet()
 
     assert causes(story) == [Cause.STALLED, Cause.SUCCEEDED]
+    assert story.condition(ConditionType.STALLED)[:2] == ("False", "Moving")
     assert story.count(DumpStacks) == 1
     assert story.attempts[1].from_step == 20
 

@@ -85,6 +85,20 @@ def test_a_status_fits_whatever_its_texts_hold(
         assert fitted == status
 
 
+def test_a_status_of_just_the_limit_stays_whole() -> None:
+    full = ["x" * 256] * 16
+
+    def with_letters(count: int) -> JobStatus:
+        long = AttemptRecord(number=1, message="x" * 512, in_place=full, skipped_checkpoints=full)
+        lengths = [count // 7] * 6 + [count - 6 * (count // 7)]
+        return JobStatus(attempts=[replace(long, message="x" * each) for each in lengths])
+
+    fitting = with_letters(700 + MAX_BYTES - size_of(with_letters(700)))
+
+    assert size_of(fitting) == MAX_BYTES
+    assert within_limit(fitting) == fitting
+
+
 def test_an_older_attempts_details_go_before_the_newest_ones() -> None:
     newest = AttemptRecord(number=10, message="short", in_place=["kept"])
     older = AttemptRecord(number=9, message="also kept", in_place=["x" * 256] * 16)

@@ -150,7 +150,7 @@ class _Lexer:
             self._at = found.end()
             return Piece(found[0], is_expansion=True, is_quoted=is_quoted)
         self._at += 1
-        return Piece("$", is_quoted=True)
+        return Piece("$")
 
     def _balanced(self, opening: str, has_quotes: bool = True) -> str:
         """Skip what stands in brackets, and return it with them."""

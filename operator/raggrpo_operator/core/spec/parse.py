@@ -75,7 +75,7 @@ def _deepest(raw: object) -> Location:
         if not waiting:
             break
         location, value = waiting.pop()
-        if len(location) > MAX_DEPTH - 1:
+        if len(location) >= MAX_DEPTH:
             return location
         match value:
             case Mapping():

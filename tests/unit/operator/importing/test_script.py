@@ -39,6 +39,8 @@ def given(script: str) -> dict[str, Any]:
         ("M='$not/a/variable'", "$not/a/variable"),
         ("M=$'/a'\n", "/a"),
         ("R=/r\nM=${R:+/a}${S:+/b}", "/a"),
+        (r"M=/a\ \$b\"", '/a $b"'),
+        ("M=/a$/b", "/a$/b"),
     ],
 )
 def test_the_last_assignment_before_the_command_counts(script: str, expected: str) -> None:
