@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import config
@@ -205,20 +207,17 @@ class ApiServer:
         content: str = JSON,
         accept: str = JSON,
     ) -> Manifest:
-        prepared = await self._api.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params={"Content-Type": content, "Accept": accept},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
+        host = self._api.configuration.host
+        url = f"{host}{path}?{urlencode(query)}" if query else f"{host}{path}"
+        headers = {**self._api.default_headers, "Content-Type": content, "Accept": accept}
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         started, status = time.monotonic(), 0
         try:
-            answer = await self._api.call_api(*prepared, _request_timeout=TIMEOUT_SECONDS)
+            answer = await self._api.rest_client.request(
+                method, url, headers, body, _request_timeout=TIMEOUT_SECONDS
+            )
             status, text = answer.status, await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            host = self._api.configuration.host
             raise TransientError(f"{method} {path}: {host} does not answer: {error!r}") from error
         finally:
             self._on_call(method, status, time.monotonic() - started)
@@ -252,6 +251,12 @@ def _said(text: bytes, field: str) -> str:
         return ""
 
 
+def _proxy(host: str) -> str | None:
+    """Return the environment's proxy for a URL; aiohttp would ask a thread for it in every call."""
+    parts = urlsplit(host)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+
+
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
     """Return a client for the cluster in $KUBECONFIG, else for the pod's own cluster."""
     sys.setrecursionlimit(RECURSION)
@@ -260,4 +265,6 @@ async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
         await config.load_kube_config(client_configuration=configuration)
     else:
         config.load_incluster_config(client_configuration=configuration)
+    configuration.proxy = configuration.proxy or _proxy(configuration.host)
+    configuration.client_session_kwargs = {"trust_env": False}
     return ApiServer(ApiClient(configuration), on_call)

@@ -17,6 +17,7 @@ from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import CheckpointRef, Failure, Progress, Stage
 from raggrpo_api.sealed_config import open_sealed
 from raggrpo_api.trainer_config import TrainerConfig
+from support.builders.jobs import KNOWN_TINY
 
 STEP_SECONDS = 0.1
 
@@ -173,6 +174,10 @@ class FakeRay:
         text = drivers[-1].progress().model_dump_json(by_alias=True)
         return web.json_response(json.loads(text))
 
+    async def version(self, request: web.Request) -> web.Response:
+        """GET /api/version."""
+        return web.json_response({"ray_version": KNOWN_TINY.ray_version})
+
     def _driver(self, request: web.Request) -> Driver | None:
         drivers = self._drivers.get(request.match_info["cluster"], {})
         driver = drivers.get(request.match_info["submission"])
@@ -217,6 +222,7 @@ async def fake_ray() -> AsyncIterator[FakeRay]:
             web.post("/{cluster}/api/jobs/", ray.submit),
             web.post("/{cluster}/api/jobs/{submission}/stop", ray.stop),
             web.get("/{cluster}/progress", ray.progress),
+            web.get("/{cluster}/api/version", ray.version),
         ]
     )
     runner = web.AppRunner(app, access_log=None)
