@@ -191,7 +191,7 @@ def test_nothing_is_created_until_retriever_is_ready(cluster: Kubernetes, runnin
 
     waits = times["Loading", "Waiting for managed retrievers"]
     ready = times["Ready", "Managed retrievers are ready"]
-    assert waits < ready < times["Ready", "The Ray cluster is ready"]
+    assert waits < ready < times["Verified", "Attempt 1 began on a new cluster from step 0"]
 
 
 def test_whoever_has_no_token_reaches_nothing_of_ray(

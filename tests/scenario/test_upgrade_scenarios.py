@@ -102,7 +102,12 @@ async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
 
 
 async def test_before_its_first_attempt_a_job_may_change_to_an_image_with_another_ray() -> None:
-    story = a_story(preflight_result=reporting(ray_version="2.60.0"), default_image="trainer:1")
+    managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
+    story = a_story(
+        changes={"retrieval": {"mode": "Search", "endpoints": [managed]}},
+        preflight_result=reporting(ray_version="2.60.0"),
+        default_image="trainer:1",
+    )
     await story.until(lambda status: status.pinned.ray_version == "2.60.0")
     assert story.status.attempt == 0
     story.runtime.preflight_result = reporting(ray_version="2.61.0")

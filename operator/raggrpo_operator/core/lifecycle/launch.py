@@ -42,7 +42,7 @@ def next_attempt(this: Round) -> Decision:
         return this.end()
     _record_attempt(this, keeps_cluster=keep)
     this.condition(ConditionType.PROGRESSING, True, "Starting", f"attempt {this.record.number}")
-    return this.end(requeue_after=0.0)
+    return this.end(requeue_after=0.0) if keep else start_cluster(this)
 
 
 def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
@@ -100,6 +100,7 @@ def start_cluster(this: Round) -> Decision:
     remedies = aged(this.status, this.spec.checkpoint.every_steps, this.now)
     nodes = avoided_nodes(remedies, this.spec.recovery)
     this.begin(create_cluster(plan, this.status, avoided_nodes=nodes))
+    this.condition(ConditionType.CLUSTER_READY, False, "Provisioning")
     return this.end(requeue_after=1.0)
 
 

@@ -109,8 +109,8 @@ def give_up(this: Round, cause: Cause, message: str) -> Decision:
     return recovery.fail(this, cause, message)
 
 
-def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
-    """Accept the job by its checks and facts, or fail it and name every check that failed."""
+def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None:
+    """Fail the job and name every check that failed, or None: its checks and facts are fine."""
     facts = _with_device(result.facts, this.observed.device)
     resolved = resolve(this.job, facts)
     judged = violations(this.job, resolved, facts, in_pods=this.observed.in_pods)
@@ -151,7 +151,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision:
     this.remember(outages.forgotten(this.state.watch))
     unknown = [v.line() for v in judged if v.reason is Reason.GPU_MEMORY_UNKNOWN]
     this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed", "\n".join(unknown))
-    return this.end(requeue_after=0.0)
+    return None
 
 
 def _with_device(facts: Facts, device: DeviceObserved | None) -> Facts:

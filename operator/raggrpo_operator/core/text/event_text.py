@@ -24,7 +24,7 @@ def _head(status: JobStatus, now: Condition, before: Condition) -> str:
     """Return the sentence, or its beginning with a colon that the condition's message follows."""
     match now.type, now.status:
         case ConditionType.ACCEPTED, "True":
-            return "The specification is valid"
+            return "The specification is valid now" if before.status == "False" else ""
         case ConditionType.ACCEPTED, "False":
             return "The job is refused:"
         case ConditionType.PREFLIGHT_PASSED, "True":
@@ -38,7 +38,7 @@ def _head(status: JobStatus, now: Condition, before: Condition) -> str:
         case ConditionType.RETRIEVER_READY, "False":
             return "Waiting for managed retrievers:"
         case ConditionType.CLUSTER_READY, "True":
-            return "The Ray cluster is ready"
+            return "The Ray cluster is ready" if before.reason == PODS_WAITING else ""
         case ConditionType.CLUSTER_READY, "False":
             return "The Ray cluster waits for its pods:" if now.reason == PODS_WAITING else ""
         case ConditionType.PROGRESSING, "False":
@@ -87,7 +87,7 @@ TROUBLES = {
 
 def _passed(status: JobStatus, now: Condition) -> str:
     count = len(status.preflight.checks)
-    told = f"Preflight passed: {count} check{'' if count == 1 else 's'}"
+    told = f"The specification is valid; preflight passed: {count} check{'' if count == 1 else 's'}"
     return f"{told}; {now.message}" if now.message else told
 
 

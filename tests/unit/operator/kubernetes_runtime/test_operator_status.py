@@ -143,7 +143,7 @@ async def test_an_event_is_posted_once_per_transition() -> None:
     body = world.body
     for step in range(100):
         world.now = T0 + timedelta(seconds=20 * step)
-        body = await world.writer.write(body, status_at(step, Accepted=True))
+        body = await world.writer.write(body, status_at(step, Stalled=True))
     assert len(world.kube.named("events")) == 1
 
 
@@ -175,9 +175,11 @@ def test_what_a_transition_is() -> None:
         return [(each.note, each.is_warning) for each in transitions(old, new)]
 
     empty, accepted = JobStatus(), status_at(0, Accepted=True)
-    assert told(empty, accepted) == [("The specification is valid", False)]
-    assert told(accepted, accepted) == []
-    assert told(accepted, status_at(0, Accepted=False)) == [("The job is refused: words", True)]
+    refused = status_at(0, Accepted=False)
+    assert told(empty, accepted) == []
+    assert told(accepted, refused) == [("The job is refused: words", True)]
+    assert told(refused, refused) == []
+    assert told(refused, accepted) == [("The specification is valid now", False)]
     assert told(empty, status_at(0, Stalled=False)) == []
     hang = [("Nothing moves any more: words", True)]
     assert told(status_at(0, Stalled=False), status_at(0, Stalled=True)) == hang

@@ -1,0 +1,34 @@
+"""What an undisturbed job costs the API server: every status and every Event is a write."""
+
+from itertools import pairwise
+
+from raggrpo_api.status import JobStatus, Phase
+from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
+from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
+from support.fakes.fake_runtime import Story, a_story
+
+
+def notes(story: Story) -> list[str]:
+    """Return what a person is told, in order."""
+    written = [JobStatus(), *story.runtime.statuses]
+    return [told.note for old, new in pairwise(written) for told in transitions(old, new)]
+
+
+async def test_a_status_each_for_the_checks_the_cluster_and_the_submission() -> None:
+    story = a_story()
+    await story.until(lambda _: story.count(SubmitAttempt) == 1)
+
+    assert len(story.runtime.statuses) == 3
+
+
+async def test_each_step_on_the_way_to_success_is_told_once_and_little_else() -> None:
+    story = a_story()
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert notes(story) == [
+        "The specification is valid; preflight passed: 1 check",
+        "Attempt 1 began on a new cluster from step 0",
+        "First checkpoint saved: step 10",
+        "Complete: reached step 60",
+    ]
