@@ -261,8 +261,8 @@ async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
     """Return a client for the cluster in $KUBECONFIG, else for the pod's own cluster."""
     sys.setrecursionlimit(RECURSION)
     configuration = Configuration()
-    if os.environ.get("KUBECONFIG"):
-        await config.load_kube_config(client_configuration=configuration)
+    if kubeconfig := os.environ.get("KUBECONFIG"):
+        await config.load_kube_config(kubeconfig, client_configuration=configuration)
     else:
         config.load_incluster_config(client_configuration=configuration)
     configuration.proxy = configuration.proxy or _proxy(configuration.host)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from raggrpo_api.job import Metadata
 from raggrpo_operator.errors import AlreadyExists, Conflict, NameTaken, NotFound, TransientError
 from raggrpo_operator.kube.client import KubeClient, Manifest, Resource, resource_of
-from raggrpo_operator.kube.cluster_objects import is_going, is_owned
+from raggrpo_operator.kube.cluster_objects import is_going, is_owned, labels_of
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +38,22 @@ class OwnedObjects:
         return None
 
     async def apply(self, job: Metadata, manifest: Manifest) -> None:
-        """Create an object, or make the job's own one what it should be.
+        """Create an object, or make the job's own one what it should be, unless it is already.
 
         Raises:
             NameTaken: Somebody else's object has the name.
 
         """
-        existing = await self.create(job, manifest)
+        existing = await self._find(manifest) or await self.create(job, manifest)
         if existing is None:
             return
+        if not is_owned(existing, job.uid):
+            raise taken(manifest)
         seen = existing["metadata"]
         if is_going(existing):
             raise TransientError(f"{manifest['kind']} {seen['name']} is still being deleted")
+        if _is_as_wanted(existing, manifest):
+            return
         version = {"uid": seen["uid"], "resourceVersion": seen["resourceVersion"]}
         await self.client.apply(manifest | {"metadata": manifest["metadata"] | version})
 
@@ -66,13 +70,24 @@ class OwnedObjects:
             log.info("%s %s was gone already: %s", resource.plural, metadata["name"], gone)
 
     async def _existing(self, manifest: Manifest, error: AlreadyExists) -> Manifest:
+        if (existing := await self._find(manifest)) is None:  # deleted in between
+            raise TransientError(f"{error}, and then it was gone") from None
+        return existing
+
+    async def _find(self, manifest: Manifest) -> Manifest | None:
         metadata = manifest["metadata"]
         try:
             return await self.client.get(
                 resource_of(manifest), metadata["namespace"], metadata["name"]
             )
-        except NotFound:  # deleted in between
-            raise TransientError(f"{error}, and then it was gone") from None
+        except NotFound:
+            return None
+
+
+def _is_as_wanted(existing: Manifest, manifest: Manifest) -> bool:
+    """Return whether applying would change nothing; where the server fills in values, it might."""
+    labels, wanted = labels_of(existing), labels_of(manifest)
+    return existing.get("spec") == manifest["spec"] and labels | wanted == labels
 
 
 def taken(manifest: Manifest) -> NameTaken:

@@ -12,6 +12,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.metadata import owner_reference
+from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.errors import (
@@ -106,6 +107,25 @@ async def test_a_cluster_without_kuberay_says_what_to_install() -> None:
     kube.before = refuse
     with pytest.raises(NotFound, match=r"install KubeRay 1\.6\.0 or newer"):
         await makes.create_cluster(METADATA, a_cluster())
+
+
+async def test_what_is_as_it_should_be_is_not_written_again() -> None:
+    kube, makes = children()
+    policy = render_network_policy(METADATA, makes.settings, a_plan().spec)
+    for _ in range(2):
+        await makes.owned.apply(METADATA, policy)
+    assert writes(kube) == ["create"]
+
+    place = ("networkpolicies", "default", NETWORK)
+    kube.objects[place]["spec"]["egress"].append({})
+    await makes.owned.apply(METADATA, policy)
+    del kube.objects[place]["metadata"]["labels"]
+    await makes.owned.apply(METADATA, policy)
+    assert writes(kube) == ["create", "apply", "apply"]
+
+
+def writes(kube: FakeKube) -> list[str]:
+    return [verb for verb, _, _ in kube.calls if verb != "get"]
 
 
 async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> None:
@@ -203,7 +223,8 @@ async def test_every_pod_begins_under_the_jobs_policy() -> None:
         kube.objects.clear()
         kube.calls.clear()
         await begin()
-        assert kube.calls[0] == ("create", "networkpolicies", NETWORK)
+        written = [call for call in kube.calls if call[0] != "get"]
+        assert written[0] == ("create", "networkpolicies", NETWORK)
 
 
 async def test_what_is_gone_between_refusal_and_look_is_tried_again() -> None:
