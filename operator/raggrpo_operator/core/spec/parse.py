@@ -14,8 +14,9 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
-from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.json_values import FREE_JSON, excess
+from raggrpo_api.status import status_from_json
 
 from .foreign_names import VALUES, hint_for
 from .forms import remedy_for
@@ -55,6 +56,13 @@ def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
         found = (_violation(detail) for detail in details)
         return wrong_kind + tuple(each for each in found if each.path not in seen)
     return wrong_kind or job
+
+
+def parse_again(job: RagGrpoJob, raw: Mapping[str, Any]) -> RagGrpoJob:
+    """Return a later version of a job whose spec is the same. Raises ValidationError."""
+    metadata = Metadata.model_validate(raw["metadata"])
+    status = status_from_json(raw.get("status", {}))
+    return job.model_copy(update={"metadata": metadata, "status": status})
 
 
 def dotted(location: Sequence[int | str]) -> str:

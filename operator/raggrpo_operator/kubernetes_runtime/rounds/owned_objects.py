@@ -86,8 +86,8 @@ class OwnedObjects:
 
 def _is_as_wanted(existing: Manifest, manifest: Manifest) -> bool:
     """Return whether applying would change nothing; where the server fills in values, it might."""
-    labels, wanted = labels_of(existing), labels_of(manifest)
-    return existing.get("spec") == manifest["spec"] and labels | wanted == labels
+    has_labels = labels_of(manifest).items() <= labels_of(existing).items()
+    return has_labels and bool(existing.get("spec") == manifest["spec"])
 
 
 def taken(manifest: Manifest) -> NameTaken:

@@ -3,12 +3,15 @@
 import logging
 import traceback
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from raggrpo_api.job import RagGrpoJob
+from pydantic import ValidationError
+
+from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status import ConditionType, JobStatus
-from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
 from raggrpo_operator.errors import (
@@ -103,7 +106,7 @@ class Reconciler:
         else:
             self._failed.pop(key, None)
             await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
-        self._metrics.show(key, after)
+        self._metrics.jobs.show(key, after)
         delay = decision.requeue_after
         self._lateness.looked(key, delay)
         self._pace.note(key, is_busy=delay is not None)
@@ -113,12 +116,14 @@ class Reconciler:
         return delay if moved else max(delay, self._pace.poll_seconds(key))
 
     def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
-        """Parse each version of the job once: most rounds see one that is already known."""
+        """Parse each version of the job once, and each version of its spec once."""
         version = body["metadata"]["resourceVersion"]
-        known = self._parsed.get(key)
-        if known is None or known[0] != version:
-            known = self._parsed[key] = version, _parsed(body)
-        return known[1]
+        known_version, known = self._parsed.get(key, ("", ()))
+        if known_version == version:
+            return known
+        found = _parsed(body, known)
+        self._parsed[key] = version, found
+        return found
 
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
         """Report every malformed field in the status; nothing is created for such a job."""
@@ -170,14 +175,25 @@ class Reconciler:
         self._store.forget(key)
         self._context.evidence.forget(key)
         self._context.writer.forget(key)
-        self._metrics.forget(key)
+        self._metrics.jobs.forget(key)
 
 
-def _parsed(body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
+def _parsed(
+    body: Manifest, earlier: RagGrpoJob | tuple[Violation, ...]
+) -> RagGrpoJob | tuple[Violation, ...]:
+    if isinstance(earlier, RagGrpoJob) and _has_spec_of(body, earlier.metadata):
+        with suppress(ValidationError):  # of its status; parsing the whole says what is wrong
+            return parse_again(earlier, body)
     if excess := body.get(TOO_LARGE):
         remedy = "shorten templates, lists, env and free JSON"
         return (Violation("spec", Reason.SPEC_TOO_LARGE, excess, remedy),)
     return parse_job(body)
+
+
+def _has_spec_of(body: Manifest, earlier: Metadata) -> bool:
+    """Return whether the spec is the earlier one: the API server counts its versions."""
+    metadata = body["metadata"]
+    return (metadata["uid"], metadata["generation"]) == (earlier.uid, earlier.generation)
 
 
 def _bug(error: Exception) -> str:

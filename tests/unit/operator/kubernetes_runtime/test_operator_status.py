@@ -297,7 +297,7 @@ def test_the_series_of_a_job_vanish_with_it() -> None:
         restarts=RestartCounts(total=3, lost_steps=7, by_cause={"HeadLost": 2, "Stalled": 1}),
         effective_training_time_ratio="0.62",
     )
-    metrics.show(KEY, job.model_copy(update={"status": running}))
+    metrics.jobs.show(KEY, job.model_copy(update={"status": running}))
     shown = samples(metrics)
     assert shown["raggrpo_job_progress_ratio"][0]["is"] == 0.4
     phases = {each["phase"]: each["is"] for each in shown["raggrpo_job_phase"]}
@@ -308,11 +308,11 @@ def test_the_series_of_a_job_vanish_with_it() -> None:
     assert shown["raggrpo_job_lost_steps"][0]["is"] == 7
     assert shown["raggrpo_job_effective_training_time_ratio"][0]["is"] == 0.62
 
-    metrics.show(KEY, a_job({"preset": "Debug"}))
+    metrics.jobs.show(KEY, a_job({"preset": "Debug"}))
     assert [each["preset"] for each in samples(metrics)["raggrpo_job_info"]] == ["Debug"]
     assert "raggrpo_job_restarts_by_cause" not in samples(metrics)  # of a job created anew
-    metrics.show(KEY, job.model_copy(update={"status": running}))
+    metrics.jobs.show(KEY, job.model_copy(update={"status": running}))
 
-    metrics.forget(KEY)
-    metrics.forget(KEY)
+    metrics.jobs.forget(KEY)
+    metrics.jobs.forget(KEY)
     assert samples(metrics) == {}

@@ -7,14 +7,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raggrpo_api import names
 from raggrpo_api.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_operator.core.spec.forms import remedy_for
-from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 from support.builders.jobs import REMOVED, a_raw_job
+from support.reconciler_world import a_running_status
 
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
 
@@ -297,3 +299,16 @@ def test_a_small_number_without_a_point_is_a_number() -> None:
     job = parse_job(read_yaml(text.replace("learningRate: 0.5", "learningRate: 1e-6")))
     assert isinstance(job, RagGrpoJob)
     assert job.spec.training.learning_rate == 1e-6
+
+
+def test_a_later_version_with_the_same_spec_is_read_as_the_whole_would_be() -> None:
+    first = parse_job(a_raw_job())
+    later = a_raw_job({"status": a_running_status()})
+    later["metadata"] |= {"annotations": {names.ANNOTATION_RETRY: "yes"}, "labels": {"team": "a"}}
+    whole = parse_job(later)
+
+    assert isinstance(first, RagGrpoJob)
+    assert isinstance(whole, RagGrpoJob)
+    assert parse_again(first, later) == whole
+    assert parse_again(first, later).manifest() == whole.manifest()
+    assert parse_again(whole, a_raw_job()) == first
