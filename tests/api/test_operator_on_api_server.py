@@ -6,6 +6,7 @@ It has the account and the rights of its chart, and the chart's admission polici
 import asyncio
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -23,6 +24,9 @@ from support.fakes.fake_ray import Script
 from support.operator_world import World, a_world, an_operator, is_phase
 from tools.kind.api_server import ApiServer
 from tools.kind.jobs import condition
+
+PLAYERS = ("python-httpx", "kubectl", "kube-")
+"""User agents of everybody but the operator."""
 
 
 @pytest_asyncio.fixture
@@ -58,6 +62,28 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
     told = [(each["reason"], each["note"]) for each in events]
     assert len(told) == len(set(told)), told
     assert ("TargetReached", "Complete: reached step 20") in told
+
+
+async def test_a_job_begins_with_twelve_writes(world: World, api_server: ApiServer) -> None:
+    world.ray.scripts["small-a1"] = Script(waits_at=0)
+    await world.apply()
+    status = await world.until(is_phase("Running"))
+
+    assert not status.get("warnings"), "each is an Event, too"
+    writes = Counter(
+        f"{each['verb']} {each['objectRef']['resource']}"
+        for each in asked_by_operator(api_server, world.namespace)
+    )
+    assert writes == {
+        "create networkpolicies": 1,
+        "create pods": 1,
+        "delete pods": 1,
+        "create secrets": 1,
+        "create rayclusters": 1,
+        "create configmaps": 1,
+        "patch raggrpojobs": 4,
+        "create events": 2,
+    }
 
 
 async def test_a_managed_retriever_serves_its_job_and_goes_with_it(world: World) -> None:
@@ -426,15 +452,22 @@ def is_of_ray(pod: Manifest) -> bool:
 
 def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list[str]:
     """Return the verbs that changed objects of a kind, except the players' and what was refused."""
-    events = [each for each in server.audit_events() if "objectRef" in each]
     return [
         each["verb"]
-        for each in events
-        if each["objectRef"].get("resource") == resource
-        and each["objectRef"].get("namespace") == namespace
-        and each["verb"] not in ("get", "list", "watch")
-        and not each["userAgent"].startswith("python-httpx")
+        for each in asked_by_operator(server, namespace)
+        if each["objectRef"]["resource"] == resource
         and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
+    ]
+
+
+def asked_by_operator(server: ApiServer, namespace: str) -> list[Manifest]:
+    """Return all requests for a change, refused ones as well, except the players'."""
+    return [
+        each
+        for each in server.audit_events()
+        if each.get("objectRef", {}).get("namespace") == namespace
+        and each["verb"] not in ("get", "list", "watch")
+        and not each["userAgent"].startswith(PLAYERS)
     ]
 
 
