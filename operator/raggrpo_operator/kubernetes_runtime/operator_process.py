@@ -82,7 +82,7 @@ class _Operator:
         self._settings, self._client, self._metrics = settings, client, metrics
         self._objects = ClusterObjects()
         self._evidence = EvidenceBook(timedelta(seconds=settings.start_grace_seconds))
-        store = JobStore(self._objects)
+        self._store = store = JobStore(self._objects)
         pace = Pace(settings.poll_seconds, settings.status_seconds)
         writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
         children = Children(client, cluster_settings(settings, keys), keys)
@@ -151,7 +151,7 @@ class _Operator:
         tasks = [asyncio.create_task(part) for part in parts]
         await asyncio.sleep(0)  # kopf cancels only the tasks that started after it
         informer = kopf.operator(
-            registry=registry(self._objects, self._evidence, self._queue.add, _now),
+            registry=registry(self._objects, self._evidence, self._store, self._queue.add, _now),
             settings=kopf_settings(settings),
             namespaces=settings.namespaces,
             clusterwide=not settings.namespaces,

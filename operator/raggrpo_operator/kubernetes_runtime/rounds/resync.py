@@ -56,7 +56,7 @@ class Resync:
             for job in await self._client.list_metadata(JOBS, namespace):
                 live[JobKey.of(job)] = int(job["metadata"]["resourceVersion"])
         self._compare(live)
-        for key in live.keys() | set(self._objects.jobs):
+        for key in list(self._objects.jobs):  # what they lack would have no round
             self._changed(key)
 
     def _compare(self, live: dict[JobKey, int]) -> None:

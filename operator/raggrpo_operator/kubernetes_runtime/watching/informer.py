@@ -16,6 +16,7 @@ from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 
 from .connection import connect
 from .evidence_book import EvidenceBook
+from .job_store import JobStore
 from .kept import CHILDREN, kept
 
 OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
@@ -67,10 +68,14 @@ class _NoComparison(kopf.DiffBaseStorage):
 def registry(
     objects: ClusterObjects,
     evidence: EvidenceBook,
+    store: JobStore,
     changed: Callable[[JobKey], None],
     clock: Callable[[], datetime],
 ) -> kopf.OperatorRegistry:
-    """Return kopf's handlers, which fill `objects` and `evidence` and call `changed` for a job."""
+    """Return kopf's handlers, which fill `objects` and `evidence` and call `changed` for a job.
+
+    What the operator itself wrote last is no news: the round that wrote it has asked for the next.
+    """
     made = kopf.OperatorRegistry()
     kopf.on.login(registry=made)(connect)
 
@@ -80,9 +85,10 @@ def registry(
     async def index_child(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
         return {job_key_of(body): kept(body)}
 
-    async def on_job(namespace: str | None, name: str | None, **indexes: Any) -> None:
+    async def on_job(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
         _publish(objects, indexes)
-        changed(JobKey(namespace or "", name or ""))
+        if type == "DELETED" or not store.has_written(body):
+            changed(JobKey.of(body))
 
     async def on_child(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
         _publish(objects, indexes)

@@ -3,7 +3,9 @@
 Without it, a round right after a status write would decide on the previous status.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from raggrpo_api.status import JobStatus
 from raggrpo_operator.kube.client import Manifest
@@ -49,6 +51,13 @@ class JobStore:
         self._kept[key] = _Kept(kept)
         return kept
 
+    def has_written(self, body: Mapping[str, Any]) -> bool:
+        """Return whether this version of a job holds nothing but what the operator wrote or saw."""
+        kept = self._kept.get(JobKey.of(body))
+        if kept is None or kept.body["metadata"]["uid"] != body["metadata"]["uid"]:
+            return False
+        return _version(kept.body) >= _version(body)
+
     def hold_back(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
         """Remember a status to be written later, along with the version of the job it is for."""
         self._kept[key] = _Kept(body, status)
@@ -71,6 +80,6 @@ def _is_ahead(kept: _Kept, cached: Manifest) -> bool:
     return ours > theirs or (ours == theirs and kept.pending is not None)
 
 
-def _version(body: Manifest) -> int:
+def _version(body: Mapping[str, Any]) -> int:
     """Return the version as a number; comparing wrongly would only cost a rejected write."""
     return int(body["metadata"]["resourceVersion"])

@@ -97,6 +97,20 @@ async def test_a_round_after_a_write_sees_it_though_the_cache_does_not() -> None
     assert "status" not in world.body
 
 
+async def test_only_what_somebody_else_has_changed_is_news() -> None:
+    world = Written()
+    assert not world.store.has_written(world.body)
+
+    await world.writer.write(world.body, status_at(1))
+    assert world.store.has_written(world.body)
+    assert world.store.has_written(world.live())
+
+    edited = world.kube.put({**world.live(), "metadata": dict(world.live()["metadata"])})
+    assert not world.store.has_written(edited)
+    metadata = {**world.body["metadata"], "uid": "another"}
+    assert not world.store.has_written({**world.body, "metadata": metadata})
+
+
 async def test_a_spec_is_in_memory_once() -> None:
     world = Written()
     await world.writer.write(world.body, status_at(1))
