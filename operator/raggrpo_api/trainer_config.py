@@ -88,12 +88,17 @@ class TrainerConfig(ApiModel):
         URLs are without their queries. Headers are hidden, and in bodies what looks secret: the
         job may have been admitted before a rule knew how.
         """
-        return json.dumps(_recorded(json.loads(self.to_json())), indent=1)
+        return json.dumps(_recorded(self.values()), indent=1, sort_keys=True)
 
     def to_json(self) -> str:
         """Return the canonical JSON handed to the attempt, in the schema named by the digest."""
+        return json.dumps(self.values(), sort_keys=True)
+
+    def values(self) -> dict[str, Any]:
+        """Return what `to_json` writes."""
         values = self.model_dump(mode="json", by_alias=True)
-        return json.dumps(within(values, known_schemas().get(self.schema_digest)), sort_keys=True)
+        known: dict[str, Any] = within(values, known_schemas().get(self.schema_digest))
+        return known
 
 
 @cache

@@ -4,7 +4,6 @@ The only place that reads presets and interprets values that mean "decide for me
 Precedence: user > coupled > preset > default; values that depend on others are sized last.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -125,7 +124,7 @@ def trainer_config(
         rejected_checkpoints=list(rejected_checkpoints),
         **blocks,
     )
-    rendered = {k: v for k, v in json.loads(config.to_json()).items() if k != "attempt"}
+    rendered = {k: v for k, v in config.values().items() if k != "attempt"}
     identity = identity.model_copy(update={"config_hash": content_hash(rendered)})
     return config.model_copy(update={"attempt": identity})
 
