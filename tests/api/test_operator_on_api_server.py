@@ -72,7 +72,7 @@ async def test_a_job_begins_with_twelve_writes(world: World, api_server: ApiServ
     assert not status.get("warnings"), "each is an Event, too"
     writes = Counter(
         f"{each['verb']} {each['objectRef']['resource']}"
-        for each in asked_by_operator(api_server, world.namespace)
+        for each in changes_by_operator(api_server, world.namespace)
     )
     assert writes == {
         "create networkpolicies": 1,
@@ -454,20 +454,20 @@ def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list
     """Return the verbs that changed objects of a kind, except the players' and what was refused."""
     return [
         each["verb"]
-        for each in asked_by_operator(server, namespace)
+        for each in changes_by_operator(server, namespace)
         if each["objectRef"]["resource"] == resource
-        and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
     ]
 
 
-def asked_by_operator(server: ApiServer, namespace: str) -> list[Manifest]:
-    """Return all requests for a change, refused ones as well, except the players'."""
+def changes_by_operator(server: ApiServer, namespace: str) -> list[Manifest]:
+    """Return the requests that changed something: not the players', nor what was refused."""
     return [
         each
         for each in server.audit_events()
         if each.get("objectRef", {}).get("namespace") == namespace
         and each["verb"] not in ("get", "list", "watch")
         and not each["userAgent"].startswith(PLAYERS)
+        and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
     ]
 
 

@@ -39,7 +39,7 @@ from tools.kind.program import Program  # noqa: E402
 
 RUNNER = HERE.parent / "support" / "operator_under_test.py"
 NAMESPACE = "scale"
-STEPS = 10_000
+STEPS = 1_000
 STEP_SECONDS = 10.0
 AT_ONCE = 16
 LIMIT_SECONDS = 1800.0
