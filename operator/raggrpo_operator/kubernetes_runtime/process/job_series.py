@@ -40,7 +40,7 @@ class _Shown:
 class JobSeries(Collector):
     """The jobs' series; they disappear with their jobs.
 
-    A job has two dozen of them: as objects of their own they would take 30 kB of memory a job, and
+    A job has two dozen of them: as objects of their own they would take 17 kB of memory a job, and
     every round would have to set them all.
     """
 
