@@ -1,9 +1,12 @@
 """What an undisturbed job costs the API server: every status and every Event is a write."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from raggrpo_api.status import JobStatus, Phase
 from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
+from raggrpo_operator.core.lifecycle.decide import decide
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
 from support.fakes.fake_runtime import Story, a_story
 
@@ -32,3 +35,17 @@ async def test_each_step_on_the_way_to_success_is_told_once_and_little_else() ->
         "First checkpoint saved: step 10",
         "Complete: reached step 60",
     ]
+
+
+async def test_a_head_that_is_silent_right_after_the_submission_leaves_no_job_provisioning() -> (
+    None
+):
+    story = a_story()
+    await story.until(lambda _: story.count(SubmitAttempt) == 1)
+    observed = await story.runtime.observe(story.job)
+    silent = replace(observed, cluster=ClusterObserved(1), attempt=None, progress=None)
+    status = decide(story.job, silent, story.runtime.now).status
+    story.job = story.job.model_copy(update={"status": status})
+
+    await story.until(lambda status: status.progress.step >= 1)
+    assert story.status.phase is Phase.RUNNING
