@@ -66,9 +66,9 @@ RESERVED_MOUNTS: Final = frozenset(
 """Folders of the image and of the pods' own volumes; nothing is mounted on, below or above them."""
 
 DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
+"""Command line of the driver in a pod."""
 RAY_START: Final = "raggrpo_trainer.ray_start"
 """Module that runs Ray's command line for a head."""
-"""Command line of the driver in a pod."""
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000

@@ -22,11 +22,8 @@ from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import Script
 from support.operator_world import World, a_world, an_operator, is_phase
-from tools.kind.api_server import ApiServer
+from tools.kind.api_server import PLAYERS, ApiServer
 from tools.kind.jobs import condition
-
-PLAYERS = ("python-httpx", "kubectl", "kube-")
-"""User agents of everybody but the operator."""
 
 
 @pytest_asyncio.fixture

@@ -34,7 +34,7 @@ from support.builders.jobs import a_raw_job  # noqa: E402
 from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
 from support.fakes.fake_ray import FakeRay, Script, fake_ray  # noqa: E402
 from support.ports import free_port  # noqa: E402
-from tools.kind.api_server import ApiServer, running_api_server  # noqa: E402
+from tools.kind.api_server import PLAYERS, ApiServer, running_api_server  # noqa: E402
 from tools.kind.program import Program  # noqa: E402
 
 RUNNER = HERE.parent / "support" / "operator_under_test.py"
@@ -47,8 +47,6 @@ WAIT = "raggrpo_operator_workqueue_queue_duration_seconds_bucket"
 ROUNDS = ("raggrpo_operator_reconcile_total", "")
 DEPTH = ("raggrpo_operator_workqueue_depth", "")
 WRITES = frozenset({"create", "update", "patch", "delete"})
-PLAYERS = ("python-httpx", "kubectl", "kube-")
-"""User agents of everybody but the operator."""
 
 
 Series = defaultdict[tuple[str, str], float]

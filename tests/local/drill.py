@@ -128,6 +128,12 @@ class Run:
         self._began = time.monotonic()
         self._marks: set[str] = set()
 
+    def asks(self, url: str) -> None:
+        """Take passages from this service; remembered answers would hide what happens to it."""
+        job = yaml.safe_load(self.job.read_text())
+        job["spec"]["retrieval"]["endpoints"] = [{"name": "kb", "url": url, "cache": False}]
+        self.job.write_text(yaml.safe_dump(job))
+
     def marks(self) -> set[str]:
         self.status()
         return self._marks
@@ -221,6 +227,12 @@ class Run:
         found = [p for p in self.processes() if any(titles[name] in part for part in p.cmdline())]
         # Keepers carry the command of what they keep: the newest match is the process itself.
         return max(found, key=lambda p: p.create_time())
+
+
+def true_condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the condition of this type if it is true, else nothing."""
+    found = (c for c in status.get("conditions", []) if c["type"] == kind)
+    return next((c for c in found if c["status"] == "True"), {})
 
 
 def strike(run: Run, victim: str, moment: str) -> Outcome:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from local.drill import Outcome, Run
+from local.drill import Outcome, Run, true_condition
 from support.ports import free_port
 
 UP_SECONDS = 60
@@ -59,10 +58,7 @@ def a_run_with_a_service(folder: Path) -> Iterator[tuple[Run, Service]]:
     """The drill's job, whose passages come from a service that is up."""
     run = Run(folder)
     service = Service(folder / "corpus.jsonl")
-    job = yaml.safe_load(run.job.read_text())
-    # Remembered answers would hide an outage.
-    job["spec"]["retrieval"]["endpoints"] = [{"name": "kb", "url": service.url, "cache": False}]
-    run.job.write_text(yaml.safe_dump(job))
+    run.asks(service.url)
     service.start()
     try:
         yield run, service
@@ -72,8 +68,7 @@ def a_run_with_a_service(folder: Path) -> Iterator[tuple[Run, Service]]:
 
 def waiting(status: dict[str, Any]) -> dict[str, Any]:
     """Return the condition if it is true, else nothing."""
-    found = (c for c in status.get("conditions", []) if c["type"] == "WaitingForEndpoint")
-    return next((c for c in found if c["status"] == "True"), {})
+    return true_condition(status, "WaitingForEndpoint")
 
 
 def outage(run: Run, service: Service, seconds: float) -> dict[str, Any]:

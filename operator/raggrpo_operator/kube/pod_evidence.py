@@ -80,9 +80,9 @@ _SHORTAGE: Mapping[str, Shortage] = {
 }
 OUT_OF_MEMORY = "OOMKilled"
 MAX_DETAIL = 512
+"""Characters kept of what a pod or its kubelet says."""
 MAX_SAID = 300
 """Characters of a container's last words, which are the end of its log."""
-"""Characters kept of what a pod or its kubelet says."""
 
 
 def is_head(pod: Pod) -> bool:

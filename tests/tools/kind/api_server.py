@@ -59,6 +59,10 @@ class ApiServer(Kubernetes):
                 yield from map(json.loads, lines)
 
 
+PLAYERS = ("python-httpx", "kubectl", "kube-")
+"""User agents of everybody but the operator where tests play the rest of the cluster."""
+
+
 @contextmanager
 def running_api_server(folder: Path) -> Iterator[ApiServer]:
     """Run etcd, API server and controller-manager in `folder`; our CRD and KubeRay's are there.

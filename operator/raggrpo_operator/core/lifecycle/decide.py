@@ -210,8 +210,7 @@ def _attend(this: Round) -> Decision:
     if ended is None:
         if own is not None:  # nodes may not have told it when the attempt began
             images.pin_image(this, own)
-            if own.is_ready and not is_true(this.status, ConditionType.CLUSTER_READY):
-                # Its head was silent between the submission and the first look at it.
+            if own.is_ready:  # not told yet if its head was silent right after the submission
                 this.condition(ConditionType.CLUSTER_READY, True, "Ready")
         return following.follow(this, progress)
     message = following.why_stopped(this.status, ended.cause) or ended.message

@@ -31,9 +31,9 @@ class OwnedObjects:
         try:
             await self.client.create(manifest)
         except AlreadyExists as error:
-            existing = await self._existing(manifest, error)
-            if not is_owned(existing, job.uid):
-                raise taken(manifest) from None
+            existing = await self._own(job, manifest)
+            if existing is None:  # deleted in between
+                raise TransientError(f"{error}, and then it was gone") from None
             return existing
         return None
 
@@ -44,11 +44,9 @@ class OwnedObjects:
             NameTaken: Somebody else's object has the name.
 
         """
-        existing = await self._find(manifest) or await self.create(job, manifest)
+        existing = await self._own(job, manifest) or await self.create(job, manifest)
         if existing is None:
             return
-        if not is_owned(existing, job.uid):
-            raise taken(manifest)
         seen = existing["metadata"]
         if is_going(existing):
             raise TransientError(f"{manifest['kind']} {seen['name']} is still being deleted")
@@ -69,19 +67,18 @@ class OwnedObjects:
         except (NotFound, Conflict) as gone:  # gone, or another object took its name
             log.info("%s %s was gone already: %s", resource.plural, metadata["name"], gone)
 
-    async def _existing(self, manifest: Manifest, error: AlreadyExists) -> Manifest:
-        if (existing := await self._find(manifest)) is None:  # deleted in between
-            raise TransientError(f"{error}, and then it was gone") from None
-        return existing
-
-    async def _find(self, manifest: Manifest) -> Manifest | None:
+    async def _own(self, job: Metadata, manifest: Manifest) -> Manifest | None:
+        """Return the job's object of this name, None if there is none. Raises NameTaken."""
         metadata = manifest["metadata"]
         try:
-            return await self.client.get(
+            existing = await self.client.get(
                 resource_of(manifest), metadata["namespace"], metadata["name"]
             )
         except NotFound:
             return None
+        if not is_owned(existing, job.uid):
+            raise taken(manifest) from None
+        return existing
 
 
 def _is_as_wanted(existing: Manifest, manifest: Manifest) -> bool:
