@@ -514,6 +514,7 @@ async def test_cluster_that_never_gets_ready_ends_the_job_after_its_deadline() -
 
     assert story.condition(ConditionType.FAILED)[1] == "Unschedulable"
     assert story.count(CreateCluster) == story.count(DeleteCluster) == 1
+    assert [(attempt.started, attempt.seconds) for attempt in story.attempts] == [(None, 0)]
 
 
 RETRIEVAL = {
