@@ -165,10 +165,7 @@ def moment(record: Record) -> float:
 
 
 def _split(records: Iterable[Record], epoch: int) -> tuple[list[Record], list[Record]]:
-    """Return the steps of attempts up to this epoch, and those that later ones trained.
-
-    The record of a step that the ranks finished without a driver is made up for: it lacks a sync.
-    """
+    """Return the steps of attempts up to this epoch, and those of later ones."""
     steps = steps_of(records)
-    later = [each for each in steps if each["epoch"] > epoch and "sync" in each["seconds"]]
+    later = [each for each in steps if each["epoch"] > epoch]
     return [each for each in steps if each["epoch"] <= epoch], later

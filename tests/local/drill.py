@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -220,13 +219,12 @@ class Run:
     def victim(self, name: str) -> psutil.Process:
         """Return the process of the present attempt that plays this part."""
         titles = {
-            "driver": r"raggrpo_trainer\b(?!\.)",
+            "driver": "raggrpo_trainer",
             "rank": "ray::RankActor",
             "engine": "ray::RolloutActor",
             "head": "gcs_server",
         }
-        title = re.compile(titles[name])
-        found = [p for p in self.processes() if any(map(title.search, p.cmdline()))]
+        found = [p for p in self.processes() if any(titles[name] in part for part in p.cmdline())]
         # Keepers carry the command of what they keep: the newest match is the process itself.
         return max(found, key=lambda p: p.create_time())
 
