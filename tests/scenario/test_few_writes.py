@@ -1,10 +1,13 @@
 """What an undisturbed job costs the API server: every status and every Event is a write."""
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 
+import pytest
+
 from raggrpo_api.status import JobStatus, Phase
-from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
+from raggrpo_operator.core.lifecycle.actions import StartPreflight, SubmitAttempt
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
@@ -22,6 +25,22 @@ async def test_a_status_each_for_the_checks_the_cluster_and_the_submission() -> 
     await story.until(lambda _: story.count(SubmitAttempt) == 1)
 
     assert len(story.runtime.statuses) == 3
+
+
+@pytest.mark.parametrize(("seconds", "is_written"), [(3, False), (15, True)])
+async def test_a_preflight_of_which_nothing_is_heard_yet_costs_no_status(
+    seconds: int, is_written: bool
+) -> None:
+    story = a_story()
+    await story.until(lambda _: story.count(StartPreflight) == 1)
+    unheard = replace(await story.runtime.observe(story.job), preflight=None)
+    later = story.runtime.now + timedelta(seconds=seconds)
+
+    again = decide(story.job, unheard, later)
+
+    assert [type(action) for action in again.actions] == [StartPreflight]
+    begun = story.status.restart_state.launch.waiting_since
+    assert (again.status.restart_state.launch.waiting_since != begun) is is_written
 
 
 async def test_each_step_on_the_way_to_success_is_told_once_and_little_else() -> None:

@@ -39,6 +39,10 @@ OF_SERVICES = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
 """Checks that may fail because a service is down: an endpoint, or a judge."""
 OUTAGE_PAUSE_SECONDS = 30.0
 """Between two checks of services that are down; each takes a pod."""
+RUNNING = "Running"
+"""Reason of PreflightPassed while the checks are made."""
+UNSEEN_SECONDS = 10.0
+"""How long the API server's news of a preflight that was started may take to arrive."""
 MAX_PREFLIGHT_LOSSES = 3
 """Preflights that may end without a result, such as evicted pods; a broken image exhausts them."""
 
@@ -70,11 +74,11 @@ def preflight(this: Round) -> Decision | None:
     losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, seen.problem)
-    if seen is None or seen.spec_hash != wanted:
+    if (seen is None and not _was_just_started(this)) or (seen and seen.spec_hash != wanted):
         this.remember(replace(this.state.launch, waiting_since=this.now))
     problem = seen.problem if seen is not None else ""
     waiting_for = seen.waiting_for if seen is not None else ""
-    reason = PODS_WAITING if waiting_for else "Running"
+    reason = PODS_WAITING if waiting_for else RUNNING
     this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.spec.recovery.deadlines.preflight_seconds
     is_late = this.elapsed(this.state.launch.waiting_since) > limit
@@ -92,6 +96,13 @@ def preflight(this: Round) -> Decision | None:
     if seen.result is None:
         return this.end(requeue_after=0.5)
     return _judge(this, seen.result, wanted)
+
+
+def _was_just_started(this: Round) -> bool:
+    """Return whether a preflight that is not seen may only not be seen yet: its clock runs."""
+    since = this.state.launch.waiting_since
+    is_running = get_condition(this.status, ConditionType.PREFLIGHT_PASSED).reason == RUNNING
+    return is_running and since is not None and this.elapsed(since) < UNSEEN_SECONDS
 
 
 def _give_up_preflight(this: Round, message: str) -> Decision:
