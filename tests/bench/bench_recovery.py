@@ -165,7 +165,10 @@ def moment(record: Record) -> float:
 
 
 def _split(records: Iterable[Record], epoch: int) -> tuple[list[Record], list[Record]]:
-    """Return the steps of attempts up to this epoch, and those of later ones."""
+    """Return the steps of attempts up to this epoch, and those that later ones trained.
+
+    The record of a step that the ranks finished without a driver is made up for: it lacks a sync.
+    """
     steps = steps_of(records)
-    later = [each for each in steps if each["epoch"] > epoch]
+    later = [each for each in steps if each["epoch"] > epoch and "sync" in each["seconds"]]
     return [each for each in steps if each["epoch"] <= epoch], later

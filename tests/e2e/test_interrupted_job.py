@@ -53,13 +53,10 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
         lasted = [(each["fromStep"], each["toStep"]) for each in reversed(status["attempts"])]
         resumed, ended = [first for first, _ in lasted], [last for _, last in lasted]
         assert resumed[0] == 0
-        # A pod that is deleted has the driver save first, perhaps after its step was last read; a
-        # killed driver loses less than 4 steps.
-        assert resumed[1] >= ended[0]
-        assert ended[1] - 4 < resumed[2] <= ended[1]
-        assert resumed[3] >= ended[2]
-        lost = [each["lostSteps"] for each in reversed(status["attempts"])]
-        assert lost == [0, ended[1] - resumed[2], 0, 0]
+        # A pod that is deleted has the driver save first, and a killed driver leaves its ranks to
+        # the next one, both perhaps after its step was last read.
+        assert all(first >= last for first, last in zip(resumed[1:], ended, strict=False))
+        assert [each["lostSteps"] for each in status["attempts"]] == [0, 0, 0, 0]
         assert status["restarts"]["total"] == 3
         assert row(job)["STEP"] == f"{STEPS}/{STEPS}"
         job.until_freed(90)

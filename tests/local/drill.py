@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -219,12 +220,13 @@ class Run:
     def victim(self, name: str) -> psutil.Process:
         """Return the process of the present attempt that plays this part."""
         titles = {
-            "driver": "raggrpo_trainer",
+            "driver": r"raggrpo_trainer\b(?!\.)",
             "rank": "ray::RankActor",
             "engine": "ray::RolloutActor",
             "head": "gcs_server",
         }
-        found = [p for p in self.processes() if any(titles[name] in part for part in p.cmdline())]
+        title = re.compile(titles[name])
+        found = [p for p in self.processes() if any(map(title.search, p.cmdline()))]
         # Keepers carry the command of what they keep: the newest match is the process itself.
         return max(found, key=lambda p: p.create_time())
 

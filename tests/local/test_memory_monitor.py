@@ -12,7 +12,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.ranks.ranks import Ranks
 
 class Rank:
-    def save(self, folder):
+    def save(self, epoch, folder):
         time.sleep(600)
 
     load = save
@@ -25,7 +25,7 @@ def told(work):
 
 ray.init(num_cpus=1, object_store_memory=80 * 1024**2, include_dashboard=False,
          log_to_driver=False, _temp_dir=sys.argv[1])
-ranks = Ranks([ray.remote(Rank).remote()])
+ranks = Ranks([ray.remote(Rank).remote()], 1)
 told(lambda: ranks.save("nowhere"))
 told(lambda: asyncio.run(ranks.load("nowhere")))
 ray.shutdown()

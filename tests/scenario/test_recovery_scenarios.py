@@ -113,6 +113,15 @@ async def test_two_crashes_without_progress_get_a_new_cluster() -> None:
     assert story.status.cluster.name == cluster_name(job.name, job.uid, 2)
 
 
+async def test_a_cluster_on_which_every_attempt_gets_further_is_kept() -> None:
+    story = a_story({(1, 3): CRASH, (2, 5): CRASH, (3, 7): CRASH, (4, 7): CRASH})
+
+    await story.until_quiet()
+
+    tiers = [attempt.tier for attempt in story.attempts]
+    assert tiers == [Tier.FIRST, *[Tier.WARM_CLUSTER] * 3, Tier.NEW_CLUSTER]
+
+
 async def test_new_cluster_gets_its_own_two_chances() -> None:
     story = a_story({(n, 5): CRASH for n in (1, 2, 3)})
 

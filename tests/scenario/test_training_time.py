@@ -6,7 +6,15 @@ import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import JobStatus, Phase
-from support.fakes.fake_runtime import LOAD_SECONDS, Story, a_story, exits, head_is_lost, until_step
+from support.fakes.fake_runtime import (
+    CLUSTER_SECONDS,
+    LOAD_SECONDS,
+    Story,
+    a_story,
+    exits,
+    head_is_lost,
+    until_step,
+)
 
 CRASH = exits(ExitCode.PROGRAM_ERROR)
 
@@ -81,6 +89,9 @@ async def test_the_loss_is_what_had_to_be_repeated_as_the_next_attempt_shows() -
     assert story.attempts[1].from_step == 27
     assert story.attempts[0].lost_steps == 0
     assert story.status.restarts.lost_steps == 0
+    # Steps after the last look at the lost head are known to be done, but not by whom.
+    kept = 60 / (60 + 2 * LOAD_SECONDS + CLUSTER_SECONDS)
+    assert ratio(story) == pytest.approx(kept, abs=0.05)
 
 
 async def test_the_estimate_of_the_time_left_shrinks_with_the_steps_left() -> None:

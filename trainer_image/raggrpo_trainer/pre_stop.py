@@ -5,7 +5,7 @@ nothing to save. Once the driver has ended, nothing in the pod is worth keeping,
 regular shutdown takes half a minute, during which the pods still hold GPUs and quota.
 
 If the RayCluster was deleted, a worker may be unable to reach the head although the driver is still
-saving. Ray ends the worker's ranks together with the driver, so living ranks mean a living driver.
+saving. A driver ends its ranks before itself: living ranks mean a driver that lives, or was killed.
 """
 
 import argparse

@@ -112,7 +112,7 @@ WARM, NEW = "WarmCluster", "NewCluster"
 DONE_FIRST, DONE_WARM, DONE_NEW = (("Succeeded", tier) for tier in (FIRST, WARM, NEW))
 
 DRILLS = {
-    "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM)),
+    "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM), lost=0),
     "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_NEW), lost=0),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
     "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_NEW),
@@ -125,12 +125,12 @@ DRILLS = {
         ends=(("CudaOutOfMemory", FIRST), DONE_WARM)),
     "loss is no number": Drill(faults="nan@step=7", ends=(("NonFinite", FIRST), DONE_WARM)),
     "newest checkpoint corrupted": Drill(
-        faults="corrupt-checkpoint@save=8:retention;kill-driver@step=10",
-        ends=(("ProgramError", FIRST), DONE_WARM), lost=2 * EVERY - 1, skips=1),
+        faults="corrupt-checkpoint@save=8:retention;kill-rank@step=10",
+        ends=(("TrainerRankLost", FIRST), DONE_WARM), lost=2 * EVERY - 1, skips=1),
     "driver and operator killed": Drill(act=kill_driver_and_operator,
-        ends=(("ProgramError", FIRST), DONE_WARM)),
+        ends=(("ProgramError", FIRST), DONE_WARM), lost=0),
     "driver killed while no operator runs": Drill(act=kill_driver_while_no_operator_runs,
-        ends=(("ProgramError", FIRST), DONE_WARM)),
+        ends=(("ProgramError", FIRST), DONE_WARM), lost=0),
     "RayCluster deleted": Drill(act=delete_ray_cluster, ends=(("HeadLost", FIRST), DONE_NEW),
         lost=0),
     "ConfigMap deleted": Drill(act=delete_config_map, ends=(DONE_FIRST,), lost=0),

@@ -236,6 +236,10 @@ def export(rank: int, world_size: int, model: str, folder: str) -> None:
     dist.barrier()
 
 
+def checksum(rank: int, world_size: int, model: str) -> int:
+    return a_policy(Path(model), rank=rank, world_size=world_size).checksum()
+
+
 def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
     """Build in turns; return when this rank began and ended to read the model."""
     times: list[float] = []

@@ -10,11 +10,12 @@ from typing import Any
 from raggrpo_api.progress import Progress
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, StepMetrics
-from raggrpo_trainer.progress.step_record import StepRecord
+from raggrpo_trainer.progress.step_record import SampleMetrics, StepRecord
 from support.builders.jobs import a_trainer_config
 
 DEADLINE_SECONDS = 60.0
 _RANKS_FIELDS = {field.name for field in fields(StepMetrics)}
+_SAMPLES_FIELDS = {field.name for field in fields(SampleMetrics)}
 
 
 def a_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
@@ -40,8 +41,8 @@ def a_step(step: int, **changes: Any) -> StepRecord:
         rank_memory_bytes=2**30,
         device_memory_bytes=None,
     )
-    record = StepRecord(
-        step=step,
+    of_samples = {name: changes.pop(name) for name in _SAMPLES_FIELDS & changes.keys()}
+    samples = SampleMetrics(
         reward_mean=0.25,
         reward_std=0.1,
         reward_parts={"ExactMatch": 0.25},
@@ -50,6 +51,10 @@ def a_step(step: int, **changes: Any) -> StepRecord:
         num_failed=1,
         zero_variance=0.5,
         response_tokens=8.0,
+    )
+    record = StepRecord(
+        step=step,
+        samples=replace(samples, **of_samples),
         trained=replace(trained, **of_ranks),
         seconds={"retrieve": 0.5, "generate": 1.0, "reward": 0.0, "train": 2.0, "sync": 0.25},
         step_seconds=4.0,

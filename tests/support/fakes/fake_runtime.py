@@ -311,7 +311,7 @@ class FakeRuntime:
             step=attempt.step,
             total_steps=attempt.total_steps,
             started_from_step=None if loading else attempt.from_step,
-            seconds_per_step=self.seconds_per_step,
+            seconds_per_step=0.0 if loading else self.seconds_per_step,
             checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
             skipped_checkpoints=self.skipped,
             save_seconds=self.save_seconds,

@@ -17,6 +17,7 @@ from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
@@ -44,8 +45,8 @@ class FakeRanks:
     async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         return await self.logprobs(groups)
 
-    async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
-        return [a_step(step).trained]
+    async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
+        return [a_step(after.step).trained]
 
     def save(self, folder: Path) -> None:
         (folder / "shard").write_text("x")
@@ -84,6 +85,7 @@ def the_parts(
         hooks=Hooks(),
         stop=asyncio.Event(),
         identity={},
+        key="",
         outages=Outages(reporter.waiting),
     )
     composer.close()

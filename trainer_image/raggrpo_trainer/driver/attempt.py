@@ -5,7 +5,6 @@ decides about restarts.
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 import signal
@@ -20,12 +19,11 @@ import ray
 
 from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import Failure, Stage
+from raggrpo_api.progress import Failure, Progress, Stage
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
-from raggrpo_trainer.checkpoint.compatibility import check_compatible
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
@@ -44,7 +42,9 @@ from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
 from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.ranks.ranks import Ranks, end_older_ranks
+from raggrpo_trainer.ranks.held import Held
+from raggrpo_trainer.ranks.older_ranks import OlderRanks
+from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
@@ -55,9 +55,13 @@ from .failure import failure_of
 from .hooks import Hooks
 from .loop import Parts, TrainState, train
 from .memory_check import check_memory
+from .resume import identity_of, key_of, resume
 from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
+
+Inputs = tuple[Tokenizer, list[Prompt], list[Prompt]]
+"""Tokenizer, training and held-out prompts."""
 
 
 def main(
@@ -80,6 +84,7 @@ class _Attempt:
     def __init__(self, config: TrainerConfig, env: Mapping[str, str], hooks: Hooks) -> None:
         self._config, self._env, self._hooks = config, env, hooks
         self._stop = asyncio.Event()
+        self._ranks: Ranks | None = None
 
     async def run(self) -> int:
         """Return the exit code, once the reason has been reported."""
@@ -107,11 +112,12 @@ class _Attempt:
             loop.add_signal_handler(number, self._stop.set)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
+        before = await server.progress()
         await server.watch([this_process()])  # a start can hang or be stopped, too
         reporter = Reporter(config, fence.epoch, publish=server.publish)
         failure = None
         try:
-            await self._train(fence, reporter, server)
+            await self._train(fence, reporter, server, before)
         except Stopped as stopped:
             failure = Failure(exit_code=ExitCode.PREEMPTED, message=str(stopped))
         except Exception as error:
@@ -123,21 +129,31 @@ class _Attempt:
         reporter.close(failure)
         await server.flush()
         if failure is None or failure.exit_code != ExitCode.SUPERSEDED:
+            if self._ranks is not None:  # only a driver that dies leaves them to the next one
+                self._ranks.end()
             fence.release()
         return failure.exit_code if failure else ExitCode.DONE
 
-    async def _train(self, fence: Fence, reporter: Reporter, server: ProgressActor) -> None:
+    async def _train(
+        self, fence: Fence, reporter: Reporter, server: ProgressActor, before: Progress | None
+    ) -> None:
         """Build ranks and engines concurrently, resume, and run the loop."""
         config = self._config
         folder = attempt_folder(config)
         reporter.stage(Stage.LOADING_MODEL)
-        await end_older_ranks(fence.epoch)
-        placement = await Placement.obtain(config)
-        ranks = Ranks.create(config, placement, fence.epoch, folder)
-        store = await asyncio.to_thread(self._open_store, fence)
         reading = asyncio.create_task(asyncio.to_thread(read_inputs, config))
+        resumes = self._hooks.resumes()
+        older = OlderRanks.find(fence.epoch)
+        adopted = await self._adopted(older, fence.epoch, reading, before) if resumes else None
+        await older.end()
+        placement = await Placement.obtain(config)
+        ranks, held = adopted or (Ranks.create(config, placement, fence.epoch, folder), None)
+        self._ranks = ranks
+        store = await asyncio.to_thread(self._open_store, fence)
         on_gpu = config.resources.device is Device.GPU
-        if on_gpu:  # known before anything is put on it
+        if held is not None:
+            precision = Precision(ranks.infos[0].precision)
+        elif on_gpu:  # known before anything is put on it
             devices = await ranks.measure_devices("cuda")
             precision = _gpu_precision(config, devices)
             log.info("measured %s", check_memory(config, precision, devices))
@@ -146,16 +162,22 @@ class _Attempt:
         options = engine_options(config, precision)
         pool = EnginePool(config, options, placement, fence.epoch, folder)
         starting = asyncio.create_task(pool.start())
-        if not on_gpu:  # beside the engine's start, which it would only delay
+        if held is None and not on_gpu:  # beside the engine's start, which it would only delay
             devices = await ranks.measure_devices("cpu")
             log.info("measured %s", check_memory(config, precision, devices))
-        building = ranks.build(policy_config(config, precision))
-        inputs, _ = await asyncio.gather(reading, building)
-        tokenizer, train_prompts, validation_prompts = inputs
+        if held is None:
+            await ranks.build(policy_config(config, precision))
+        tokenizer, train_prompts, validation_prompts = await reading
         identity = identity_of(config, len(train_prompts))
+        key = key_of(config, ranks.infos[0], identity)
         reporter.measure(ranks.flops_probe(config.monitoring.flops_every_steps))
         reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
-        state = await self._resume(store, ranks, reporter, identity)
+        if resumes:
+            reported = before.step if before is not None else 0
+            state = await resume(config, store, ranks, held, reporter, reported, identity)
+        else:
+            reporter.resumed(0)
+            state = TrainState()
         reporter.stage(Stage.STARTING_ROLLOUT)
         reused = await starting
         log.info("engines %s", ["attached" if r else "started" for r in reused])
@@ -202,10 +224,34 @@ class _Attempt:
                 hooks=self._hooks,
                 stop=self._stop,
                 identity=identity,
+                key=key,
                 outages=outages,
             )
             await train(parts, state)
         await ranks.close()
+
+    async def _adopted(
+        self,
+        older: OlderRanks,
+        epoch: int,
+        reading: "asyncio.Task[Inputs]",
+        before: Progress | None,
+    ) -> tuple[Ranks, Held] | None:
+        """Return the ranks of an attempt whose driver died, and what they hold."""
+        if not older:
+            return None
+        config = self._config
+        _, prompts, _ = await reading
+        identity = identity_of(config, len(prompts))
+        # A driver may have died in the middle of a step, which its ranks finish.
+        longest = max(before.seconds_by_stage.values(), default=0.0) if before is not None else 0.0
+        return await older.adopt(
+            config,
+            epoch,
+            attempt_folder(config),
+            lambda info: key_of(config, info, identity),
+            busy_seconds=2 * longest,
+        )
 
     def _open_store(self, fence: Fence) -> CheckpointStore:
         config = self._config
@@ -217,32 +263,6 @@ class _Attempt:
             store.restore()
         store.reject_all(config.rejected_checkpoints, "attempts from it lost the same step twice")
         return store
-
-    async def _resume(
-        self, store: CheckpointStore, ranks: Ranks, reporter: Reporter, identity: dict[str, object]
-    ) -> TrainState:
-        """Load the newest readable checkpoint; unreadable ones are marked rejected and reported."""
-        if not self._hooks.resumes():
-            reporter.resumed(0)
-            return TrainState()
-        while (checkpoint := store.newest) is not None:
-            for note in check_compatible(checkpoint.meta, self._config, identity=identity):
-                log.info("%s: %s", checkpoint.folder, note)
-            try:
-                await ranks.load(checkpoint.folder)
-            except TrainerError as error:
-                if error.exit_code is ExitCode.TRAINER_RANK_LOST:
-                    raise
-                await asyncio.to_thread(store.reject, checkpoint, f"cannot be loaded: {error}")
-                if store.newest is None:
-                    # The ranks may have loaded half of it; only a new attempt has a clean model.
-                    raise
-                continue
-            step = checkpoint.meta.step
-            reporter.resumed(step, checkpoint.ref(), store.best, store.skipped)
-            return TrainState(step, checkpoint.meta.cursor, step)
-        reporter.resumed(0, skipped=store.skipped)
-        return TrainState()
 
 
 def _gpu_precision(config: TrainerConfig, devices: Sequence[MeasuredDevice]) -> Precision:
@@ -263,7 +283,7 @@ def attempt_folder(config: TrainerConfig) -> Path:
     return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)
 
 
-def read_inputs(config: TrainerConfig) -> tuple[Tokenizer, list[Prompt], list[Prompt]]:
+def read_inputs(config: TrainerConfig) -> Inputs:
     """Return tokenizer, training and held-out prompts, read from local copies if configured."""
     data = config.data
     tokenizer = load_tokenizer(config.model.path)
@@ -274,16 +294,6 @@ def read_inputs(config: TrainerConfig) -> tuple[Tokenizer, list[Prompt], list[Pr
         return read_prompts(files, data, config.retrieval, config.reward)
 
     return tokenizer, read(data.train_files), read(data.validation_files)
-
-
-def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
-    """Return what a checkpoint depends on beyond its settings: model, tokenizer, data rows."""
-    found: dict[str, object] = {"data rows": rows}
-    for name in ("config.json", "tokenizer.json"):
-        path = Path(config.model.path) / name
-        if path.is_file():
-            found[f"model {name}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return found
 
 
 def retrieval_client(

@@ -28,10 +28,10 @@ from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.progress.step_record import StepRecord
+from raggrpo_trainer.progress.step_record import SampleMetrics, StepRecord
+from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
@@ -64,6 +64,8 @@ class TrainState:
     saved_step: int = 0
     validated: tuple[int, ValidationResult] | None = None
     """The newest validation and its step."""
+    reward: float | None = None
+    """Mean reward of the last step, which may judge its checkpoint."""
 
     @property
     def validation(self) -> ValidationResult | None:
@@ -90,6 +92,8 @@ class Parts:
     stop: asyncio.Event
     identity: Mapping[str, object]
     """See `identity_of`; a checkpoint is continued only if it matches."""
+    key: str
+    """See `key_of`; ranks are continued only if it matches."""
     outages: Outages
 
 
@@ -103,6 +107,8 @@ async def train(parts: Parts, state: TrainState) -> None:
     await _interruptible(parts, state, checking)
     if config.validation.before_training and state.step == 0:
         await _validate(parts, state, "before")
+    if state.step > state.saved_step:  # held by the ranks: what came after this step may be missing
+        await _after_step(parts, state)
     await _judge_newest(parts, state)
     reporter.stage(Stage.FIRST_STEP)
     ahead: asyncio.Task[_Next] | None = None
@@ -120,18 +126,27 @@ async def train(parts: Parts, state: TrainState) -> None:
         if step < config.training.total_steps:
             generate = config.training.off_policy_steps > 0
             ahead = asyncio.create_task(_next(parts, after, generate))
+        samples = sample_metrics(rollouts)
+        seconds = {"retrieve": retrieved - began, **rollouts.seconds}
+        position = Position(step, ready.cursor, parts.key, samples, seconds)
         training = clock()
-        metrics = await _trained(parts, groups, step)
+        metrics = await _trained(parts, groups, position)
         syncing = clock()
         await _publish_weights(parts, step)
         ended = clock()
-        seconds = {"retrieve": retrieved - began, **rollouts.seconds}
-        seconds |= {"train": syncing - training, "sync": ended - syncing}
         reporter.replaced(parts.pool.replacements)
-        calls = parts.retrieval.summaries()
-        reporter.step(step_record(step, rollouts, metrics, calls, seconds, ended - began))
-        state.step, state.cursor = after.step, after.cursor
-        await _after_step(parts, state, rollouts)
+        reporter.step(
+            StepRecord(
+                step=step,
+                samples=samples,
+                trained=metrics,
+                seconds={**seconds, "train": syncing - training, "sync": ended - syncing},
+                step_seconds=ended - began,
+                retrieval=parts.retrieval.summaries(),
+            )
+        )
+        state.step, state.cursor, state.reward = step, ready.cursor, position.reward
+        await _after_step(parts, state)
     await _finish(parts, state)
 
 
@@ -154,10 +169,10 @@ async def _next(parts: Parts, state: TrainState, generate: bool) -> _Next:
     return _Next(batch, cursor, await parts.collector.collect(batch) if generate else None)
 
 
-async def _trained(parts: Parts, groups: list[Group], step: int) -> StepMetrics:
+async def _trained(parts: Parts, groups: list[Group], after: Position) -> StepMetrics:
     await parts.pool.sleep()
-    of_ranks = await parts.ranks.step(groups, step)
-    metrics = of_ranks[0]
+    of_ranks = await parts.ranks.step(groups, after)
+    metrics, step = of_ranks[0], after.step
     if metrics.non_finite:
         raise TrainerError(
             ExitCode.NON_FINITE,
@@ -195,15 +210,14 @@ async def _saved(parts: Parts, state: TrainState) -> Stopped:
     return Stopped(f"stopped by a signal after step {state.step}, saved")
 
 
-async def _after_step(parts: Parts, state: TrainState, rollouts: Rollouts) -> None:
+async def _after_step(parts: Parts, state: TrainState) -> None:
     """Validate, save and stop, whichever is due."""
     config = parts.config
     step, last = state.step, state.step == config.training.total_steps
     if when := validation_due(config, step):
         await _validate(parts, state, when)
     if checkpoint_due(config, step):
-        rewards = [s.reward for s in rollouts.scored if s.reward is not None]
-        await _save(parts, state, _mean(rewards))
+        await _save(parts, state, state.reward)
     parts.reporter.backed_up(parts.backups.outcomes())
     parts.reporter.stage(Stage.TRAINING)
     if parts.stop.is_set() and not last:
@@ -261,15 +275,8 @@ async def _finish(parts: Parts, state: TrainState) -> None:
     parts.reporter.stage(Stage.FINISHED)
 
 
-def step_record(
-    step: int,
-    rollouts: Rollouts,
-    metrics: StepMetrics,
-    retrieval: Mapping[str, CallSummary],
-    seconds: Mapping[str, float],
-    total: float,
-) -> StepRecord:
-    """Return the record of a step (pure)."""
+def sample_metrics(rollouts: Rollouts) -> SampleMetrics:
+    """Return the metrics of a step's samples (pure)."""
     scored = rollouts.scored
     rewards = [s.reward for s in scored if s.reward is not None]
     names = sorted({name for s in scored for name in s.parts})
@@ -277,8 +284,7 @@ def step_record(
     for sample in scored:
         by_group.setdefault(sample.group, set()).add(sample.reward or 0.0)
     lengths = [sum(s.sampled) for s in scored]
-    return StepRecord(
-        step=step,
+    return SampleMetrics(
         reward_mean=_mean(rewards),
         reward_std=statistics.pstdev(rewards) if rewards else None,
         reward_parts={n: statistics.fmean(s.parts[n] for s in scored) for n in names},
@@ -287,10 +293,6 @@ def step_record(
         num_failed=len(rollouts.samples) - len(scored),
         zero_variance=_mean([float(len(found) == 1) for found in by_group.values()]) or 0.0,
         response_tokens=_mean(lengths) or 0.0,
-        trained=metrics,
-        seconds=seconds,
-        step_seconds=total,
-        retrieval=retrieval,
     )
 
 

@@ -37,6 +37,7 @@ from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced, 
 from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.weights.export import checkpoint_tensors, write_folder
 
+from .checksum import checksum
 from .loss import grpo_loss
 from .loss_scale import LossScale
 from .model import TokenLogprobs, build_model, forward_dtype
@@ -214,6 +215,16 @@ class Policy:
         set_model_state_dict(model, state["model"])
         set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
         self._loss_scale.load_state_dict(state.get(LOSS_SCALE, {}))
+
+    def checksum(self) -> int:
+        """Return a checksum of parameters and optimiser state, the same on every rank."""
+        parameters = list(self._model.parameters())
+        moments = (
+            self._optimizer.state[parameter][name]
+            for parameter in parameters
+            for name in ("exp_avg", "exp_avg_sq")
+        )
+        return checksum([*parameters, *moments], self._device)
 
     def _allocate_moments(self) -> None:
         """Create AdamW's state before any step, so that saving does not change the run.

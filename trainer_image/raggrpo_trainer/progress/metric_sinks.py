@@ -39,11 +39,12 @@ class JsonLines:
         """Write a step."""
         if is_kept(record.step, self._written, self._limit):
             calls = {name: asdict(summary) for name, summary in record.retrieval.items()}
+            parts = dict(record.samples.reward_parts)
             self._write(
                 {"time": time, "step": record.step}
                 | record.scalars()
                 | {"step_seconds": record.step_seconds, "seconds": record.stage_seconds()}
-                | {"reward_parts": dict(record.reward_parts), "retrieval": calls, **measured}
+                | {"reward_parts": parts, "retrieval": calls, **measured}
             )
 
     def event(self, time: str, event: Mapping[str, Any]) -> None:

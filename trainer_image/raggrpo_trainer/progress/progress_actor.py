@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raggrpo_api.progress import Progress
 from raggrpo_trainer.host.pod_processes import PodProcess, node_id, send
 
 from .driver_process import DriverProcess
@@ -38,6 +39,10 @@ class _Server:
         """Set what GET /progress and GET /metrics return."""
         self._server.update(progress, metrics)
 
+    def progress(self) -> bytes:
+        """Return what GET /progress returns."""
+        return self._server.progress
+
     def watch(self, processes: list[PodProcess]) -> None:
         """Set the processes whose stacks can be dumped; the first must be this pod's driver."""
         self._watched = processes
@@ -64,6 +69,11 @@ class ProgressActor:
     def publish(self, progress: bytes, metrics: bytes) -> None:
         """Send an update without waiting for it to arrive."""
         self._last = self._actor.update.remote(progress, metrics)
+
+    async def progress(self) -> Progress | None:
+        """Return the last progress of this attempt, or of the one before; None if there is none."""
+        found: bytes = await self._actor.progress.remote()
+        return Progress.model_validate_json(found) if found else None
 
     async def watch(self, processes: list[PodProcess]) -> None:
         """Set the processes whose stacks are dumped on demand; all must have registered already."""

@@ -52,6 +52,11 @@ class ProgressServer:
         """Set the content to serve."""
         self._latest = (progress, metrics)
 
+    @property
+    def progress(self) -> bytes:
+        """The progress served now; empty before the first update."""
+        return self._latest[0] if self._latest else b""
+
     def close(self) -> None:
         """Stop listening and end the thread."""
         self._await(self._runner.cleanup())

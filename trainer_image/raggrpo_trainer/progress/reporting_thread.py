@@ -150,7 +150,8 @@ class ReportingThread(threading.Thread):
         points = dict(measured)
         if self._is_due(step, monitoring.log_every_steps):
             points |= record.scalars()
-            points |= {f"reward/{name}": value for name, value in record.reward_parts.items()}
+            parts = record.samples.reward_parts
+            points |= {f"reward/{name}": value for name, value in parts.items()}
             log.info("%s", _line(record, self._config.training.total_steps))
         if self._is_due(step, monitoring.performance_every_steps):
             points |= {f"seconds/{name}": value for name, value in record.stage_seconds().items()}
@@ -200,11 +201,12 @@ class ReportingThread(threading.Thread):
 
 def _line(record: StepRecord, total_steps: int) -> str:
     """Return a step's log line."""
-    reward = "none" if record.reward_mean is None else f"{record.reward_mean:.4f}"
+    samples = record.samples
+    reward = "none" if samples.reward_mean is None else f"{samples.reward_mean:.4f}"
     stages = ", ".join(f"{name} {s:.2f}" for name, s in record.stage_seconds().items())
     return (
         f"step {record.step}/{total_steps} reward {reward} loss {record.trained.loss:.4g} "
-        f"grad {record.trained.grad_norm:.3g} failed {record.num_failed}/{record.num_samples} "
+        f"grad {record.trained.grad_norm:.3g} failed {samples.num_failed}/{samples.num_samples} "
         f"{record.step_seconds:.2f} s ({stages})"
     )
 

@@ -6,15 +6,14 @@ from dataclasses import dataclass, fields
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.call_statistics import CallSummary
 
-_NO_SCALARS = {"step", "reward_parts", "trained", "seconds", "step_seconds", "retrieval"}
-_NO_SCALARS |= {"non_finite", "rank_memory_bytes", "device_memory_bytes", "weight_update_ratio"}
+_NO_SCALARS = {"reward_parts", "non_finite", "rank_memory_bytes", "device_memory_bytes"}
+_NO_SCALARS |= {"weight_update_ratio"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
-    """Means over samples exclude failed ones, and are None if all failed."""
+class SampleMetrics:
+    """What a step's samples were; means exclude failed ones, and are None if all failed."""
 
-    step: int
     reward_mean: float | None
     reward_std: float | None
     reward_parts: Mapping[str, float]
@@ -26,6 +25,14 @@ class StepRecord:
     """Share of groups whose rewards are all equal, from which nothing is learned."""
     response_tokens: float
     """Mean number of sampled tokens per completion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One finished step."""
+
+    step: int
+    samples: SampleMetrics
     trained: StepMetrics
     """The ranks' metrics; memory is that of the rank that used most."""
     seconds: Mapping[str, float]
@@ -39,11 +46,11 @@ class StepRecord:
         whole = max(self.step_seconds, 1e-9)
         numbers = {
             each.name: getattr(part, each.name)
-            for part in (self, self.trained)
+            for part in (self.samples, self.trained)
             for each in fields(part)
             if each.name not in _NO_SCALARS
         }
-        numbers["samples_per_second"] = self.num_samples / whole
+        numbers["samples_per_second"] = self.samples.num_samples / whole
         numbers["tokens_per_second"] = self.trained.num_sampled_tokens / whole
         return {name: value for name, value in numbers.items() if value is not None}
 

@@ -1,5 +1,8 @@
 """One FSDP2 rank as a Ray actor: its calls and the files it writes. The arithmetic is in `policy`.
 
+A rank outlives its driver, and the next one goes on with what it holds. Every call that needs the
+model carries the driver's fencing epoch; a rank refuses epochs older than the newest it has seen.
+
 The driver imports this module too, so torch, which takes seconds to import, is imported only in
 the actor's process, while the driver goes on.
 """
@@ -7,6 +10,7 @@ the actor's process, while the driver goes on.
 import importlib
 import logging
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.monitoring import LogLevel
+from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
@@ -31,6 +37,8 @@ from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.weights.shared_memory import SharedMemorySender
 from raggrpo_trainer.weights.transfer import WeightSender
 
+from .held import Held, Position
+
 if TYPE_CHECKING:
     from raggrpo_trainer.policy.policy import Policy
 
@@ -44,7 +52,7 @@ NEEDED = frozenset({"model", "optimizer"})
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """What a rank reports when it is built."""
+    """What a rank reports when it is built or adopted."""
 
     process: PodProcess
     precision: str
@@ -60,14 +68,18 @@ class RankInfo:
 class RankActor:
     """One trainer rank in a process of its own."""
 
-    def __init__(self, rank: int, world_size: int, log_folder: str, level: LogLevel) -> None:
+    def __init__(
+        self, rank: int, world_size: int, epoch: int, log_folder: str, level: LogLevel
+    ) -> None:
         register(Path(log_folder), f"rank-{rank}")
         keep_ray_logs(Path(log_folder))
         configure_logs(level)
         with large_import():
             importlib.import_module("raggrpo_trainer.policy.policy")  # start now, `build` needs it
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world_size, self._epoch = rank, world_size, epoch
+        self._precision = ""
         self._policy: Policy | None = None
+        self._held: Held | None = None
         self._weights: WeightSender = SharedMemorySender(ray.get_runtime_context().namespace, rank)
 
     def address(self) -> tuple[str, int]:
@@ -94,42 +106,62 @@ class RankActor:
         host, port = address
         init_process_group(self._rank, self._world_size, host, port, config.device)
         self._policy = Policy(config, rank=self._rank, world_size=self._world_size)
-        attention = ATTENTION_OF.get(self._policy.attention, Attention.SDPA)
-        return RankInfo(
-            process=this_process(),
-            precision=str(config.training.precision),
-            attention=str(attention),
-            parameters=self._policy.num_parameters,
-            peak_tflops=peak_tflops(self._policy.device_name),
-            memory_kills=memory_kills(),
-        )
+        self._precision = str(config.training.precision)
+        return self._info(self._policy)
 
-    def step(self, groups: Sequence[Group], step: int) -> StepMetrics:
+    def adopt(self, epoch: int, log_folder: str, level: LogLevel) -> tuple[RankInfo, Held] | None:
+        """Serve this epoch from now on, and tell what is held; None: nothing to go on from.
+
+        Raises TrainerError SUPERSEDED for an epoch older than the newest.
+        """
+        self._check(epoch)
+        self._epoch = epoch
+        register(Path(log_folder), f"rank-{self._rank}")
+        keep_ray_logs(Path(log_folder))
+        configure_logs(level)
+        if self._policy is None or self._held is None:
+            return None
+        return self._info(self._policy), self._held
+
+    def checksum(self, epoch: int) -> int:
+        """Return the checksum of the state as it is now (collective)."""
+        return self._built(epoch).checksum()
+
+    def hold(self, epoch: int, position: Position) -> None:
+        """Hold the state for the next driver as that of this position (collective)."""
+        self._held = Held(position, self.checksum(epoch))
+
+    def step(self, epoch: int, groups: Sequence[Group], after: Position) -> StepMetrics:
         """Train one step; `groups` is the whole batch, from which this rank takes its share."""
-        metrics = self._built().step(groups, step=step)
+        policy = self._built(epoch)
+        self._held, began = None, time.monotonic()  # a step that fails may have changed some of it
+        metrics = policy.step(groups, step=after.step)
         log.debug(
             "rank %d trained step %d: %d tokens, %d positions on all ranks",
             self._rank,
-            step,
+            after.step,
             metrics.num_trained_tokens,
             metrics.num_positions,
         )
+        if not metrics.non_finite:
+            seconds = time.monotonic() - began
+            self._held = Held(after, policy.checksum(), metrics, seconds)
         return metrics
 
-    def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+    def logprobs(self, epoch: int, groups: Sequence[Group]) -> list[list[float]]:
         """Return the log-probabilities of the sampled tokens, one list per completion."""
-        return self._built().logprobs(groups)
+        return self._built(epoch).logprobs(groups)
 
-    def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+    def plain_logprobs(self, epoch: int, groups: Sequence[Group]) -> list[list[float]]:
         """Return the same as the plain Hugging Face model computes them."""
-        return self._built().plain_logprobs(groups)
+        return self._built(epoch).plain_logprobs(groups)
 
-    def send_weights(self, version: int) -> str:
+    def send_weights(self, epoch: int, version: int) -> str:
         """Publish all weights to the engines (collective) and return their handle.
 
         Afterwards the device's memory is free for colocated engines.
         """
-        policy = self._built()
+        policy = self._built(epoch)
         handle = self._weights.send(version, policy.export_weights())
         policy.release_cached_memory()
         return handle
@@ -138,35 +170,53 @@ class RankActor:
         """Return sent weights as bytes that Ray shares without copying."""
         return self._weights.data(handle)
 
-    def save(self, folder: str) -> None:
+    def save(self, epoch: int, folder: str) -> None:
         """Write this rank's shards of model and optimiser."""
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_saver import save
 
         try:
-            save(self._built().state_dict(), checkpoint_id=folder)
+            save(self._built(epoch).state_dict(), checkpoint_id=folder)
         except CheckpointException as failed:
             # It wraps each rank's own error; a full disk must be recognised as one.
             errors = [error for error, _ in failed.failures.values()]
             system = next((e for e in errors if isinstance(e, OSError)), None)
             raise system or RuntimeError(str(failed)) from failed
 
-    def load(self, folder: str) -> None:
+    def load(self, epoch: int, folder: str) -> None:
         """Load model and optimiser, written by any number of ranks."""
-        load_checkpoint(self._built(), folder)
+        policy = self._built(epoch)
+        self._held = None
+        load_checkpoint(policy, folder)
 
-    def export(self, folder: str) -> None:
+    def export(self, epoch: int, folder: str) -> None:
         """Write a plain Hugging Face folder (collective; rank 0 writes)."""
-        self._built().export_hf(Path(folder))
+        self._built(epoch).export_hf(Path(folder))
 
     def close(self) -> None:
         """Free the weights sent so far."""
         self._weights.close()
 
-    def _built(self) -> "Policy":
+    def _info(self, policy: "Policy") -> RankInfo:
+        return RankInfo(
+            process=this_process(),
+            precision=self._precision,
+            attention=str(ATTENTION_OF.get(policy.attention, Attention.SDPA)),
+            parameters=policy.num_parameters,
+            peak_tflops=peak_tflops(policy.device_name),
+            memory_kills=memory_kills(),
+        )
+
+    def _built(self, epoch: int) -> "Policy":
+        self._check(epoch)
         if self._policy is None:
             raise RuntimeError("build() was not called")
         return self._policy
+
+    def _check(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            message = f"the ranks of epoch {epoch} have been taken over by epoch {self._epoch}"
+            raise TrainerError(ExitCode.SUPERSEDED, message)
 
 
 def load_checkpoint(policy: "Policy", folder: str) -> None:

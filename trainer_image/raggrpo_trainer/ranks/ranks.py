@@ -10,13 +10,13 @@ from ray.exceptions import RayTaskError
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.shortage import Shortage
+from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.host.actors import end_actor
 from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
@@ -24,6 +24,7 @@ from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
 from raggrpo_trainer.weights.transfer import SentWeights
 
+from .held import Held, Position
 from .rank_actor import RankActor, RankInfo
 
 BUILDING = ("build", "load")
@@ -33,29 +34,31 @@ BUILDING = ("build", "load")
 class Ranks:
     """All ranks of an attempt. The loss of one ends the attempt: its peers hang in collectives."""
 
-    def __init__(self, actors: list[Any]) -> None:
-        self.actors = actors
-        self.infos: list[RankInfo] = []
+    def __init__(self, actors: Sequence[Any], epoch: int, infos: Sequence[RankInfo] = ()) -> None:
+        self.actors, self.infos = list(actors), list(infos)
+        self._epoch = epoch
 
     @classmethod
     def create(
         cls, config: TrainerConfig, placement: Placement, epoch: int, log_folder: Path
     ) -> "Ranks":
-        """Start the ranks' processes; `build` loads the model into them."""
-        world = config.world
+        """Start the ranks' processes, which outlive this driver; `build` loads the model."""
+        world, level = config.world, config.monitoring.log_level
         return cls(
             [
                 ray.remote(RankActor)
                 .options(
                     name=rank_name(epoch, rank),
+                    lifetime="detached",
                     num_cpus=world.cpus_per_rank,
                     num_gpus=world.gpus_per_rank,
                     scheduling_strategy=placement.for_rank(rank),
                     runtime_env={"env_vars": _environment(config)},
                 )
-                .remote(rank, world.num_ranks, str(log_folder), config.monitoring.log_level)
+                .remote(rank, world.num_ranks, epoch, str(log_folder), level)
                 for rank in range(world.num_ranks)
-            ]
+            ],
+            epoch,
         )
 
     async def measure_precision(self, model_path: str) -> MeasuredPrecision:
@@ -80,25 +83,45 @@ class Ranks:
         peaks = [info.peak_tflops for info in self.infos]
         return flops_probe(every_steps, self.infos[0].parameters, peaks)
 
-    async def step(self, groups: Sequence[Group], step: int) -> list[StepMetrics]:
+    async def adopt(self, log_folder: Path, level: LogLevel) -> list[Held | None]:
+        """Have the ranks serve this epoch from now on, and return what each holds."""
+        found = await self._all(lambda a: a.adopt.remote(self._epoch, str(log_folder), level))
+        self.infos = [each[0] for each in found if each is not None]
+        return [each and each[1] for each in found]
+
+    async def checksums(self) -> set[int]:
+        """Return the checksum of the state in memory as each rank finds it."""
+        return set(await self._all(lambda a: a.checksum.remote(self._epoch)))
+
+    async def hold(self, position: Position) -> None:
+        """Have the ranks hold their state for the next driver as that of this position."""
+        await self._all(lambda a: a.hold.remote(self._epoch, position))
+
+    async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
         """Train one step; each rank picks its own share of the batch."""
         batch = ray.put(tuple(groups))
-        metrics: list[StepMetrics] = await self._all(lambda a: a.step.remote(batch, step))
+        metrics: list[StepMetrics] = await self._all(
+            lambda a: a.step.remote(self._epoch, batch, after)
+        )
         return metrics
 
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         """Return log-probabilities of the sampled tokens; every rank computes all of them."""
-        found: list[list[list[float]]] = await self._all(lambda a: a.logprobs.remote(groups))
+        found: list[list[list[float]]] = await self._all(
+            lambda a: a.logprobs.remote(self._epoch, groups)
+        )
         return found[0]
 
     async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         """Return the same as the plain Hugging Face model computes them; for a few completions."""
-        found: list[list[list[float]]] = await self._all(lambda a: a.plain_logprobs.remote(groups))
+        found: list[list[list[float]]] = await self._all(
+            lambda a: a.plain_logprobs.remote(self._epoch, groups)
+        )
         return found[0]
 
     async def send_weights(self, version: int) -> SentWeights:
         """Publish the current weights to the engines and free the ranks' device memory."""
-        handles = await self._all(lambda a: a.send_weights.remote(version))
+        handles = await self._all(lambda a: a.send_weights.remote(self._epoch, version))
         handle, node = handles[0], self.infos[0].process.node
         return SentWeights(
             version, handle, node, lambda: self.actors[0].weights_data.remote(handle)
@@ -106,19 +129,24 @@ class Ranks:
 
     def save(self, folder: Path) -> None:
         """Write all shards; blocks (for use in a thread)."""
-        self._wait([a.save.remote(str(folder)) for a in self.actors])
+        self._wait([a.save.remote(self._epoch, str(folder)) for a in self.actors])
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder; blocks (for use in a thread)."""
-        self._wait([a.export.remote(str(folder)) for a in self.actors])
+        self._wait([a.export.remote(self._epoch, str(folder)) for a in self.actors])
 
     async def load(self, folder: Path) -> None:
         """Load a checkpoint into all ranks."""
-        await self._all(lambda a: a.load.remote(str(folder)))
+        await self._all(lambda a: a.load.remote(self._epoch, str(folder)))
 
     async def close(self) -> None:
         """Remove what the ranks left in shared memory."""
         await self._all(lambda a: a.close.remote(), self.actors[:1])
+
+    def end(self) -> None:
+        """Kill the ranks without waiting for them; they may hang."""
+        for actor in self.actors:
+            ray.kill(actor)
 
     async def _all(self, call: Callable[[Any], Any], actors: Iterable[Any] | None = None) -> Any:
         return await self._gather([call(a) for a in (actors or self.actors)])
@@ -126,12 +154,14 @@ class Ranks:
     async def _gather(self, references: Sequence[Any]) -> Any:
         """Await all results; raise the first failure at once, as its peers may hang forever."""
         tasks = [asyncio.ensure_future(_value(reference)) for reference in references]
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
         failed = next((t for t in done if t.exception() is not None), None)
         if failed is None:
             return [task.result() for task in tasks]
-        for task in pending:
-            task.cancel()
         raise await asyncio.to_thread(self._lost, failed.exception())
 
     def _wait(self, references: list[Any]) -> None:
@@ -160,20 +190,8 @@ class Ranks:
 
 
 def rank_name(epoch: int, rank: int) -> str:
-    """Return a rank's actor name; the epoch sets it apart from older attempts' ranks."""
+    """Return a rank's actor name, with the epoch in which it was started."""
     return f"rank-{epoch}-{rank}"
-
-
-async def end_older_ranks(epoch: int) -> None:
-    """Kill the ranks of earlier epochs and wait until they are gone."""
-    names = [n for n in ray.util.list_named_actors() if n.startswith("rank-")]
-    old = [n for n in names if int(n.split("-")[1]) < epoch]
-    for name in old:
-        try:
-            actor = ray.get_actor(name)
-        except ValueError:
-            continue  # gone already
-        await end_actor(actor, name)
 
 
 async def _value(reference: Any) -> Any:

@@ -24,6 +24,7 @@ class SharedMemorySender:
     def __init__(self, job: str, rank: int, folder: Path = FOLDER) -> None:
         self._rank, self._folder, self._prefix = rank, folder, f"{job}-weights"
         self._written: list[Path] = []
+        self._sent = 0
         for left in folder.glob(f"{self._prefix}-*"):
             left.unlink(missing_ok=True)  # ranks of an earlier attempt were killed
 
@@ -35,7 +36,9 @@ class SharedMemorySender:
             return ""
         from safetensors.torch import save_file
 
-        path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
+        # A driver that died may have had the same version sent, and an engine may still read it.
+        self._sent += 1
+        path = self._folder / f"{self._prefix}-{os.getpid()}-{version}-{self._sent}.safetensors"
         while len(self._written) >= KEPT_WEIGHT_FILES:
             self._written.pop(0).unlink()
         save_file(dict(weights), path)  # it gives the user alone the file

@@ -8,7 +8,7 @@ from raggrpo_api.status import Cause, ConditionType, JobStatus, Pinned, Progress
 from raggrpo_api.text import one_line
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
-from raggrpo_operator.core.state.training_time import seconds_down, with_ratios
+from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios
 
 from . import deadline, outages
 from .actions import DeleteCluster, DumpStacks, StopAttempt
@@ -47,7 +47,9 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
     has_moved = progress.step != this.status.progress.step
     this.status = replace(
         this.status,
-        progress=_progress_status(progress, this.spec.training.total_steps),
+        progress=_progress_status(
+            progress, this.spec.training.total_steps, this.status.progress.seconds_per_step
+        ),
         pinned=_with_choices(this.status.pinned, progress),
     )
     if has_moved:
@@ -76,17 +78,22 @@ def _with_choices(pinned: Pinned, progress: Progress) -> Pinned:
 def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
     """Recount the previous attempt's lost steps, now that it is known where this one resumed.
 
-    A driver may have saved after its progress was last read, or its newest checkpoint is damaged.
+    Its ranks may have held a later step than was saved, it may have saved after its progress was
+    last read, or its newest checkpoint is damaged.
     """
     if len(status.attempts) < 2:
         return status
     record, before, *older = status.attempts
-    lost = max(0, before.to_step - resumed_at)
-    total = status.restarts.lost_steps + lost - before.lost_steps
+    corrected = replace(before, lost_steps=max(0, before.to_step - resumed_at))
+    state, each = status.restart_state, status.progress.seconds_per_step
+    kept = seconds_kept(corrected, each) - seconds_kept(before, each)
+    spent = replace(state.spent, kept_seconds=round(state.spent.kept_seconds + kept, 1))
+    total = status.restarts.lost_steps + corrected.lost_steps - before.lost_steps
     return replace(
         status,
-        attempts=[record, replace(before, lost_steps=lost), *older],
+        attempts=[record, corrected, *older],
         restarts=replace(status.restarts, lost_steps=total),
+        restart_state=state.having(spent),
     )
 
 
@@ -205,8 +212,10 @@ def _described(skipped: Sequence[SkippedCheckpoint]) -> list[str]:
     return [one_line(f"{each.path}: {each.reason}", 256) for each in skipped]
 
 
-def _progress_status(progress: Progress, total_steps: int) -> ProgressStatus:
+def _progress_status(progress: Progress, total_steps: int, known: float) -> ProgressStatus:
+    """Return what status shows; until an attempt's first step, a step takes what was `known`."""
     total = progress.total_steps or total_steps
+    seconds_per_step = round(progress.seconds_per_step, 3) or known
     remaining = None
     if progress.seconds_per_step > 0 and progress.stage in (Stage.TRAINING, Stage.CHECKPOINTING):
         remaining = round((total - progress.step) * progress.seconds_per_step)
@@ -217,7 +226,7 @@ def _progress_status(progress: Progress, total_steps: int) -> ProgressStatus:
         progress_percentage=100 * progress.step // total if total else 0,
         estimated_remaining_seconds=remaining,
         stage=str(progress.stage),
-        seconds_per_step=round(progress.seconds_per_step, 3),
+        seconds_per_step=seconds_per_step,
         metrics=progress.metrics,
         last_updated_time=progress.time,
     )

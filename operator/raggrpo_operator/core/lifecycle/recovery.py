@@ -154,6 +154,12 @@ def _has_progressed(status: JobStatus) -> bool:
     return status.checkpoint.step > max(began, saved)
 
 
+def _has_new_steps(status: JobStatus) -> bool:
+    """Return whether the newest attempt got further than all before it, saved or not."""
+    newest, *older = status.attempts
+    return newest.to_step > max((each.to_step for each in older), default=0)
+
+
 def _count(this: Round, cause: Cause, progressed: bool) -> None:
     """Count the end by its cause; progress resets the restart budget."""
     restarts = this.status.restarts
@@ -175,7 +181,8 @@ def _plan_restart(
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     policy = POLICIES[cause]
     warm = policy.restart is Restart.WARM and policy.is_counted and policy.may_be_clusters
-    in_a_row = 0 if progressed or not warm else retry.warm_failures_in_a_row
+    got_on = progressed or _has_new_steps(this.status)  # then it is not for the cluster
+    in_a_row = 0 if got_on or not warm else retry.warm_failures_in_a_row
     ends = 1 if progressed else retry.ends_in_a_row + 1
     key = f"{this.job.metadata.uid}/{this.status.attempt}"
     delay = backoff(ends, recovery.backoff_seconds, recovery.max_backoff_seconds, key)

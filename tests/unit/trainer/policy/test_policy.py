@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from raggrpo_api.spec.algorithm import LossAggregation
@@ -439,3 +440,21 @@ def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -
     assert (loss, grad_norm) != exact
     # the engines get what the forward computes in
     assert {tensor.dtype for tensor in trained.values()} == {torch.bfloat16}
+
+
+def test_the_checksum_is_one_of_all_ranks_and_a_single_bit_changes_it(
+    model: Path, two_ranks: Ranks
+) -> None:
+    policy = a_policy(model)
+    first = policy.checksum()
+    assert two_ranks.run(policy_support.checksum, str(model)) == [first, first]
+
+    policy.step(uneven_groups(), step=1)
+    trained = policy.checksum()
+    state = policy._optimizer.state[next(policy._model.parameters())]
+    seen = {first, trained}
+    for tensor in (next(policy._model.parameters()).detach(), state["exp_avg_sq"]):
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local.view(torch.int32).view(-1)[-1] ^= 1
+        seen.add(policy.checksum())
+    assert len(seen) == 4
