@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
+from raggrpo_api.spec.job_spec import JobSpec
+
 from . import names
 from .cel import VALIDATIONS
-from .job import JobSpec
 from .status import JobStatus
 from .structural import Schema, structural
 from .trainer_config import TrainerConfig, schema_digest

@@ -6,9 +6,9 @@ status and the check of measured devices. Decides nothing.
 """
 
 from raggrpo_api import memory
-from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, LOGIT_CHUNK, MIB, element_bytes, num_ranks
 from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Placement
 from raggrpo_api.spec.training import RowLayout

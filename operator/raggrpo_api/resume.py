@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from raggrpo_api.base import ApiModel
-from raggrpo_api.job import JobSpec
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.redaction import redacted
 from raggrpo_api.spec.retrieval import RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardFunction

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from raggrpo_api.job import JobSpec
 from raggrpo_api.names import MAX_ENV_BYTES, MAX_SPEC_BYTES
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.structural import Schema, structural
 
 from .rule import CelRule

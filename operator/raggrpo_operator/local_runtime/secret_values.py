@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from raggrpo_api.base import SecretKeyRef
-from raggrpo_api.job import JobSpec
 from raggrpo_api.names import secret_env
+from raggrpo_api.spec.job_spec import JobSpec
 
 
 def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:

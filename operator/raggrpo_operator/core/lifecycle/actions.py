@@ -5,7 +5,7 @@ They carry everything that was decided, so a runtime neither resolves a job nor 
 
 from dataclasses import dataclass
 
-from raggrpo_api.job import JobSpec
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status import Sizing
 from raggrpo_api.trainer_config import TrainerConfig

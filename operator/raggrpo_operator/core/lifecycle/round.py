@@ -5,7 +5,8 @@ from datetime import datetime
 
 from pydantic.alias_generators import to_snake
 
-from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import AttemptRecord, ConditionType, Group, JobStatus, RestartState
 from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_api.trainer_schemas import beyond, known_schemas

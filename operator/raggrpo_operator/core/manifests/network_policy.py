@@ -5,7 +5,8 @@ ports can run code in the pods, so they are also guarded by Ray's token.
 """
 
 from raggrpo_api import names
-from raggrpo_api.job import JobSpec, Metadata
+from raggrpo_api.job import Metadata
+from raggrpo_api.spec.job_spec import JobSpec
 
 from .cluster_settings import ClusterSettings
 from .egress import egress_rules

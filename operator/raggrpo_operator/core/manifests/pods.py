@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from raggrpo_api import names
 from raggrpo_api.base import SecretKeyRef
-from raggrpo_api.job import JobSpec, Metadata
+from raggrpo_api.job import Metadata
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Toleration
 from raggrpo_api.status import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan

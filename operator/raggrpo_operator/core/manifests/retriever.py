@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from raggrpo_api import names
-from raggrpo_api.job import JobSpec, Metadata
+from raggrpo_api.job import Metadata
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
 from raggrpo_api.status import PodRole
 from raggrpo_api.trainer_config import TrainerConfig

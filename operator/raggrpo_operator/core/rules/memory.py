@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from raggrpo_api import gpu_memory
-from raggrpo_api.job import Preset
 from raggrpo_api.memory import num_ranks
+from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_operator.core.sizing.retriever_memory import retriever_terms
 from raggrpo_operator.core.sizing.size import estimate

@@ -2,8 +2,8 @@
 
 import math
 
-from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import JobStatus
 
 LEAST_SECONDS = 30

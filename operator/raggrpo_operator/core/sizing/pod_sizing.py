@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from raggrpo_api.gpu_memory import cpu_kv_cache, weights_bytes
-from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, MIB
 from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status import PodRole, PodSizing, SizingTerm

@@ -4,9 +4,9 @@ Too small a /dev/shm ends in SIGBUS minutes after the start, so none of this is 
 """
 
 from raggrpo_api.gpu_memory import weights_bytes
-from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, KEPT_WEIGHT_FILES, MIB
 from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import SizingTerm
 from raggrpo_operator.core.spec.quantity import parse_quantity, readable

@@ -7,7 +7,6 @@ until preflight has read it.
 from functools import partial
 
 from raggrpo_api import gpu_memory
-from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     EXPORT_BYTES_PER_PARAMETER,
@@ -18,6 +17,7 @@ from raggrpo_api.memory import (
     ranks_per_pod,
 )
 from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity

@@ -6,7 +6,7 @@ docs/presets.md shows the same table; a test compares the two.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raggrpo_api.job import Preset
+from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.monitoring import LogLevel, MonitoringMode
 from raggrpo_api.spec.resources import Placement
 from raggrpo_api.spec.training import Precision

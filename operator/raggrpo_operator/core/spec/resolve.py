@@ -10,9 +10,10 @@ from enum import StrEnum
 from typing import Any
 
 from raggrpo_api.base import ApiModel
-from raggrpo_api.job import JobSpec, RagGrpoJob
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.resume import resume_values
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.retrieval import RetrievalMode

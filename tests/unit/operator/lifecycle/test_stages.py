@@ -4,8 +4,8 @@ from itertools import pairwise
 import pytest
 from pydantic import BaseModel
 
-from raggrpo_api.job import JobSpec
 from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.recovery import Deadlines
 from raggrpo_operator.core.lifecycle.stages import GUIDES, advice, stage_limit
 

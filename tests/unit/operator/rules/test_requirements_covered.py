@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from raggrpo_api.job import JobSpec
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_operator.core.spec.violation import Reason
 
 

@@ -24,9 +24,9 @@ from typing import Any
 import pytest
 
 from raggrpo_api import gpu_memory
-from raggrpo_api.job import JobSpec
 from raggrpo_api.memory import GIB, kv_bytes_per_token
 from raggrpo_api.preflight import Facts
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.training import Precision
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_api.crd import PRESET_FIELDS
-from raggrpo_api.job import Preset
+from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.resources import Placement
 from raggrpo_operator.core.spec.presets import TABLE, preset_values
 from raggrpo_operator.core.spec.resolve import Origin, resolve
