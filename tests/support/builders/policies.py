@@ -240,6 +240,12 @@ def checksum(rank: int, world_size: int, model: str) -> int:
     return a_policy(Path(model), rank=rank, world_size=world_size).checksum()
 
 
+def checksum_after_forward(rank: int, world_size: int, model: str) -> int:
+    policy = a_policy(Path(model), rank=rank, world_size=world_size)
+    policy.logprobs([a_group()])
+    return policy.checksum()
+
+
 def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
     """Build in turns; return when this rank began and ended to read the model."""
     times: list[float] = []

@@ -218,7 +218,8 @@ class Policy:
 
     def checksum(self) -> int:
         """Return a checksum of parameters and optimiser state, the same on every rank."""
-        parameters = list(self._model.parameters())
+        # The optimiser's are the shards: the model shows whole ones until its next backward pass.
+        parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
         moments = (
             self._optimizer.state[parameter][name]
             for parameter in parameters

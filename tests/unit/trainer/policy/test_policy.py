@@ -458,3 +458,16 @@ def test_the_checksum_is_one_of_all_ranks_and_a_single_bit_changes_it(
         local.view(torch.int32).view(-1)[-1] ^= 1
         seen.add(policy.checksum())
     assert len(seen) == 4
+
+
+def test_a_forward_pass_without_a_step_leaves_the_checksum_as_it_is(
+    model: Path, two_ranks: Ranks
+) -> None:
+    policy = a_policy(model)
+    before = policy.checksum()
+
+    policy.logprobs([a_group()])  # the root's parameters stay unsharded until a backward pass
+    policy.step([a_group(advantages=(0.0, 0.0, 0.0))], step=1)
+
+    assert policy.checksum() == before
+    assert two_ranks.run(policy_support.checksum_after_forward, str(model)) == [before, before]
