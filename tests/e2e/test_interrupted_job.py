@@ -39,14 +39,18 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
         job.kill_driver()
         kill(cluster)
         job.until_done(1, attempt=3)
-        assert job.submissions() == {"lossy-a2": "FAILED", "lossy-a3": "RUNNING"}
+        assert job.submissions() == {
+            "lossy-a1": "FAILED",
+            "lossy-a2": "FAILED",
+            "lossy-a3": "RUNNING",
+        }
 
         job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
         status = job.until_complete()
 
         assert attempts(status) == [
             (1, "WorkerLost", "First"),
-            (2, "ProgramError", "NewCluster"),
+            (2, "ProgramError", "WarmCluster"),
             (3, "HeadLost", "WarmCluster"),
             (4, "Succeeded", "NewCluster"),
         ]
@@ -62,7 +66,7 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
         job.until_freed(90)
         assert clusters() == [
             f"{job.cluster_name(number)} {change}"
-            for number in (1, 2, 3)
+            for number in (1, 2)
             for change in ("ADDED", "DELETED")
         ]
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from raggrpo_api.status import Cause, JobStatus, Phase
+from raggrpo_api.status import Cause, JobStatus, Phase, Tier
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
 from support.fakes.fake_runtime import CRASH, Attempt, FakeRuntime, Fault, Story, a_story
@@ -38,6 +38,19 @@ async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
     assert any(
         "node gpu-7 failed 2 times and is avoided while others are free" in text for text in told
     )
+
+
+async def test_a_node_whose_worker_failed_twice_is_left_with_a_new_cluster() -> None:
+    def loses_worker(runtime: FakeRuntime, _: Attempt) -> None:
+        runtime.lose_worker("gpu-7")
+
+    story = a_story({(1, 15): loses_worker, (2, 25): loses_worker})
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert [action.avoided_nodes for action in created(story)] == [(), ("gpu-7",)]
+    assert story.attempts[2].tier is Tier.NEW_CLUSTER
 
 
 async def test_failures_of_different_nodes_exclude_none() -> None:

@@ -184,6 +184,29 @@ async def test_lost_head_gets_a_new_cluster() -> None:
     assert story.attempts[1].from_step == 30
 
 
+def worker_is_lost(runtime: FakeRuntime, _: Attempt) -> None:
+    runtime.lose_worker()
+
+
+async def test_a_lost_worker_is_replaced_in_its_cluster() -> None:
+    story = a_story({(1, 33): worker_is_lost})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.WORKER_LOST, Cause.SUCCEEDED]
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER]
+    assert story.attempts[1].from_step == 30
+
+
+async def test_workers_lost_again_and_again_without_a_new_step_get_a_new_cluster() -> None:
+    story = a_story({(1, 33): worker_is_lost, (2, 31): worker_is_lost, (3, 32): worker_is_lost})
+
+    await story.until_quiet()
+
+    assert causes(story) == [*3 * [Cause.WORKER_LOST], Cause.SUCCEEDED]
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER, Tier.WARM_CLUSTER]
+
+
 async def test_head_that_forgot_the_attempt_has_restarted() -> None:
     def forgets(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.attempt = None

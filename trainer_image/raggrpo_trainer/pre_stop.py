@@ -1,7 +1,7 @@
 """`python -m raggrpo_trainer.pre_stop`: make the driver save before this pod ends, and wait for it.
 
 The preStop hook of head and workers. Must stay light and must never fail: without a driver there is
-nothing to save. Once the driver has ended, nothing in the pod is worth keeping, so Ray is killed: a
+nothing to save. Once the driver has ended, nothing in the pod is worth keeping, so Ray is ended: a
 regular shutdown takes half a minute, during which the pods still hold GPUs and quota.
 
 If the RayCluster was deleted, a worker may be unable to reach the head although the driver is still
@@ -31,8 +31,10 @@ RANK = "ray::RankActor"
 """Prefix of a rank's process title; Ray appends what it is doing."""
 END_SECONDS = 5.0
 """Time for `ray start` to end the container, and this hook with it."""
-RAYLET = "/raylet/raylet"
-"""Suffix of the path of every Ray node's main program; `ray start --block` ends with it."""
+RAYLET, LOG_MONITOR = "/raylet/raylet", "/log_monitor.py"
+"""Suffixes of paths of what every Ray node runs; `ray start --block` ends once one is killed."""
+LEAVE_SECONDS = 1.0
+"""Time for a raylet to tell the head that its node is gone, and to end."""
 
 
 def main(
@@ -57,32 +59,42 @@ def main(
         if is_running is not None:
             heard = clock()
         elif clock() < heard + SILENCE_SECONDS:
-            is_running = any(program.startswith(RANK) for _, program in programs(processes))
+            is_running = any(command[0].startswith(RANK) for _, command in commands(processes))
         if not is_running:
             break
         sleep(PAUSE_SECONDS)
     if options.end_ray:
-        kill_raylet(processes)
+        end_ray(processes, sleep)
         # `ray start` checks every second and then ends the container. If the hook returned first,
         # SIGTERM would follow and make `ray start` shut down its processes one by one instead.
         sleep(END_SECONDS)
     return 0
 
 
-def kill_raylet(processes: Path) -> None:
-    """Kill every raylet among these processes."""
-    for process, program in programs(processes):
-        if program.endswith(RAYLET):
+def end_ray(processes: Path, sleep: Callable[[float], None]) -> None:
+    """End the Ray node whose processes these are.
+
+    A raylet that is killed is missed only after several health checks: until then the next attempt
+    would be given its node. One that is told to end says so to the head, but `ray start` lives on.
+    """
+    _send(signal.SIGTERM, processes, RAYLET)
+    sleep(LEAVE_SECONDS)
+    _send(signal.SIGKILL, processes, RAYLET, LOG_MONITOR)
+
+
+def _send(number: signal.Signals, processes: Path, *programs: str) -> None:
+    for process, command in commands(processes):
+        if any(part.endswith(programs) for part in command):
             with suppress(OSError):  # it has ended by now, or is not ours; never fail
-                os.kill(process, signal.SIGKILL)
+                os.kill(process, number)
 
 
-def programs(processes: Path) -> Iterator[tuple[int, str]]:
-    """Yield every process with its program or self-assigned title."""
+def commands(processes: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield every process with its command, or its self-assigned title."""
     for each in processes.iterdir():
         if each.name.isdigit():
             with suppress(OSError):  # it has ended by now
-                yield int(each.name), (each / "cmdline").read_text().partition("\0")[0]
+                yield int(each.name), (each / "cmdline").read_text().split("\0")
 
 
 def _is_running(url: str, token: str) -> bool | None:

@@ -40,6 +40,11 @@ def delete_worker(job: TrainingJob) -> None:
     job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
 
 
+def kill_worker(job: TrainingJob) -> None:
+    """End a worker pod without giving it time, as the loss of its machine would."""
+    job.kubectl("delete", "pod", job.pod("trainer"), "--grace-period=0", "--force", "--wait=false")
+
+
 def delete_head(job: TrainingJob) -> None:
     job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
 
@@ -113,7 +118,8 @@ DONE_FIRST, DONE_WARM, DONE_NEW = (("Succeeded", tier) for tier in (FIRST, WARM,
 
 DRILLS = {
     "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM), lost=0),
-    "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_NEW), lost=0),
+    "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_WARM), lost=0),
+    "worker pod killed": Drill(act=kill_worker, ends=(("WorkerLost", FIRST), DONE_WARM)),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
     "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_NEW),
         told="gcs_server"),

@@ -131,6 +131,8 @@ class FakeRuntime:
     _cluster: tuple[int, datetime] | None = None
     _lost: tuple[Cause, str, str] | None = None
     _lost_at: datetime = T0
+    _lost_worker: tuple[int, str] | None = None
+    """Which attempt lost it, and its node."""
     _saves_seconds: float = 0.0
     """How long a lost head may still save."""
     _preflight: tuple[str, datetime, str] | None = None
@@ -141,7 +143,7 @@ class FakeRuntime:
         attempt = None if self.dashboard_is_down else self._observed_attempt()
         return Observed(
             preflight=self._observed_preflight(),
-            cluster=self._observed_cluster(),
+            cluster=self._observed_cluster(job.status.attempt),
             attempt=attempt,
             progress=None if self.is_blind else self._progress(),
             retrievers=tuple(self.retrievers.values()),
@@ -199,6 +201,14 @@ class FakeRuntime:
         """Let the cluster die with everything on it; its driver may be saving for a while."""
         self._lost, self.attempt = (cause, message, node), None
         self._lost_at, self._saves_seconds = self.now, saves_seconds
+
+    def lose_worker(self, node: str = "") -> None:
+        """Let a worker pod end: its driver ends, too, and another pod is started in its place."""
+        assert self._cluster is not None
+        assert self.attempt is not None
+        self._cluster = (self._cluster[0], self.now)
+        self._lost_worker = (self.attempt.number, node)
+        exits(ExitCode.TRAINER_RANK_LOST)(self, self.attempt)
 
     def preempt(self) -> None:
         """Let the queue take the pods away; the driver saves before it ends."""
@@ -263,7 +273,7 @@ class FakeRuntime:
             return None
         return AttemptObserved(attempt.number, attempt.status, attempt.exit_code, attempt.failure)
 
-    def _observed_cluster(self) -> ClusterObserved | None:
+    def _observed_cluster(self, newest: int) -> ClusterObserved | None:
         if self._cluster is None:
             return None
         number, created = self._cluster
@@ -281,6 +291,9 @@ class FakeRuntime:
             return ClusterObserved(number, is_queued=True, message=self.queue)
         ready = (self.now - created).total_seconds() >= self.cluster_seconds
         is_ready = ready and not self.dashboard_is_down
+        if self._lost_worker is not None and self._lost_worker[0] == newest:
+            cause, node = Cause.WORKER_LOST, self._lost_worker[1]
+            return ClusterObserved(number, cause=cause, node=node, message="worker pod ended")
         return ClusterObserved(
             number, is_ready, image_ids=self.image_ids, ray_version=self.ray_version
         )

@@ -2,13 +2,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.pre_stop import kill_raylet, main
+from raggrpo_trainer.pre_stop import end_ray, main
 from raggrpo_trainer.progress.driver_process import DriverProcess
 from raggrpo_trainer.progress.progress_server import ProgressServer
 
@@ -143,22 +144,34 @@ def test_the_next_attempts_driver_is_asked_too() -> None:
             ask(driver, process)
 
 
+OBEDIENT = "import time; print(flush=True); time.sleep(60)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {OBEDIENT}"
+
+
 @pytest.mark.parametrize(
-    ("program", "ends"), [("/venv/ray/raylet/raylet", True), ("/venv/ray/gcs_server", False)]
+    ("command", "ends_by"),
+    [
+        (["/venv/ray/raylet/raylet", "-c", OBEDIENT], signal.SIGTERM),
+        (["/venv/ray/raylet/raylet", "-c", STUBBORN], signal.SIGKILL),
+        (["python", "-c", OBEDIENT, "/ray/log_monitor.py"], signal.SIGKILL),
+        (["/venv/ray/gcs_server", "-c", OBEDIENT], None),
+    ],
+    ids=["raylet", "raylet that hangs", "log monitor", "another"],
 )
-def test_only_the_raylet_in_the_pod_is_killed(program: str, ends: bool, tmp_path: Path) -> None:
-    named = [program, "-c", "import time; print(flush=True); time.sleep(60)"]
-    process = subprocess.Popen(named, executable=sys.executable, stdout=subprocess.PIPE)
+def test_the_raylet_takes_its_leave_and_what_ray_start_waits_for_is_killed(
+    command: list[str], ends_by: signal.Signals | None, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         process.stdout.readline()
         (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
         (tmp_path / "uptime").touch()
 
-        kill_raylet(tmp_path)
+        end_ray(tmp_path, time.sleep)
 
-        if ends:
-            assert process.wait(10) == -signal.SIGKILL
+        if ends_by is not None:
+            assert process.wait(10) == -ends_by
         else:
             assert process.poll() is None
     finally:

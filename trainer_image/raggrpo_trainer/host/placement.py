@@ -58,21 +58,21 @@ class Placement:
         wanted = [dict(r) for r in shape.resources]
         try:
             group = ray.util.get_placement_group(NAME)
-            if [{k: v for k, v in b.items() if v} for b in group.bundle_specs] == wanted:
-                return cls(group, shape)
-            remove_placement_group(group)
+            if [{k: v for k, v in b.items() if v} for b in group.bundle_specs] != wanted:
+                remove_placement_group(group)
+                group = None
         except ValueError:
-            pass  # none yet
-        group = placement_group(
-            wanted, strategy=_group_strategy(config), name=NAME, lifetime="detached"
-        )
-        try:
-            await asyncio.wait_for(group.ready(), timeout_seconds)
-        except TimeoutError as error:
+            group = None  # none yet
+        if group is None:
+            group = placement_group(
+                wanted, strategy=_group_strategy(config), name=NAME, lifetime="detached"
+            )
+        # A bundle whose pod was lost is moved to the pod that took its place.
+        if not await asyncio.to_thread(group.wait, timeout_seconds):
             raise TrainerError(
                 ExitCode.PROGRAM_ERROR,
                 f"the Ray cluster has no room for {wanted}; it has {ray.cluster_resources()}",
-            ) from error
+            )
         return cls(group, shape)
 
     def for_rank(self, rank: int) -> Any:

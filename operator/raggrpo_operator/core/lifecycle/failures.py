@@ -95,7 +95,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.STOPPED: _WARM,
     Cause.IMAGE_CHANGED: _NEVER,
     Cause.HEAD_LOST: _NEW,
-    Cause.WORKER_LOST: _NEW,
+    Cause.WORKER_LOST: _WARM,
     Cause.NODE_LOST: _NEW,
     Cause.RANKS_STUCK: _NEW,
     Cause.START_FAILED: _NEVER,

@@ -56,7 +56,8 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     progressed = _has_progressed(this.status)
     _count(this, cause, progressed)
     times = times_there(record, this.status.attempts[1:])
-    message += repetition(record, times) + _blame_node(this, cause)
+    blamed = _blame_node(this, cause)
+    message += repetition(record, times) + blamed
     recovery, since = this.spec.recovery, this.status.restarts.since_progress
     if cause in OUT_OF_MEMORY and recovery.on_out_of_memory is OnOutOfMemory.FAIL:
         return fail(this, cause, message)
@@ -71,7 +72,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     if leaves_out_step(cause, times):
         step, newest = record.to_step + 1, this.status.checkpoint
         this.remember(_leaving_out(this.state.remedies, step, newest))
-    _plan_restart(this, cause, progressed, mitigation)
+    _plan_restart(this, cause, progressed, mitigation, leaves_node=bool(blamed))
     note_interval(this)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
         # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
@@ -175,14 +176,24 @@ def _count(this: Round, cause: Cause, progressed: bool) -> None:
 
 
 def _plan_restart(
-    this: Round, cause: Cause, progressed: bool, mitigation: Mitigation | None
+    this: Round,
+    cause: Cause,
+    progressed: bool,
+    mitigation: Mitigation | None,
+    *,
+    leaves_node: bool,
 ) -> None:
-    """Set when the next attempt begins, and what it does differently."""
+    """Set when the next attempt begins, and what it does differently.
+
+    A node is left by the pods of a new cluster: those of a kept one prefer the same nodes as ever.
+    """
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     policy = POLICIES[cause]
     warm = policy.restart is Restart.WARM and policy.is_counted and policy.may_be_clusters
     got_on = progressed or _has_new_steps(this.status)  # then it is not for the cluster
     in_a_row = 0 if got_on or not warm else retry.warm_failures_in_a_row
+    if leaves_node:
+        in_a_row = WARM_FAILURES_BEFORE_NEW_CLUSTER
     ends = 1 if progressed else retry.ends_in_a_row + 1
     key = f"{this.job.metadata.uid}/{this.status.attempt}"
     delay = backoff(ends, recovery.backoff_seconds, recovery.max_backoff_seconds, key)
@@ -205,6 +216,8 @@ def _blame_node(this: Round, cause: Cause) -> str:
     recovery, every = this.spec.recovery, this.spec.checkpoint.every_steps
     before = aged(this.status, every, this.now)
     remedies = with_failure(this.status, this.observed.cluster, cause, every, this.now)
+    if remedies == this.state.remedies:  # no node is blamed for this end
+        return ""
     this.remember(remedies)
     avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(

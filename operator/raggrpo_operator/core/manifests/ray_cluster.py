@@ -5,7 +5,8 @@ would remove what a queueing system has added.
 """
 
 from raggrpo_api import names
-from raggrpo_api.job import JobSpec, Metadata
+from raggrpo_api.job import Metadata
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.sizing.size import pod
@@ -150,6 +151,8 @@ def _ray_env(action: CreateCluster) -> dict[str, str]:
         # Read by the process that stops the driver; by default it kills the driver after 3 s.
         "RAY_JOB_STOP_WAIT_TIME_S": str(action.grace_seconds),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Five may fail: a pod that is gone without a word is missed after 8 s instead of 16.
+        "RAY_health_check_period_ms": "1000",
         "RAY_worker_niceness": "0",  # at the default of 15, any other process can starve ranks
     }
 

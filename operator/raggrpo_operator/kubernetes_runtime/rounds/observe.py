@@ -84,11 +84,12 @@ def observed_cluster(
     problem: StartProblem | None,
     problem_is_final: bool,
     is_reachable: bool,
+    is_complete: bool,
 ) -> ClusterObserved:
     """Return a Ray cluster as `decide` reads it.
 
     `losses` are those since the newest attempt was recorded, most significant first;
-    `is_reachable`: its Jobs API answers.
+    `is_reachable`: its Jobs API answers; `is_complete`: none of its pods is being deleted.
     """
     name = ray_cluster["metadata"]["name"]
     if is_suspended(ray_cluster) and not is_going(ray_cluster):
@@ -119,7 +120,7 @@ def observed_cluster(
             node=first.node,
             message=first.message,
         )
-    if is_reachable and workers_are_ready(ray_cluster):
+    if is_reachable and is_complete and workers_are_ready(ray_cluster):
         return ClusterObserved(number, is_ready=True)
     refused = condition_of(ray_cluster, "ReplicaFailure")
     if problem is not None:

@@ -38,6 +38,7 @@ from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifes
 from raggrpo_operator.kube.cluster_objects import (
     ClusterObjects,
     JobKey,
+    is_going,
     labels_of,
     number_of,
     owned_by,
@@ -273,6 +274,8 @@ class KubernetesRuntime:
             problem=problem,
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,
+            # Its hook would stop the next attempt, too, and KubeRay counts it as ready.
+            is_complete=not any(is_going(each) for each in pods),
         )
         saves = cluster.is_lost and may_save(pods, now)
         return replace(cluster, may_save=saves, image_ids=image_ids(pods))

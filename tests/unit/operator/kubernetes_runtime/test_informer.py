@@ -49,7 +49,13 @@ def test_what_only_takes_memory_is_not_kept(kind: str) -> None:
 def test_a_ray_cluster_in_the_cache_is_observed_like_the_whole_one() -> None:
     def seen(ray_cluster: Manifest) -> ClusterObserved:
         return observed_cluster(
-            1, ray_cluster, losses=[], problem=None, problem_is_final=False, is_reachable=True
+            1,
+            ray_cluster,
+            losses=[],
+            problem=None,
+            problem_is_final=False,
+            is_reachable=True,
+            is_complete=True,
         )
 
     whole = a_ray_cluster()

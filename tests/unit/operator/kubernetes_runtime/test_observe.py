@@ -37,6 +37,7 @@ def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
         "problem": None,
         "problem_is_final": False,
         "is_reachable": True,
+        "is_complete": True,
         **more,
     }
     return observed_cluster(1, ray_cluster, **given)
@@ -57,6 +58,10 @@ def test_a_cluster_whose_pods_are_all_ready_and_that_answers_is_ready() -> None:
 )
 def test_a_cluster_without_all_its_workers_is_not_ready(changes: dict[str, Any]) -> None:
     assert not observed(a_ray_cluster(**changes)).is_ready
+
+
+def test_a_cluster_with_a_pod_that_is_being_deleted_is_not_ready() -> None:
+    assert observed(a_ray_cluster(), is_complete=False) == ClusterObserved(1)
 
 
 def test_a_cluster_whose_jobs_api_is_silent_is_not_ready_and_not_lost() -> None:
