@@ -14,7 +14,11 @@ from raggrpo_api.history import Record
 from raggrpo_api.progress import Stage
 
 OURS, RAYJOB = "RagGrpoJob", "RayJob"
-DRIVER_KILLED, HEAD_DELETED = "driver killed", "head deleted"
+DRIVER_KILLED, WORKER_KILLED, HEAD_DELETED = STRIKES = (
+    "driver killed",
+    "worker killed",
+    "head deleted",
+)
 PHASES = ("noticed", "submitted", "driver", "loaded", "engines", "step")
 """Noticed: the operator wrote that the attempt is over; submitted: Ray's head took the next one;
 driver: its process holds the checkpoint folder and is connected to Ray; loaded: ranks hold model
@@ -123,7 +127,7 @@ def kept_share(records: Sequence[Record]) -> float:
 
 def summary(turns: Sequence[Turn], ettr: Mapping[str, float | None]) -> dict[str, Any]:
     cases: dict[str, list[dict[str, Any] | None]] = {}
-    ratios: dict[str, list[float]] = {DRIVER_KILLED: [], HEAD_DELETED: []}
+    ratios: dict[str, list[float]] = {strike: [] for strike in STRIKES}
     for turn in turns:
         for side, strikes in turn.items():
             for strike, found in strikes.items():

@@ -2,12 +2,13 @@
 
     python tests/bench/recovery.py [--repeats 3] [--limit 600] [--ettr] [--json]
 
-Measured are the seconds from a strike (SIGKILL of the driver, or deletion of the head pod) to the
-end of the first step that a later attempt finishes, in phases. That step may be a repeated one:
-how many are repeated, and when the first step follows that nobody had done, is told beside it.
-Moments come from the trainer's history (ms), the head's record of the submission (ms) and a watch
-of the operator's status (about 0.1 s late); a strike is known to 0.3 s. The cluster is started
-when it is not there; the operator runs with its chart's defaults. docs/benchmarks.md has the rest.
+Measured are the seconds from a strike (SIGKILL of the driver, a worker pod ended without grace, or
+deletion of the head pod) to the end of the first step that a later attempt finishes, in phases.
+That step may be a repeated one: how many are repeated, and when the first step follows that nobody
+had done, is told beside it. Moments come from the trainer's history (ms), the head's record of the
+submission (ms) and a watch of the operator's status (about 0.1 s late); a strike is known to 0.3 s.
+The cluster is started when it is not there; the operator runs with its chart's defaults.
+docs/benchmarks.md has the rest.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from bench_recovery import (  # noqa: E402
     HEAD_DELETED,
     OURS,
     RAYJOB,
+    WORKER_KILLED,
     Recovery,
     Strike,
     has_recovered,
@@ -105,9 +107,15 @@ class Run:
         kill = f"{shlex.join(KILL_DRIVER)} && date +%s.%N"
         return float(self._in_head("bash", "-c", kill))
 
+    def kill_worker(self) -> float:
+        """End a worker pod without grace, as the loss of its machine would; returns when."""
+        at, worker = time.time(), self._newest("worker")
+        self.kubectl("delete", worker, "--grace-period=0", "--force", "--wait=false")
+        return at
+
     def delete_head(self) -> float:
         """Delete the head pod, whose hook lets the driver save; returns when."""
-        at, head = time.time(), self._head()
+        at, head = time.time(), self._newest("head")
         self.kubectl("delete", head, "--wait=false")
         return at
 
@@ -151,13 +159,13 @@ class Run:
             time.sleep(LOOK_SECONDS)
 
     def _in_head(self, *command: str) -> str:
-        return self.kubectl("exec", self._head(), "-c", "ray-head", "--", *command)
+        return self.kubectl("exec", self._newest("head"), "-c", "ray-head", "--", *command)
 
-    def _head(self) -> str:
-        """Return the newest head: one that was deleted may still be ending."""
+    def _newest(self, role: str) -> str:
+        """Return the newest pod of this role: one that was deleted may still be ending."""
         newest_last = "--sort-by=.metadata.creationTimestamp"
-        heads = self.kubectl("get", "pods", "-l", "ray.io/node-type=head", newest_last, "-o=name")
-        return heads.split()[-1]
+        pods = self.kubectl("get", "pods", "-l", f"ray.io/node-type={role}", newest_last, "-o=name")
+        return pods.split()[-1]
 
 
 @dataclass(frozen=True)
@@ -207,9 +215,14 @@ class Bench:
         theirs.end()
 
     def struck(self, run: Run) -> dict[str, Recovery | None]:
-        """Kill the driver, then delete the head; a job that is lost is struck no more."""
+        """Kill the driver, then a worker, then delete the head; a lost job is struck no more."""
         found: dict[str, Recovery | None] = {}
-        for what, strike in {DRIVER_KILLED: run.kill_driver, HEAD_DELETED: run.delete_head}.items():
+        strikes = {
+            DRIVER_KILLED: run.kill_driver,
+            WORKER_KILLED: run.kill_worker,
+            HEAD_DELETED: run.delete_head,
+        }
+        for what, strike in strikes.items():
             run.until(has_trained, "steps", START_SECONDS)
             found[what] = self._recovery(run, strike)
             print(f"{run.name}, {what}: {found[what]}", flush=True)

@@ -13,6 +13,7 @@ from bench.bench_recovery import (
     HEAD_DELETED,
     OURS,
     RAYJOB,
+    STRIKES,
     Recovery,
     Strike,
     has_recovered,
@@ -152,7 +153,7 @@ def test_a_job_that_was_lost_is_missing_where_it_was_not_struck_again() -> None:
     result = summary([turn], {})
     assert result["cases"][f"{RAYJOB}, {DRIVER_KILLED}"] == [None]
     assert f"{RAYJOB}, {HEAD_DELETED}" not in result["cases"]
-    assert result["ratios"] == {DRIVER_KILLED: [], HEAD_DELETED: []}
+    assert result["ratios"] == {strike: [] for strike in STRIKES}
 
 
 def test_the_rayjob_does_what_an_attempt_of_ours_does_in_its_own_folder() -> None:
