@@ -44,6 +44,8 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what may stand in the node's place."""
     new: Any = deepcopy(node)
     match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            return  # mypy shows that it is never reached
         case ast.Constant(value=bool() as value):
             yield ast.Constant(not value)
         case ast.Constant(value=int() | float() as number):

@@ -25,6 +25,7 @@ LOGS = REPOSITORY / ".cache" / "e2e-logs"
 def pytest_addoption(parser: pytest.Parser) -> None:
     for option in PAGES:
         parser.addoption(option, type=Path, help="file that receives the results as a page")
+    parser.addoption("--repeat", type=int, default=1, help="run every drill so many times")
 
 
 def pytest_configure(config: pytest.Config) -> None:

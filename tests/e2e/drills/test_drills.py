@@ -146,6 +146,13 @@ DRILLS = {
 }  # fmt: skip
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = metafunc.config.getoption("--repeat")
+    if times > 1:
+        metafunc.fixturenames.append("time_number")
+        metafunc.parametrize("time_number", range(times))
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", DRILLS)
 def test_a_job_ends_at_its_target_whatever_is_lost(

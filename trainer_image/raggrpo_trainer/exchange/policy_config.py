@@ -24,8 +24,8 @@ class PolicyConfig:
     """Sampling temperature; log-probabilities are computed under it."""
     device: str
     """Torch's device type: cpu or cuda."""
-    ranks_per_pod: int = 1
-    weight_update_every_steps: int = 0
+    ranks_per_pod: int
+    weight_update_every_steps: int
     """Steps between measurements of the weights' relative change; 0: never."""
 
 

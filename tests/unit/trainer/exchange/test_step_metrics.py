@@ -32,6 +32,10 @@ def test_each_number_is_reduced_as_it_is_declared() -> None:
     assert (found["loss"], found["mismatch_max"]) == (2.5, 0.5)
 
 
+def test_the_mean_of_a_single_token_is_its_value() -> None:
+    assert reduced([an_update(1, kl=0.6)])["kl"] == 0.6
+
+
 def test_a_step_without_updates_has_zeros() -> None:
     assert set(reduced([]).values()) == {0.0}
 
