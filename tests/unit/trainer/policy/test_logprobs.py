@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from raggrpo_api.memory import LOGIT_CHUNK
 from raggrpo_trainer.policy.logprobs import LogitTransform, chunked_logprobs
 
 
@@ -85,15 +86,30 @@ def test_gradient_of_the_weight_is_accumulated_in_fp32_over_bf16_chunks() -> Non
 
 def test_logits_of_one_chunk_are_held_at_a_time() -> None:
     hidden, weight, _, targets = inputs(tokens=64, vocabulary=1000)
-    sizes: list[int] = []
 
-    class Spy(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
-            result = function(*arguments, **(options or {}))
-            sizes.extend([result.numel()] if isinstance(result, Tensor) else [])
-            return result
-
-    with Spy():  # type: ignore[no-untyped-call]
+    with Sizes() as sizes:  # type: ignore[no-untyped-call]
         chunked_logprobs(hidden, weight, targets, chunk=4).sum().backward()  # type: ignore[no-untyped-call]
 
-    assert max(sizes) == 1000 * 8  # the weight's gradient; logits of a chunk are 4 * 1000
+    assert sizes.largest == 1000 * 8  # the weight's gradient; logits of a chunk are 4 * 1000
+
+
+def test_a_chunk_is_as_many_tokens_as_its_logits_allow() -> None:
+    vocabulary = LOGIT_CHUNK // 2
+    hidden, weight = torch.zeros(5, 1), torch.zeros(vocabulary, 1)
+
+    with Sizes() as sizes:  # type: ignore[no-untyped-call]
+        chunked_logprobs(hidden, weight, torch.zeros(5, dtype=torch.long))
+
+    assert sizes.largest == 2 * vocabulary
+
+
+class Sizes(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches how many elements the largest tensor has that is made meanwhile."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+        result = function(*arguments, **(options or {}))
+        if isinstance(result, Tensor):
+            self.largest = max(self.largest, result.numel())
+        return result

@@ -96,8 +96,13 @@ def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, bu
 
 
 def test_a_group_over_the_budget_is_split_by_completions() -> None:
-    rows = plan(items_of([a_group((9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26)
-    assert [[len(item.targets) for item in part] for part in rows] == [[2], [1]]
+    rows = plan(items_of([a_group((9, 9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26)
+    assert [[len(item.targets) for item in part] for part in rows] == [[2], [2]]
+
+
+def test_padded_rows_fill_the_budget_to_the_last_token() -> None:
+    rows = plan(items_of([a_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18)
+    assert [len(part) for part in rows] == [2, 2]
 
 
 def test_balance_gives_even_loads_and_is_deterministic() -> None:
