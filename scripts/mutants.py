@@ -39,7 +39,7 @@ FEWER = {
 """Random cases of one test, that it may be among those of many mutants."""
 FIRST = 25
 """Tests that are tried, after those of the same package, before the others are collected."""
-ENOUGH_SECONDS = 60.0
+ENOUGH_SECONDS = 120.0
 """Processor time of one mutant's tests in the clean run; a function that all enter has minutes."""
 
 

@@ -284,7 +284,7 @@ def main() -> int:
     """Run the drills that were asked for; 1 when one of them changed the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, help="file that receives the table")
-    parser.add_argument("--only", default="", help="VICTIM/MOMENT instead of all")
+    parser.add_argument("--only", default="", help="VICTIM or VICTIM/MOMENT instead of all")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="raggrpo-drill-"))
     try:
@@ -299,7 +299,7 @@ def _drill(folder: Path, only: str, target: Path | None) -> int:
     rows = []
     for victim in VICTIMS:
         for moment in MOMENTS:
-            if only and only != f"{victim}/{moment}":
+            if not f"{victim}/{moment}".startswith(only):
                 continue
             outcome = strike(Run(folder / f"{victim}-{moment}"), victim, moment)
             rows.append((victim, moment, outcome))
