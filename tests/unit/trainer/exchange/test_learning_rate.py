@@ -25,6 +25,7 @@ def test_constant_warms_up_linearly_and_stays() -> None:
 def test_linear_falls_by_equal_parts_and_the_last_step_still_trains() -> None:
     found = rates(1, 2, 3, 4, 5, 6, learning_rate_schedule="Linear", decay_steps=4)
     assert found == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+    assert rates(1, 2, learning_rate_schedule="Linear", decay_steps=1) == [1.0, 0.0]
 
 
 def test_cosine_is_half_way_down_in_the_middle() -> None:
