@@ -270,7 +270,7 @@ def table(rows: list[tuple[str, str, Outcome]], undisturbed: Outcome) -> str:
     ]
     for victim, moment, outcome in rows:
         attempts = outcome.summary["attempts"]
-        lost = sum(a["lostSteps"] for a in attempts)
+        lost = lost_steps(outcome)
         same = "bitwise equal" if outcome.weights == undisturbed.weights else "DIFFERENT"
         causes = ", ".join(outcome.causes) or "none"
         left = ", ".join(outcome.left_over) or "nothing"
@@ -278,6 +278,10 @@ def table(rows: list[tuple[str, str, Outcome]], undisturbed: Outcome) -> str:
             f"| {victim} | {moment} | {causes} | {len(attempts)} | {lost} | {same} | {left} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def lost_steps(outcome: Outcome) -> int:
+    return sum(each["lostSteps"] for each in outcome.summary["attempts"])
 
 
 def main() -> int:
@@ -308,6 +312,7 @@ def _drill(folder: Path, only: str, target: Path | None) -> int:
     if target is not None:
         target.write_text(PAGE.format(table=text), encoding="utf-8")
     failed = [o for _, _, o in rows if o.weights != undisturbed.weights or o.left_over]
+    failed += [o for victim, _, o in rows if victim == "driver" and lost_steps(o)]
     return 1 if failed else 0
 
 

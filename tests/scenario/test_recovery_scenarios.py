@@ -196,6 +196,7 @@ async def test_a_lost_worker_is_replaced_in_its_cluster() -> None:
     assert causes(story) == [Cause.WORKER_LOST, Cause.SUCCEEDED]
     assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER]
     assert story.attempts[1].from_step == 30
+    assert story.count(CreateCluster) == 1
 
 
 async def test_workers_lost_again_and_again_without_a_new_step_get_a_new_cluster() -> None:

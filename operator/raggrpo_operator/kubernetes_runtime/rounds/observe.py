@@ -89,7 +89,7 @@ def observed_cluster(
     """Return a Ray cluster as `decide` reads it.
 
     `losses` are those since the newest attempt was recorded, most significant first;
-    `is_reachable`: its Jobs API answers; `is_complete`: none of its pods is being deleted.
+    `is_reachable`: its Jobs API answers; `is_complete`: as `all_live` tells of its pods.
     """
     name = ray_cluster["metadata"]["name"]
     if is_suspended(ray_cluster) and not is_going(ray_cluster):
@@ -187,6 +187,18 @@ def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
     """Return the loss that explains the end: a head deleted with its workers gives no reason."""
     weightiest = losses[0]
     return weightiest if weightiest.weight > head.weight else head
+
+
+def all_live(pods: Collection[Manifest]) -> bool:
+    """Return whether no pod of a Ray cluster is being deleted or has ended.
+
+    KubeRay counts such a pod as ready for a while, and its hook would stop the next attempt, too.
+    """
+    return not any(is_going(pod) or _has_ended(pod) for pod in pods)
+
+
+def _has_ended(pod: Manifest) -> bool:
+    return part(pod, "status").get("phase") in ("Succeeded", "Failed")
 
 
 def observed_preflight(

@@ -38,7 +38,6 @@ from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifes
 from raggrpo_operator.kube.cluster_objects import (
     ClusterObjects,
     JobKey,
-    is_going,
     labels_of,
     number_of,
     owned_by,
@@ -51,6 +50,7 @@ from .children import Children
 from .gpu_devices import smallest_device
 from .heads import Head, Heads
 from .observe import (
+    all_live,
     cluster_number,
     ending_cluster,
     head_is_ready,
@@ -274,8 +274,7 @@ class KubernetesRuntime:
             problem=problem,
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,
-            # Its hook would stop the next attempt, too, and KubeRay counts it as ready.
-            is_complete=not any(is_going(each) for each in pods),
+            is_complete=all_live(pods),
         )
         saves = cluster.is_lost and may_save(pods, now)
         return replace(cluster, may_save=saves, image_ids=image_ids(pods))

@@ -108,6 +108,36 @@ async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
     assert (seen.is_queued, seen.is_lost, seen.cause) == (False, True, Cause.HEAD_LOST)
 
 
+@pytest.mark.parametrize(
+    ("old", "is_ready"),
+    [
+        ([], True),
+        ([a_pod(name="old", going=True)], False),
+        ([a_pod({"phase": "Failed"}, name="old")], False),
+    ],
+    ids=["none", "being deleted", "failed"],
+)
+async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
+    tmp_path: Path, session: ClientSession, old: list[Manifest], is_ready: bool
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"status": "RUNNING"}, status=404)
+
+    app = web.Application()
+    app.add_routes([web.get("/{anything:.*}", answer)])
+    async with TestServer(app) as server:
+        ready = a_ray_cluster()
+        world = World(tmp_path, session, ready, ready, head=str(server.make_url("")).rstrip("/"))
+        key_id = world.context.children.keys.current_id
+        ready["metadata"]["annotations"][names.ANNOTATION_TOKEN_KEY] = key_id
+        world.context.objects.pods = {KEY: [a_pod(kind="head", name="head"), a_pod(), *old]}
+
+        seen = await world.cluster()
+
+    assert seen is not None
+    assert seen.is_ready == is_ready
+
+
 @pytest.mark.parametrize("is_submitted", [False, True])
 async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
     tmp_path: Path, session: ClientSession, is_submitted: bool
