@@ -1,11 +1,84 @@
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_trainer.driver.self_check import Gap, check_step, gap, judge
+from raggrpo_trainer.data.sampler import Cursor
+from raggrpo_trainer.driver.self_check import Gap, check_itself, check_step, gap, judge
 from raggrpo_trainer.errors import TrainerError
-from support.builders.reports import a_step
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from support.builders.reports import Published, a_config, a_step
+from support.fakes.loops import FakeRanks, the_parts
+
+OFF = 0.01
+"""Nats; ten times what FP32 explains."""
+
+
+@dataclass
+class RanksOff(FakeRanks):
+    """Ranks whose log-probabilities, or the plain model's, are off from the engine's."""
+
+    trainer_off: float = 0.0
+    plain_off: float = 0.0
+    asked: list[Group] = field(default_factory=list)
+    """What the trainer computed."""
+
+    async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        self.asked += groups
+        return await self._moved(groups, self.trainer_off)
+
+    async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return await self._moved(groups, self.plain_off)
+
+    async def _moved(self, groups: Sequence[Group], by: float) -> list[list[float]]:
+        return [[value + by for value in one] for one in await super().logprobs(groups)]
+
+
+async def check(folder: Path, ranks: RanksOff, *, num_ranks: int = 1) -> None:
+    config = a_config(folder, {"resources": {"device": "CPU", "ranks": num_ranks}})
+    reporter = Reporter(config, 1, publish=Published())
+    async with (
+        RetrievalClient(config.retrieval, {}) as retrieval,
+        Rewards(config.reward, config.retrieval) as rewards,
+    ):
+        prompts = ["tea", "coffee", "cocoa", "water"]
+        with the_parts(config, prompts, reporter, retrieval, rewards, None) as parts:
+            await check_itself(
+                config,
+                parts.prompts,
+                parts.collector,
+                cast(Any, ranks),
+                step=0,
+                cursor=Cursor(),
+            )
+    reporter.close()
+
+
+async def test_a_trainer_that_differs_from_the_plain_model_ends_the_job(tmp_path: Path) -> None:
+    with pytest.raises(TrainerError, match="the plain Hugging Face model differ by") as raised:
+        await check(tmp_path, RanksOff(plain_off=OFF))
+    assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
+
+
+async def test_an_engine_that_differs_from_trainer_and_plain_model_ends_the_job(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(TrainerError, match=r"the rollout engine .* differ by") as raised:
+        await check(tmp_path, RanksOff(trainer_off=OFF, plain_off=OFF))
+    assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
+
+
+async def test_every_rank_has_a_prompt_with_two_completions_to_compare(tmp_path: Path) -> None:
+    ranks = RanksOff()
+    await check(tmp_path, ranks, num_ranks=3)
+    assert len({group.prompt_ids for group in ranks.asked}) >= 3
+    assert {len(group.completions) for group in ranks.asked} == {2}
 
 
 @pytest.mark.parametrize(
