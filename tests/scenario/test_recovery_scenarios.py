@@ -15,6 +15,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StartRetriever,
     StopAttempt,
     StopRetrievers,
+    SubmitAttempt,
 )
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
 from support.builders.jobs import KNOWN_TINY
@@ -441,6 +442,59 @@ async def test_clock_of_the_preflight_stands_still_while_suspended() -> None:
     await story.until_quiet()
 
     assert story.status.phase is Phase.SUCCEEDED
+
+
+def asks_at(url: str) -> dict[str, Any]:
+    endpoint = {"name": "kb", "url": url}
+    retrieval = {"mode": "Prompt", "endpoints": [endpoint]}
+    return {"retrieval": retrieval, "data.maxPromptLength": 400}
+
+
+async def between_two_attempts(changes: dict[str, Any]) -> Story:
+    """Return a story whose first attempt has ended and whose second has not begun."""
+    story = a_story({(1, 27): CRASH}, changes)
+    await story.until(lambda status: status.restarts.total == 1)
+    assert (story.submitted, story.count(StartPreflight)) == ([1], 1)
+    return story
+
+
+async def test_another_url_is_checked_before_the_next_attempt_asks_it() -> None:
+    story = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
+    before = len(story.runtime.performed)
+
+    story.edit(asks_at("http://other:8000/retrieve"))
+    await story.until_quiet()
+
+    done = story.runtime.performed[before:]
+    judged = [each for each in done if isinstance(each, StartPreflight | SubmitAttempt)]
+    assert [type(each) for each in judged] == [StartPreflight, SubmitAttempt]
+    urls = [each.config.retrieval.endpoints[0].url for each in judged]
+    assert urls == 2 * ["http://other:8000/retrieve"]
+    assert causes(story) == [Cause.PROGRAM_ERROR, Cause.SUCCEEDED]
+
+
+async def test_another_url_that_fails_its_check_is_asked_by_no_attempt() -> None:
+    story = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
+
+    result = failed_check(CheckId.RETRIEVAL_REACHABLE, "endpoint kb: no passages", 4)
+    story.runtime.preflight_result = result
+    story.edit(asks_at("http://other:8000/retrieve"))
+    await story.until_quiet()
+
+    assert story.submitted == [1]
+    assert story.condition(ConditionType.FAILED)[1] == "PreflightFailed"
+    assert story.count(CreateCluster) == story.count(DeleteCluster)
+
+
+async def test_another_limit_of_restarts_is_no_reason_for_a_check() -> None:
+    story = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
+
+    story.edit(asks_at("http://kb:8000/retrieve") | {"recovery.maxRestarts": 3})
+    await story.until_quiet()
+
+    assert story.count(StartPreflight) == 1
+    assert (story.submitted, story.job.spec.recovery.max_restarts) == ([1, 2], 3)
+    assert causes(story) == [Cause.PROGRAM_ERROR, Cause.SUCCEEDED]
 
 
 async def test_hang_is_dumped_stopped_and_restarted() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer_config import TrainerConfig, content_hash
 from raggrpo_trainer.checkpoint.compatibility import check_compatible
@@ -85,7 +86,7 @@ def key_of(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]
     A checkpoint that is rejected may have led to this state, so the rejected ones are part of it.
     """
     policy = policy_config(config, Precision(info.precision))
-    model = policy.model.model_copy(update={"attention": info.attention})
+    model = policy.model.model_copy(update={"attention": Attention(info.attention)})
     return content_hash(
         {
             "model": model.model_dump(mode="json"),
