@@ -1,3 +1,5 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -108,6 +110,28 @@ async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
     assert (seen.is_queued, seen.is_lost, seen.cause) == (False, True, Cause.HEAD_LOST)
 
 
+@asynccontextmanager
+async def with_a_head(
+    folder: Path, session: ClientSession, *, is_submitted: bool
+) -> AsyncIterator[World]:
+    """Yield a world whose cluster is ready and whose head knows the attempt, or not yet."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/api/version":
+            return web.json_response({"ray_version": "2.61.0"})
+        status = 200 if is_submitted else 404
+        return web.json_response({"status": "RUNNING"}, status=status)
+
+    app = web.Application()
+    app.add_routes([web.get("/{anything:.*}", answer)])
+    async with TestServer(app) as server:
+        ready = a_ray_cluster()
+        world = World(folder, session, ready, ready, head=str(server.make_url("")).rstrip("/"))
+        key_id = world.context.children.keys.current_id
+        ready["metadata"]["annotations"][names.ANNOTATION_TOKEN_KEY] = key_id
+        yield world
+
+
 @pytest.mark.parametrize(
     ("old", "is_ready"),
     [
@@ -120,16 +144,7 @@ async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
 async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
     tmp_path: Path, session: ClientSession, old: list[Manifest], is_ready: bool
 ) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"status": "RUNNING"}, status=404)
-
-    app = web.Application()
-    app.add_routes([web.get("/{anything:.*}", answer)])
-    async with TestServer(app) as server:
-        ready = a_ray_cluster()
-        world = World(tmp_path, session, ready, ready, head=str(server.make_url("")).rstrip("/"))
-        key_id = world.context.children.keys.current_id
-        ready["metadata"]["annotations"][names.ANNOTATION_TOKEN_KEY] = key_id
+    async with with_a_head(tmp_path, session, is_submitted=False) as world:
         world.context.objects.pods = {KEY: [a_pod(kind="head", name="head"), a_pod(), *old]}
 
         seen = await world.cluster()
@@ -142,19 +157,7 @@ async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
 async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
     tmp_path: Path, session: ClientSession, is_submitted: bool
 ) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        if request.path == "/api/version":
-            return web.json_response({"ray_version": "2.61.0"})
-        status = 200 if is_submitted else 404
-        return web.json_response({"status": "RUNNING"}, status=status)
-
-    app = web.Application()
-    app.add_routes([web.get("/{anything:.*}", answer)])
-    async with TestServer(app) as server:
-        ready = a_ray_cluster()
-        world = World(tmp_path, session, ready, ready, head=str(server.make_url("")).rstrip("/"))
-        key_id = world.context.children.keys.current_id
-        ready["metadata"]["annotations"][names.ANNOTATION_TOKEN_KEY] = key_id
+    async with with_a_head(tmp_path, session, is_submitted=is_submitted) as world:
         status = container()
         status["containerStatuses"][0]["imageID"] = f"trainer@sha256:{'1' * 64}"
         world.context.objects.pods = {KEY: [a_pod(status, kind="head")]}
