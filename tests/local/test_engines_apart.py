@@ -46,7 +46,9 @@ def test_one_step_off_is_corrected_and_goes_on_after_a_kill(tmp_path: Path) -> N
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     on_policy = {step["step"] for step in steps if step["mismatch_max"] <= MISMATCH_TOLERANCE}
     # The first step of an attempt has none before it; others may wait for the newest weights.
-    assert {1, 7} <= on_policy
+    begun = {each["fromStep"] + 1 for each in outcome.summary["attempts"]}
+    assert begun == {1, 8}  # the ranks held step 7
+    assert begun <= on_policy
     assert len(on_policy) < STEPS / 2
     weights = {step["step"]: abs(step["importance_mean"] - 1.0) for step in steps}
     assert max(weights[step] for step in on_policy) < 1e-9
