@@ -27,7 +27,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     tied, kind = request.param
     words = [f"t{i}" for i in range(254)]
     folder = tmp_path_factory.mktemp("model")
-    write_word_model(folder, words, context=256, tied=tied == "tied")
+    write_word_model(folder, words, context=1024, tied=tied == "tied")
     # The model's own sampling defaults: applied, they would show as a gap to the trainer.
     sampling = {"temperature": 0.3, "top_k": 2, "top_p": 0.5, "repetition_penalty": 1.8}
     (folder / "generation_config.json").write_text(json.dumps(sampling))
@@ -64,8 +64,7 @@ def test_seeded_requests_give_the_same_completions_in_any_order(measured: Any) -
 def test_tokens_sampled_across_an_update_are_each_of_one_of_both_policies(measured: Any) -> None:
     assert measured["gap_across"] <= 1e-4
     before, after = measured["of_both"]
-    assert min(before, after) > 0
-    assert before + after == 12 * 160
+    assert max(before, after) < 12 * 640 <= before + after  # both may agree on a token
 
 
 def test_a_failed_update_leaves_the_engine_generating(measured: Any) -> None:

@@ -41,7 +41,7 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         model_path=folder,
         device="cpu",
         precision="FP32",
-        max_model_len=256,
+        max_model_len=1024,
         max_num_batched_tokens=2048,
         max_num_seqs=32,
         gpu_memory_utilization=0.5,
@@ -102,13 +102,15 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     [halted] = await run([replace(REQUESTS[0], stop=(text[:-1],))])
     result["halted"] = halted.finish_reason
     result["keeps_the_whole_token"] = halted.token_ids == first_tokens
-    long = [replace(request, max_tokens=160, ignore_eos=True) for request in REQUESTS]
-    running = asyncio.ensure_future(run(long))
-    await asyncio.sleep(0.3)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     change(3)
+    begun, *running = engine.start(
+        [replace(REQUESTS[0], ignore_eos=True)]
+        + [replace(request, max_tokens=640, ignore_eos=True) for request in REQUESTS]
+    )
+    await begun  # the others have as many tokens by then, and far more to come on any machine
     await engine.load_weights(path, 3)
-    across = await running
+    across = list(await asyncio.gather(*running))
     new = gaps_of(across)
     model.load_state_dict(weights)
     old = gaps_of(across)
