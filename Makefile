@@ -13,7 +13,7 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test kind-up kind-down e2e e2e-full drills-cluster gpu models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ $(CHECKOV) $(SBOM):
 api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
 	$(BIN)/python tests/tools/kind/go_programs.py kube etcd kuberay-config helm
 	$(BIN)/python -m pytest tests/api --durations=10
+
+programs: ## the programs that the test clusters need, built into the cache (needs Go)
+	python3 tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm registry kuberay kuberay-config
 
 kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py up
