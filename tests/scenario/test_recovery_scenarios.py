@@ -32,6 +32,7 @@ from support.fakes.fake_runtime import (
     failed_check,
     hangs,
     head_is_lost,
+    until_step,
 )
 
 SHORT = {"recovery.deadlines": {"preflightSeconds": 30, "provisioningSeconds": 60}}
@@ -58,6 +59,19 @@ async def test_job_runs_from_preflight_to_its_target() -> None:
         "SubmitAttempt",
         "DeleteCluster",
     ]
+
+
+async def test_a_job_is_ready_while_it_trains_and_once_it_is_complete() -> None:
+    story = a_story({(1, 27): CRASH})
+
+    await until_step(story, 5)
+    while_it_trains = story.condition(ConditionType.READY)[0]
+    await story.until(lambda status: status.restarts.total == 1)
+    after_a_crash = story.condition(ConditionType.READY)[0]
+    await story.until_quiet()
+
+    assert (while_it_trains, after_a_crash) == ("True", "False")
+    assert story.condition(ConditionType.READY)[:2] == ("True", "Ready")
 
 
 async def test_phases_come_in_order() -> None:

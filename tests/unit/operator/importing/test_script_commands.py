@@ -142,3 +142,20 @@ def test_a_quote_without_end_is_told_by_its_line(text: str) -> None:
     line = 2 if text.startswith("echo\n") else 1
     with pytest.raises(Unreadable, match=f"line {line}: a quote or bracket that opens there"):
         read_script(text + RUN + "data.a=1")
+
+
+def test_a_loop_over_one_word_gives_its_name_that_value() -> None:
+    script = read_script(f"for N in 7; do\n{RUN} data.a=$N\ndone\n")
+    assert script == Script(overrides={"data.a": 7})
+
+
+def test_an_empty_variable_is_no_word_of_a_loop_and_an_empty_quote_is_one() -> None:
+    script = read_script(f"E=\nfor N in $E 7; do\n{RUN} data.a=$N\ndone\n")
+    assert script == Script(overrides={"data.a": 7})
+    script = read_script(f'for N in "" 7; do\n{RUN} data.a=$N\ndone\n')
+    assert isinstance(script.overrides["data.a"], NotAtHand)
+
+
+def test_a_list_in_a_subshell_does_not_end_the_subshell() -> None:
+    script = read_script(f"(\nN=7\nA=(1 2)\n{RUN} data.a=$N\n)\n")
+    assert script == Script(overrides={"data.a": 7})

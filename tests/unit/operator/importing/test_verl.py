@@ -332,3 +332,9 @@ def test_verls_bound_for_tokens_of_negative_advantage_is_kept() -> None:
 def test_a_field_of_verls_own_is_not_taken_for_another_by_its_last_part(name: str) -> None:
     [line] = [each for each in import_verl(SMALLEST | {name: 4}).unmapped if each.startswith(name)]
     assert line.endswith("no counterpart")
+
+
+def test_an_update_over_the_whole_batch_is_told_as_mapped() -> None:
+    name = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    imported = import_verl(SMALLEST | {"data.train_batch_size": 8, name: 8})
+    assert f"{name} → the whole batch: 8" in imported.mapped
