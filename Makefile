@@ -91,8 +91,8 @@ fuzz-answers: setup ## 3,000 hostile answers of each kind that a job's pods can 
 fuzz-specs: setup ## 3,000 hostile specs from parsing to manifests, and how long they take (long)
 	RAGGRPO_FUZZ_SPECS=3000 $(BIN)/python -m pytest tests/scenario/test_hostile_specs.py -q -s --timeout 0
 
-mutants: setup ## a seeded sample of mutants of core, arithmetic and checkpoints; SEED, COUNT, MUTATED=core (long)
-	nice -n 15 $(BIN)/python scripts/mutants.py --seed $(or $(SEED),1) --count $(or $(COUNT),100) $(MUTATED)
+mutants: setup ## a seeded sample of mutants of core, arithmetic and checkpoints; SEED, COUNT, MUTATED=core, WITHIN=rules (long)
+	nice -n 15 $(BIN)/python scripts/mutants.py --seed $(or $(SEED),1) --count $(or $(COUNT),100) --within "$(WITHIN)" $(MUTATED)
 
 test-fast: setup ## the tests without Ray, vLLM and training
 	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -m "not long" -q

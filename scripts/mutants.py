@@ -6,7 +6,7 @@ changed function run against it, the quickest first, until one fails. Which test
 function is recorded once by running all of them on a copy whose functions tell. Each run is a
 fork of a process that has imported the libraries; as many forks run as there are cores.
 
-Usage: python scripts/mutants.py [--seed N] [--count N] [GROUP ...]
+Usage: python scripts/mutants.py [--seed N] [--count N] [--within TEXT] [GROUP ...]
 """
 
 import argparse
@@ -105,8 +105,8 @@ def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
     return whole
 
 
-def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None:
-    """Run a sample of one group and print its survivors."""
+def score(name: str, group: Group, seed: int, count: int, within: str, scratch: Path) -> None:
+    """Run a sample of those files of a group whose path holds a text, and print its survivors."""
     for library in group.libraries:
         importlib.import_module(library)
     sys.pycache_prefix = f"{scratch}/bytecode"
@@ -119,7 +119,7 @@ def score(name: str, group: Group, seed: int, count: int, scratch: Path) -> None
     every = [m for file in files for m in mutants(base, file)]
     for gone in {s for s in skipped if s.split(" ")[0] in files} - {m.key for m in every}:
         print(f"  {EQUIVALENT.name} names what is no mutant: {gone}")
-    every = [m for m in every if m.key not in skipped]
+    every = [m for m in every if m.key not in skipped and within in m.path]
 
     began = time.monotonic()
     clean = record(group, files, scratch)
@@ -207,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100, help="mutants per group")
+    parser.add_argument("--within", default="", help="only files whose path holds this text")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
     given = parser.parse_args()
     unknown = set(given.groups) - set(GROUPS)
@@ -219,7 +220,8 @@ def main() -> None:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = f"{scratch}/hypothesis"
         for name in given.groups or GROUPS:
             (Path(scratch) / name).mkdir()
-            score(name, GROUPS[name], given.seed, given.count, Path(scratch) / name)
+            own = Path(scratch) / name
+            score(name, GROUPS[name], given.seed, given.count, given.within, own)
 
 
 if __name__ == "__main__":

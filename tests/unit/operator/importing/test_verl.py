@@ -338,3 +338,14 @@ def test_an_update_over_the_whole_batch_is_told_as_mapped() -> None:
     name = "actor_rollout_ref.actor.ppo_mini_batch_size"
     imported = import_verl(SMALLEST | {"data.train_batch_size": 8, name: 8})
     assert f"{name} → the whole batch: 8" in imported.mapped
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name"),
+    [("a" * 44, "a" * 44), ("a" * 45, "a" * 44), ("7" * 44, "verl-" + "7" * 39)],
+)
+def test_a_jobs_name_is_as_much_of_the_experiments_as_a_job_takes(
+    experiment: str, name: str
+) -> None:
+    imported = import_verl(SMALLEST | {"trainer.experiment_name": experiment})
+    assert a_valid_job(imported).metadata.name == name
