@@ -21,7 +21,7 @@ from statistics import quantiles
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench_kuberay import WatchedKubeRay  # noqa: E402
+from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 from operator_scale import Bench, job_of, running_operator  # noqa: E402
 
 from support.fakes.fake_kuberay import Api, path_of  # noqa: E402

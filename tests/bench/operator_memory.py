@@ -19,7 +19,7 @@ import yaml
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench_kuberay import WatchedKubeRay  # noqa: E402
+from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 from operator_scale import NAMESPACE, Bench, job_of, running_operator  # noqa: E402
 
 from raggrpo_api import names  # noqa: E402

@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench_kuberay import WatchedKubeRay  # noqa: E402
+from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 
 from support.builders.jobs import a_raw_job  # noqa: E402
 from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402

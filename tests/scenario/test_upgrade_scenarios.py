@@ -1,13 +1,16 @@
 """What an upgrade of the operator changes for a job that runs: nothing, or it says what."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from raggrpo_api import trainer_config, trainer_schemas
 from raggrpo_api.preflight import CheckId, PreflightResult
 from raggrpo_api.status import Cause, ConditionType, Phase
 from raggrpo_api.trainer_config import schema_digest
+from raggrpo_operator.core.lifecycle import round as round_
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartPreflight, SubmitAttempt
 from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import CRASH, Story, a_story, head_is_lost
@@ -69,6 +72,52 @@ async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_
     assert story.status.phase is Phase.SUCCEEDED
     assert story.status.pinned.image == "trainer:2"
     assert set(digests(story)) == {schema_digest()}
+
+
+OLDER = "the digest of an earlier release"
+
+
+@pytest.fixture
+def earlier_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there have been a release that did not know `monitoring.historyWindow`."""
+    fields = copy.deepcopy(trainer_schemas.known_schemas()[schema_digest()])
+    del fields["monitoring"]["historyWindow"]
+    known = {**trainer_schemas.known_schemas(), OLDER: fields}
+    for module in (round_, trainer_config):
+        monkeypatch.setattr(module, "known_schemas", lambda: known)
+
+
+@pytest.mark.usefixtures("earlier_release")
+async def test_an_image_of_an_earlier_release_is_given_what_it_knows() -> None:
+    story = a_story(
+        {(1, 25): CRASH},
+        preflight_result=reporting(schema_digest=OLDER),
+        default_image="trainer:1",
+    )
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    configs = [a.config for a in story.runtime.performed if isinstance(a, SubmitAttempt)]
+    assert [each.schema_digest for each in configs] == [OLDER, OLDER]
+    assert all("historyWindow" not in each.values()["monitoring"] for each in configs)
+
+
+@pytest.mark.usefixtures("earlier_release")
+async def test_what_an_image_of_an_earlier_release_does_not_know_waits_for_a_person() -> None:
+    story = a_story(
+        {(1, 25): CRASH},
+        changes={"monitoring": {"historyWindow": 50}},
+        preflight_result=reporting(schema_digest=OLDER),
+        default_image="trainer:1",
+    )
+
+    for _ in range(30):
+        await story.round()
+
+    value, reason, message = story.condition(ConditionType.PROGRESSING)
+    assert (value, reason) == ("False", "UpgradeRequired")
+    assert "does not know spec.monitoring.historyWindow" in message
 
 
 async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:

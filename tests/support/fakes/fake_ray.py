@@ -149,7 +149,8 @@ class FakeRay:
         environment = body["runtime_env"]["env_vars"]
         config = TrainerConfig.model_validate_json(open_sealed(environment))
         for earlier in [each for known in self._drivers.values() for each in known.values()]:
-            self._note_saved(earlier)
+            if earlier.config.checkpoint.path == config.checkpoint.path:
+                self._note_saved(earlier)
         first = self._saved.get(config.checkpoint.path, 0)
         script = self.scripts.get(submission, Script())
         drivers[submission] = Driver(submission, environment, script, first, config)
