@@ -21,11 +21,11 @@ from statistics import quantiles
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 from operator_scale import Bench, job_of, running_operator  # noqa: E402
 
 from support.fakes.fake_kuberay import Api, path_of  # noqa: E402
 from support.fakes.fake_ray import FakeRay, Script, fake_ray  # noqa: E402
+from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 from tools.kind.api_server import ApiServer, running_api_server  # noqa: E402
 
 VICTIM_NAMESPACE = "victim"

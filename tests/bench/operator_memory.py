@@ -19,13 +19,13 @@ import yaml
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 from operator_scale import NAMESPACE, Bench, job_of, running_operator  # noqa: E402
 
 from raggrpo_api import names  # noqa: E402
 from raggrpo_operator.core.spec.quantity import parse_quantity  # noqa: E402
 from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
 from support.fakes.fake_ray import fake_ray  # noqa: E402
+from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 from tools.kind.api_server import ApiServer, running_api_server  # noqa: E402
 
 VALUES = HERE.parents[1] / "helm" / "raggrpo-operator" / "values.yaml"

@@ -28,11 +28,10 @@ from prometheus_client.parser import text_string_to_metric_families
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
-
 from support.builders.jobs import a_raw_job  # noqa: E402
 from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
 from support.fakes.fake_ray import FakeRay, Script, fake_ray  # noqa: E402
+from support.fakes.watched_kuberay import WatchedKubeRay  # noqa: E402
 from support.ports import free_port  # noqa: E402
 from tools.kind.api_server import PLAYERS, ApiServer, running_api_server  # noqa: E402
 from tools.kind.program import Program  # noqa: E402
