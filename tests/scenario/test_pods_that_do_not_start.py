@@ -11,11 +11,20 @@ from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeletePreflight,
     StartPreflight,
+    StopAttempt,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import Observed
+from raggrpo_operator.core.lifecycle.observed import Observed, SubmissionStatus
 from raggrpo_operator.errors import TransientError
-from support.fakes.fake_runtime import Attempt, FakeRuntime, Story, a_story_job, exits
+from support.fakes.fake_runtime import (
+    Attempt,
+    FakeRuntime,
+    Story,
+    a_story_job,
+    causes,
+    exits,
+    hangs,
+)
 
 WORDS = "trainer pod small-c1-worker-0: ImagePullBackOff: no such image"
 
@@ -140,3 +149,16 @@ async def test_a_driver_that_lost_others_waits_a_moment_for_what_their_pods_tell
     status = await story.until(lambda status: status.restarts.total == 1)
 
     assert status.attempts[0].cause is cause
+
+
+async def test_a_driver_that_was_stopped_is_asked_for_no_evidence_of_what_it_lost() -> None:
+    story, runtime = a_pods_story(evidence_after=2.0, faults={(1, 25): hangs})
+    while not story.count(StopAttempt):
+        await story.round()
+    assert runtime.attempt is not None
+    runtime.attempt.status = SubmissionStatus.FAILED
+    runtime.attempt.exit_code = ExitCode.TRAINER_RANK_LOST
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.STALLED, Cause.SUCCEEDED]
