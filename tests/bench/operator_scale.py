@@ -1,11 +1,14 @@
 """One operator and many jobs, against a real API server with etcd and without nodes.
 
-    python tests/bench/operator_scale.py [--jobs 1000] [--watch-seconds 60] [--json]
+    python tests/bench/operator_scale.py [--jobs 1000] [--watch-seconds 60] [--kuberay] [--json]
 
 KubeRay, the kubelet and the Ray heads are faked by this process, as in tests/api; the operator is
 a process of its own with its default settings. Four stages: all jobs are applied at once and begin
 to run; they run; they end; an operator that was restarted looks at all of them again. That last
 one must write nothing: the benchmark fails when it does.
+
+With `--kuberay` KubeRay's own operator makes the pods, and then begins as many RayJobs of the same
+pods on the same API server.
 """
 
 import argparse
@@ -16,7 +19,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
+
+from bench_kuberay import USER_AGENT, PlayedKubelet, rayjobs_begin, running_kuberay  # noqa: E402
 
 from support.builders.jobs import a_raw_job  # noqa: E402
 from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
@@ -45,6 +50,7 @@ LIMIT_SECONDS = 1800.0
 WAIT = "raggrpo_operator_workqueue_queue_duration_seconds_bucket"
 ROUNDS = ("raggrpo_operator_reconcile_total", "")
 DEPTH = ("raggrpo_operator_workqueue_depth", "")
+OTHERS = (*PLAYERS, USER_AGENT)
 WRITES = frozenset({"create", "update", "patch", "delete"})
 
 
@@ -96,6 +102,8 @@ class Bench:
     kuberay: WatchedKubeRay
     num_jobs: int
     namespace: str = NAMESPACE
+    cluster_spec: Manifest = field(default_factory=dict)
+    """Of one job's RayCluster."""
     phases: dict[str, str] = field(default_factory=dict)
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -158,7 +166,7 @@ class Bench:
         return Counter(
             f"{event['verb']} {resource_of(event['objectRef'])}"
             for event in self.server.audit_events()
-            if event["verb"] in WRITES and not event["userAgent"].startswith(PLAYERS)
+            if event["verb"] in WRITES and not event["userAgent"].startswith(OTHERS)
         )
 
 
@@ -166,13 +174,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="one operator and many jobs")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--watch-seconds", type=float, default=60, help="how long jobs just run")
+    parser.add_argument("--kuberay", action="store_true", help="with KubeRay's own operator")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as folder,
         running_api_server(Path(folder)) as server,
     ):
-        result = asyncio.run(measure(server, options.jobs, options.watch_seconds))
+        result = asyncio.run(
+            measure(server, options.jobs, options.watch_seconds, with_kuberay=options.kuberay)
+        )
     print("\n".join(table(result)))
     if options.json:
         print(json.dumps(result))
@@ -180,21 +191,31 @@ def main() -> None:
         sys.exit(f"an operator that looked at settled jobs again wrote {written}")
 
 
-async def measure(server: ApiServer, num_jobs: int, watch_seconds: float) -> dict[str, Any]:
+async def measure(
+    server: ApiServer, num_jobs: int, watch_seconds: float, *, with_kuberay: bool
+) -> dict[str, Any]:
     server.kubectl("create", "namespace", NAMESPACE)
     api = Api(server.kubeconfig)
     async with fake_ray() as ray, asyncio.TaskGroup() as group:
         for number in range(num_jobs):
             ray.scripts[f"job-{number:04}-a1"] = Script(step_seconds=STEP_SECONDS)
-        kuberay = WatchedKubeRay(api, NAMESPACE, ray)
+        player = PlayedKubelet if with_kuberay else WatchedKubeRay
+        kuberay = player(api, NAMESPACE, ray)
         bench = Bench(server, api, ray, kuberay, num_jobs)
         players = [group.create_task(part) for part in (kuberay.run(), bench.watch_jobs())]
-        first = await life_of_all(bench, watch_seconds)
+        async with AsyncExitStack() as stack:
+            if with_kuberay:
+                await stack.enter_async_context(running_kuberay(server, NAMESPACE))
+            first = await life_of_all(bench, watch_seconds)
         second = await look_again(bench)
-        for player in players:
-            player.cancel()
+        for task in players:
+            task.cancel()
+        rayjobs = (
+            await rayjobs_begin(server, api, bench.cluster_spec, num_jobs) if with_kuberay else {}
+        )
     await api.close()
     return {
+        "rayjobs": rayjobs,
         "bench": "operator_scale",
         "jobs": num_jobs,
         "stages": bench.stages,
@@ -208,12 +229,13 @@ async def life_of_all(bench: Bench, watch_seconds: float) -> Operator:
         async with bench.stage("begin", operator):
             await bench.apply()
             await bench.until("all run", lambda: bench.all_are("Running"))
+        clusters = path_of("ray.io/v1", "rayclusters", NAMESPACE)
+        bench.cluster_spec = (await bench.api.items(clusters))[0]["spec"]
         async with bench.stage("run", operator):
             await asyncio.sleep(watch_seconds)
         async with bench.stage("end", operator):
             bench.ray.finish_all()
             await bench.until("all succeeded", lambda: bench.all_are("Succeeded"))
-            clusters = path_of("ray.io/v1", "rayclusters", NAMESPACE)
             while await bench.api.items(clusters):  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
         return operator
@@ -321,6 +343,9 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
             f"{stage['rounds_per_job']:>8.1f}{stage['writes_per_job']:>8.1f}"
             f"{stage['operator_cpu_seconds']:>8.1f}"
         )
+    if rayjobs := result["rayjobs"]:
+        cpu, mib = rayjobs["kuberay_cpu_seconds"], rayjobs["kuberay_mib"]
+        yield f"as many RayJobs begin in {rayjobs['seconds']} s, KubeRay: {cpu} CPU s, {mib} MiB"
 
 
 if __name__ == "__main__":

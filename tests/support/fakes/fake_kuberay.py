@@ -117,10 +117,7 @@ class FakeKubeRay:
 
     async def _begin(self, cluster: Manifest) -> None:
         metadata, spec = cluster["metadata"], cluster["spec"]
-        secret = await self._api.get(self._path("v1", "secrets", spec["authOptions"]["secretName"]))
-        assert secret is not None, "the RayCluster came before its token"
-        token = base64.b64decode(secret["data"]["auth_token"]).decode()
-        self._ray.expect(metadata["name"], token)
+        await self._expect_token(cluster)
         groups = [("head", spec["headGroupSpec"], 1)]
         groups += [("worker", each, each["replicas"]) for each in spec["workerGroupSpecs"]]
         for kind, group, replicas in groups:
@@ -129,6 +126,15 @@ class FakeKubeRay:
         if not self.pods_waiting:
             await self.make_ready(metadata["name"])
         self.clusters_seen.add(metadata["uid"])
+
+    async def _expect_token(self, cluster: Manifest) -> None:
+        if "authOptions" not in cluster["spec"]:
+            return
+        name = cluster["spec"]["authOptions"]["secretName"]
+        secret = await self._api.get(self._path("v1", "secrets", name))
+        assert secret is not None, "the RayCluster came before its token"
+        token = base64.b64decode(secret["data"]["auth_token"]).decode()
+        self._ray.expect(cluster["metadata"]["name"], token)
 
     async def _suspend(self, cluster: Manifest) -> None:
         """Delete the pods; before the head's ends, its hook lets the driver save."""
