@@ -306,6 +306,22 @@ async def test_a_corrected_url_is_tried_at_once() -> None:
     assert (story.runtime.now - edited).total_seconds() < 15
 
 
+async def test_another_spec_is_given_the_whole_time_to_wait_for_its_services() -> None:
+    changes = {"recovery.deadlines": {"outageSeconds": 300}}
+    story = a_service_story([], changes, preflight_result=REFUSES)
+    await story.until(is_waiting)
+    story.runtime.now += timedelta(seconds=200)
+    await story.round()
+
+    edited = story.runtime.now
+    story.edit({"data.maxSamples": 50})
+    await story.until_quiet()
+
+    assert causes(story) == []
+    assert story.condition(ConditionType.FAILED)[1] == "EndpointDown"
+    assert (story.runtime.now - edited).total_seconds() >= 300
+
+
 async def test_another_failed_check_is_not_waited_for() -> None:
     checks = [
         *REFUSES.checks,

@@ -349,3 +349,8 @@ def test_a_jobs_name_is_as_much_of_the_experiments_as_a_job_takes(
 ) -> None:
     imported = import_verl(SMALLEST | {"trainer.experiment_name": experiment})
     assert a_valid_job(imported).metadata.name == name
+
+
+def test_a_run_of_one_step_that_saves_none_saves_that_step() -> None:
+    imported = import_verl(SMALLEST | {"trainer.total_training_steps": 1, "trainer.save_freq": -1})
+    assert a_valid_job(imported).spec.checkpoint.every_steps == 1
