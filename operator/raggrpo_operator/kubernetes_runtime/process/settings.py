@@ -85,7 +85,7 @@ class Settings(BaseModel):
     """LEASE_NAME."""
     resync_seconds: float = _number(300.0, 1, 86_400)
     """RESYNC_SECONDS: how often every job is reconciled without an event."""
-    poll_seconds: float = _number(2.0, 0.05, 60)
+    poll_seconds: float = _number(1.0, 0.05, 60)
     """POLL_SECONDS: how often a running attempt's progress is read; see `Pace`."""
     status_seconds: float = _number(10.0, 0, 3600)
     """STATUS_SECONDS between two status writes that differ only in progress."""
