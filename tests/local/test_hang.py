@@ -22,6 +22,7 @@ def test_hangs_false_successes_losses_no_number_and_a_wrong_resume_change_no_par
         "kill-engine@step=8@attempt=4",
         "nan@step=10@attempt=4",
         "wrong-resume@attempt=5",
+        "freeze@step=9@attempt=6",
     )
     deadline = "recovery.deadlines.firstStepSeconds=25"  # else a hang counts after a minute
     outcome = run.finish(run.start(",".join(faults), deadline))
@@ -32,11 +33,13 @@ def test_hangs_false_successes_losses_no_number_and_a_wrong_resume_change_no_par
         "RolloutEngineLost",
         "NonFinite",
         "ResumeMismatch",
+        "Stalled",
     ]
     assert outcome.weights == undisturbed.weights
     assert outcome.left_over == []
-    [hung] = [each for each in outcome.summary["attempts"] if each["number"] == 1]
-    assert "FirstStep" in hung["message"]
+    ends = {each["number"]: each["message"] for each in outcome.summary["attempts"]}
+    assert "FirstStep" in ends[1]
+    assert "FirstStep" in ends[6]
     attempts = tmp_path / "run" / "checkpoints" / "logs" / "attempts"
     stacks = {name: (attempts / "1" / f"stacks-{name}.txt").read_text() for name in PROCESSES}
     assert "before_step" in stacks["driver"]

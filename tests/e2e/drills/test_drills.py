@@ -45,6 +45,18 @@ def kill_worker(job: TrainingJob) -> None:
     job.kubectl("delete", "pod", job.pod("trainer"), "--grace-period=0", "--force", "--wait=false")
 
 
+def kill_driver_and_worker(job: TrainingJob) -> None:
+    kill_worker(job)
+    job.kill_driver()
+
+
+def kill_worker_and_the_next_one(job: TrainingJob) -> None:
+    """End the pod that took the first one's place before its rank has done a step."""
+    kill_worker(job)
+    job.until(lambda status: status["attempt"] == 2, "the next attempt")
+    kill_worker(job)
+
+
 def delete_head(job: TrainingJob) -> None:
     job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
 
@@ -120,6 +132,10 @@ DRILLS = {
     "driver killed": Drill(act=kill_driver, ends=(("ProgramError", FIRST), DONE_WARM), lost=0),
     "worker pod deleted": Drill(act=delete_worker, ends=(("WorkerLost", FIRST), DONE_WARM), lost=0),
     "worker pod killed": Drill(act=kill_worker, ends=(("WorkerLost", FIRST), DONE_WARM)),
+    "driver and worker killed": Drill(act=kill_driver_and_worker,
+        ends=(("WorkerLost", FIRST), DONE_WARM)),
+    "worker killed again during its recovery": Drill(act=kill_worker_and_the_next_one,
+        ends=(("WorkerLost", FIRST), ("WorkerLost", WARM), DONE_NEW)),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
     "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_NEW),
         told="gcs_server"),
