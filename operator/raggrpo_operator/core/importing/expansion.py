@@ -126,7 +126,7 @@ class Variables:
         return f"\0{len(self._marks) - 1}\0"
 
     def _all_elements(self, piece: Piece) -> Sequence[str] | None:
-        """Return the elements that `${NAME[@]}` or `$NAME` stands for, None for anything else."""
+        """Return the elements that `${NAME[@]}` stands for, None for anything else."""
         if not piece.is_expansion or not (found := _PARAMETER.fullmatch(piece.text)):
             return None
         value = self.now.get(found["name"] or "")

@@ -50,7 +50,7 @@ def read_overrides(words: Sequence[str]) -> Values:
 def flat(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, value) of every leaf of a mapping."""
     for name, item in value.items():
-        key = "n" if name is False else str(name)  # YAML 1.1 takes a bare n for false
+        key = str(name)
         if isinstance(item, Mapping) and item:
             yield from flat(item, f"{prefix}{key}.")
         else:

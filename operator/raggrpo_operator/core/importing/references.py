@@ -118,7 +118,5 @@ def _end(text: str, start: int) -> int:
 
 def _absolute(found: "re.Match[str]", name: str) -> str:
     """Return a path from the root: `${.a}` is beside the field, `${..a}` beside its block."""
-    if not found[1]:
-        return found[2]
     parts = name.split(".")[: -len(found[1])]
     return ".".join([*parts, found[2]])

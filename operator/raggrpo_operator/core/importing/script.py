@@ -25,6 +25,7 @@ _OTHER_STAGE: Final = re.compile(r"(?:^|[._/])(?:\w+_)?(?:sft|main_gen|main_eval
 _NO_RUN: Final = frozenset({"echo", "pkill", "pgrep", "grep"})
 _OPENING: Final = frozenset({"if", "while", "until", "for", "select"})
 _SKIPPED: Final = frozenset({"then", "do", "{", "}", "!", "time"})
+_RESERVED: Final = _OPENING | _SKIPPED | {"elif", "else", "fi", "done", "esac"}
 
 
 @dataclass
@@ -136,25 +137,27 @@ class _Walk:
         for token in (*tokens(text), Token(0, "\n")):
             if not token.operator:
                 collected.append(token)
-                if [_plain(each) for each in (collected[0], token)] == ["case", "in"]:
+                if _opens_case(collected):
+                    self._follow(collected[:-3])
                     self._open("case")
                     collected = []
                 continue
             if self._is_pattern(token.operator, collected):
                 collected = []
                 continue
-            if token.operator == "(" and collected:  # f() { …
+            if token.operator == "(" and self._follow(collected):  # f() { …
                 collected, before = [], "("
                 continue
             if token.operator == ")" and before == "(" and not collected:
                 before = ""
                 continue
-            yield from self._command(collected, is_certain=before not in ("&&", "||"))
-            collected, before = [], token.operator
             if token.operator == "(":
                 self._open("(")
-                before = ""
-            elif token.operator == ")":
+                collected, before = [], ""
+                continue
+            yield from self._command(collected, is_certain=before not in ("&&", "||"))
+            collected, before = [], token.operator
+            if token.operator == ")":
                 self._close("(")
             elif token.operator.startswith(";;") and self._is_in("case"):
                 self._branch()
@@ -172,11 +175,7 @@ class _Walk:
         return True
 
     def _command(self, given: Sequence[Token], is_certain: bool) -> Iterator[_Command]:
-        rest = list(given)
-        while rest and self._is_reserved(_plain(rest[0])):
-            if _plain(rest.pop(0)) in ("for", "select") and rest:
-                self._loop_over(_plain(rest[0]), rest[2:])
-                rest = []
+        rest = self._follow(given)
         if rest and _plain(rest[0]) == "unset":
             for each in rest:
                 self.variables.now.pop(_plain(each), None)
@@ -194,6 +193,15 @@ class _Walk:
         words = [word for each in rest[prefix:] for word in self.variables.words(each.word)]
         if words:
             yield _Command(rest[prefix].line, words)
+
+    def _follow(self, given: Sequence[Token]) -> list[Token]:
+        """Follow the reserved words that come first and return what comes after them."""
+        rest = list(given)
+        while rest and self._is_reserved(_plain(rest[0])):
+            if _plain(rest.pop(0)) in ("for", "select") and rest:
+                self._loop_over(_plain(rest[0]), rest[2:])
+                rest = []
+        return rest
 
     def _is_reserved(self, word: str) -> bool:
         """Follow the reserved words of compound commands."""
@@ -268,3 +276,9 @@ def _plain(token: Token) -> str:
     if not token.word or token.word[0].is_expansion or token.word[0].is_quoted:
         return ""
     return token.word[0].text
+
+
+def _opens_case(words: Sequence[Token]) -> bool:
+    """Tell whether these are `case WORD in`, with nothing but reserved words before."""
+    *first, case, _, last = ["", "", *map(_plain, words)]
+    return (case, last) == ("case", "in") and _RESERVED.issuperset(first[2:])

@@ -69,7 +69,7 @@ def preflight(this: Round) -> Decision | None:
         is_paused = get_condition(status, ConditionType.PREFLIGHT_PASSED).reason == outages.WAITING
         if is_paused and (decision := _pause(this)) is not None:
             return decision
-    elif seen is None:  # the first check, or one of another spec
+    elif seen is None or seen.spec_hash != wanted:  # the first check, or one of another spec
         this.remember(outages.forgotten(this.state.watch))
     losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:

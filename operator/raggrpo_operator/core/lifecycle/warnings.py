@@ -75,6 +75,4 @@ def _list(this: Round, warnings: Sequence[JobWarning]) -> None:
 
 def _warning(found: Violation) -> JobWarning:
     message = f"{one_line(found.message, 140)} → {one_line(found.remedy, 113)}"
-    return JobWarning(
-        path=one_line(found.path, 128), reason=str(found.reason), message=one_line(message, 256)
-    )
+    return JobWarning(path=one_line(found.path, 128), reason=str(found.reason), message=message)

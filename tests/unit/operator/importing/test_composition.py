@@ -52,6 +52,7 @@ def composed(files: Mapping[str, str], **choices: str) -> Composition:
         ({"main": "defaults: [base, _self_]\na: {b: 1}", "base": "a: null"}, {"a.b": 1}),
         ({"main": "defaults: [base, _self_]\na: null", "base": "a: {b: 1}"}, {"a": None}),
         ({"main": "defaults: [{optional db: x}]\nb: 1"}, {"b": 1}),
+        ({"main": "defaults: [{optional db: x}]", "db/x": "a: 1"}, {"db.a": 1}),
         (
             {"main": "{defaults: [{override hydra/job_logging: none}], hydra: {mode: RUN}, b: 1}"},
             {"b": 1},
@@ -69,6 +70,8 @@ def test_files_are_composed_in_the_order_of_their_list(
 def test_a_group_named_on_the_command_line_is_chosen() -> None:
     files = {"main": "defaults: [{e: dp}, {db@p: '${e}_db'}]", "e/mg": "a: 1", "db/mg_db": "b: 2"}
     assert composed(files, e="mg").values == {"e.a": 1, "p.b": 2}
+    files = {"main": "defaults: [{optional e: dp}]", "e/dp": "a: 1", "e/mg": "a: 2"}
+    assert composed(files, e="mg").values == {"e.a": 2}
 
 
 def test_a_file_that_is_not_at_hand_is_named_with_the_one_that_wants_it() -> None:
@@ -79,6 +82,8 @@ def test_a_file_that_is_not_at_hand_is_named_with_the_one_that_wants_it() -> Non
         "z.yaml, in the defaults of base.yaml",
     ]
     assert composed({}).missing == ["main.yaml"]
+    open_choice = composed({"main": "defaults: [{db: '${e}_db'}]"})
+    assert open_choice.missing == ["db/${e}_db.yaml, in the defaults of main.yaml"]
 
 
 def test_every_inherited_value_knows_its_file() -> None:
@@ -89,11 +94,17 @@ def test_every_inherited_value_knows_its_file() -> None:
     assert found.inherited == {"c": "base.yaml"}
 
 
+def test_a_value_that_a_block_replaces_is_no_longer_inherited() -> None:
+    found = composed({"main": "defaults: [base, _self_]\na: {b: 1}", "base": "a: 2"})
+    assert (found.values, found.inherited) == ({"a.b": 1}, {})
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
         ({"main": "defaults: [base]", "base": "defaults: [main]"}, "main.yaml is among its own"),
         ({"main": "defaults: [base]", "base": "- 1"}, "base.yaml: it is no mapping"),
+        ({"main": "defaults: [base]", "base": "a: b: c"}, "base.yaml: .*line 1, column 5"),
     ],
 )
 def test_a_circle_and_what_is_no_mapping_are_refused(

@@ -55,7 +55,9 @@ def test_references_stand_for_values_alone_within_texts_and_in_chains(
         ("${made}/x", "${oc.env:MADE} is known only where verl runs"),
         ("${nothing.here}", "${nothing.here} is not in the configuration"),
         ("${a.b}", "go in a circle: a.b → a.b"),
+        ("${plain} ${a.b}", "go in a circle: a.b → a.b"),
         ("${c}", "go in a circle: c → d → c"),
+        ("${d}", "go in a circle: c → d → c"),
         ("${block}", "${block} is a block of fields"),
         ("${open", "${open has no closing bracket"),
         ("${null}/x", "a part of ${null}/x is null"),
@@ -65,7 +67,7 @@ def test_references_stand_for_values_alone_within_texts_and_in_chains(
 )
 def test_a_reference_that_leads_nowhere_is_told_with_its_reason(value: str, told: str) -> None:
     values = {"made": "${oc.env:MADE}", "c": "${d}", "d": "${c}", "block.x": 1, "null": None}
-    found = resolved(values | {"a.b": value}, {})["a.b"]
+    found = resolved(values | {"a.b": value, "plain": "x"}, {})["a.b"]
     assert isinstance(found, NotAtHand)
     assert told in found.reason
 

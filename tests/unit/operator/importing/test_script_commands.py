@@ -36,11 +36,18 @@ def test_a_launcher_of_another_name_counts_if_no_command_runs_the_trainer() -> N
     assert script.overrides == {"data.seed": 2}
 
 
+def test_what_a_launcher_itself_is_called_is_no_word_for_verl() -> None:
+    assert read_script("$LAUNCH data.seed=2") == Script(overrides={"data.seed": 2})
+    script = read_script("data.seed=1\n./launch.sh data.seed=2")
+    assert script.overrides == {"data.seed": 2}
+    assert len(script.missing) == 1
+
+
 def test_several_runs_of_the_trainer_are_told() -> None:
-    script = read_script(f"{RUN} data.seed=1\n\n{RUN} data.seed=2 \\\n data.x=3\n")
+    script = read_script(f"\\\n{RUN} \\\ndata.seed=1\n\n{RUN} data.seed=2 \\\n data.x=3\n")
     assert script.overrides == {"data.seed": 1}
     assert script.missing == [
-        "the run of verl in line 3: a job is one run, here that of line 1; "
+        "the run of verl in line 5: a job is one run, here that of line 2; "
         "import the other from a script of its own"
     ]
 
@@ -60,11 +67,39 @@ def test_a_script_of_other_stages_alone_is_refused() -> None:
         f'A="data.a=1"\nA+=" data.b=/x"\nB="$A data.c=2"\n{RUN} $B',
         f'CMD="{RUN} data.a=1"\n$CMD data.b=/x data.c=2 "$@"',
         f'train() {{\n  {RUN} data.a=1 data.b=/x data.c=2 "$@"\n}}\ntrain',
+        f'A="data.a=1 data.b="\nB="/x data.c"\n{RUN} $A$B=2',
         f'ADDS=""\n{RUN} $ADDS data.a=1 data.b=/x data.c=2 ${{@:2}} $*',
     ],
 )
 def test_words_in_variables_and_arrays_are_read(script: str) -> None:
     assert read_script(script) == Script(overrides={"data.a": 1, "data.b": "/x", "data.c": 2})
+
+
+def test_an_array_stands_for_its_first_element_one_by_its_place_or_all_in_one_word() -> None:
+    script = read_script(
+        f"A=(/x /y)\nB=(/z)\n{RUN} data.first=$A data.second=${{A[1]}} "
+        'data.all="${A[*]}" data.only=${B[@]}'
+    )
+    values = {"first": "/x", "second": "/y", "all": "/x /y", "only": "/z"}
+    assert script == Script(overrides={f"data.{name}": each for name, each in values.items()})
+
+
+def test_an_array_without_a_place_is_its_first_word_and_a_text_is_an_array_of_one() -> None:
+    script = read_script(f"A=(data.a=1 data.b=2)\nC=data.c=3\n{RUN} ${{A}} ${{C[@]}}")
+    assert script == Script(overrides={"data.a": 1, "data.c": 3})
+
+
+def test_what_a_process_prints_is_told_and_does_not_end_the_command() -> None:
+    script = read_script(f"{RUN} data.a=1 <(sort ')' a) data.b=2")
+    assert script.overrides == {"data.a": 1, "data.b": 2}
+    [line] = script.missing
+    assert "sort ')' a" in line
+    assert line.endswith("is what a command prints")
+
+
+def test_a_pattern_of_a_case_is_no_command() -> None:
+    script = read_script(f"case $1 in\n data.x=5 | data.x=6) echo;; esac\n{RUN} data.a=1")
+    assert script == Script(overrides={"data.a": 1})
 
 
 def test_words_that_are_not_at_hand_are_told() -> None:
@@ -118,6 +153,7 @@ def test_words_after_a_comment_within_the_command_are_told_to_be_outside_of_it()
     [
         "# it's a comment\n",
         "cat <<EOF > x.yaml\nit's ${A and \"more\nEOF\n",
+        "cat 0<< 'EOF' 2> x\nit's\nEOF\n",
         "cat <<-'END'\n\tdon't\n\tEND\n",
         "cat <<A <<\"B\"\nit's\nA\nit's\nB\n",
         "python - <<'EOF' | tee log\nprint('a\\'s')\nEOF\n",
@@ -137,9 +173,31 @@ def test_what_stands_around_the_command_does_not_break_it(before: str) -> None:
     assert read_script(f"{before}{RUN} data.a=1") == Script(overrides={"data.a": 1})
 
 
-@pytest.mark.parametrize("text", ["echo 'a\n", 'echo\necho "a\n', "echo $(a\n", "echo ${a\n"])
-def test_a_quote_without_end_is_told_by_its_line(text: str) -> None:
-    line = 2 if text.startswith("echo\n") else 1
+@pytest.mark.parametrize(
+    "after",
+    [
+        "  # it's a comment",
+        " > logs/seed=1.txt",
+        " \\\n",
+        "\ncat <<EOF\nit's without end",
+        '\necho "$(echo \')\' ")" it\\\'s \\))"',
+    ],
+)
+def test_what_stands_after_the_command_does_not_belong_to_it(after: str) -> None:
+    assert read_script(f"{RUN} data.a=1{after}") == Script(overrides={"data.a": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("echo 'a\n", 1),
+        ("\necho 'a\n", 2),
+        ('echo\necho "a\n', 2),
+        ("echo $(a\n", 1),
+        ("echo ${a\n", 1),
+    ],
+)
+def test_a_quote_without_end_is_told_by_its_line(text: str, line: int) -> None:
     with pytest.raises(Unreadable, match=f"line {line}: a quote or bracket that opens there"):
         read_script(text + RUN + "data.a=1")
 

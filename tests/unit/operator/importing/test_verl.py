@@ -214,7 +214,7 @@ def test_overrides_win_over_the_configuration_and_references_follow_them() -> No
 def test_a_scripts_options_and_groups_are_read_with_its_variables() -> None:
     script = read_script(
         'C="$(pwd)/examples/c"\npython -m verl.trainer.main_ppo --config-path="$C" '
-        "--config-name grpo -cd more engine=megatron data.seed=1"
+        "-cn=grpo -cd more engine=megatron data.seed=1"
     )
     assert script.options == {
         "--config-path": "./examples/c",
@@ -232,8 +232,12 @@ def test_sums_of_whole_numbers_are_computed_and_nothing_else_is() -> None:
     )
     computed = {"max_prompt_length": 2048, "max_response_length": 301, "a": 4096}
     assert {name: script.overrides.pop(f"data.{name}") for name in computed} == computed
-    assert list(script.overrides) == ["data.b", "data.c", "data.d"]
-    assert all(isinstance(each, NotAtHand) for each in script.overrides.values())
+    marked = {"b": "$((2 ** 9))", "c": "$((UNKNOWN * 2))", "d": "$((1/0))"}
+    assert list(script.overrides) == [f"data.{name}" for name in marked]
+    for name, text in marked.items():
+        told = script.overrides[f"data.{name}"]
+        assert isinstance(told, NotAtHand)
+        assert told.text == text
 
 
 TOOL_FILE = SMALLEST | {TOOLS: "tools.yaml", "data.max_prompt_length": 1024}
@@ -256,6 +260,36 @@ def test_the_search_tool_is_the_retrieval_endpoint() -> None:
     assert "tools: rate_limit=32: no counterpart" in imported.unmapped
     assert imported.missing == []
     assert not any("give the service" in line for line in imported.unmapped)
+
+
+def test_of_several_tools_that_search_the_first_is_the_endpoint() -> None:
+    urls = ("http://a.rag/retrieve", "http://b.rag/retrieve")
+    tools = ", ".join(f"{{config: {{retrieval_service_url: '{url}'}}}}" for url in urls)
+    spec = a_valid_job(with_tools(f"tools: [{tools}]")).spec
+    assert [endpoint.url for endpoint in spec.retrieval.endpoints] == [urls[0]]
+
+
+@pytest.mark.parametrize(
+    "changes", [{TOOLS: "tools/search.yaml"}, {"data.train_files": "/data/searchR1/a.parquet"}]
+)
+def test_a_search_is_seen_by_the_names_of_its_files_and_asks_where_search_r1_does(
+    changes: dict[str, Any],
+) -> None:
+    imported = import_verl(SMALLEST | {"data.max_prompt_length": 1024} | changes)
+    retrieval = a_valid_job(imported).spec.retrieval
+    assert retrieval.mode is RetrievalMode.SEARCH
+    [endpoint] = imported.job["spec"]["retrieval"]["endpoints"]
+    assert endpoint == {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
+
+
+@pytest.mark.parametrize(("turns", "searches"), [(1, 1), (2, 1), (3, 2), (5, 4)])
+def test_the_last_turn_of_a_policy_is_its_answer_and_no_search(turns: int, searches: int) -> None:
+    multi_turn = "actor_rollout_ref.rollout.multi_turn."
+    given = {f"{multi_turn}max_assistant_turns": turns, f"{multi_turn}max_tool_response_length": 9}
+    imported = import_verl(TOOL_FILE | {TOOLS: "search.yaml"} | given)
+    assert imported.job["spec"]["retrieval"]["maxTurns"] == searches
+    assert any("together to 9 characters" in line for line in imported.wrong)
+    assert not any(line.startswith(multi_turn) for line in imported.unmapped)
 
 
 def test_a_tool_on_this_machine_alone_is_told() -> None:
@@ -342,7 +376,12 @@ def test_an_update_over_the_whole_batch_is_told_as_mapped() -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "name"),
-    [("a" * 44, "a" * 44), ("a" * 45, "a" * 44), ("7" * 44, "verl-" + "7" * 39)],
+    [
+        ("a" * 44, "a" * 44),
+        ("a" * 45, "a" * 44),
+        ("7" * 44, "verl-" + "7" * 39),
+        ("q7", "q7"),
+    ],
 )
 def test_a_jobs_name_is_as_much_of_the_experiments_as_a_job_takes(
     experiment: str, name: str

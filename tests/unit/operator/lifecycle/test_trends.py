@@ -37,11 +37,38 @@ def test_steps_are_slow_from_thirty_percent_until_twenty(
 
 
 def test_the_stage_that_grew_most_is_named() -> None:
-    parts = {"generate": 8.5, "train": 5.2, "other": 1.0}
+    parts = {"generate": 8.5, "train": 9.0, "other": 1.0}
 
     words = slower(BASE, at(59, seconds_per_step=14.7, seconds_by_stage=parts), is_slow=False)
 
     assert words == "14.70 s per step, 10.00 s at step 10: generate grew from 4.00 to 8.50 s"
+
+
+@pytest.mark.parametrize(
+    ("step", "memory", "is_told"),
+    [(29, 4.6, False), (30, 4.6, True), (30, 4.51, True), (30, 4.49, False)],
+)
+def test_growth_counts_from_twenty_steps_and_a_twentieth_of_the_limit_on(
+    step: int, memory: float, is_told: bool
+) -> None:
+    assert bool(memory_grows(BASE, at(step, memory * GIB), LIMITS)) is is_told
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(0.1, "generate"), (0.9, "reward")])
+def test_a_stage_that_is_new_grew_from_nothing(seconds: float, named: str) -> None:
+    parts = {"generate": 4.2, "reward": seconds}
+
+    words = slower(BASE, at(59, seconds_per_step=14.7, seconds_by_stage=parts), is_slow=False)
+
+    grew = "generate grew from 4.00 to 4.20 s" if named == "generate" else "reward grew from 0.00"
+    assert f": {grew}" in words
+
+
+def test_memory_may_reach_its_limit_with_the_last_step() -> None:
+    base, now = Baseline(step=10, host_memory=4 * 10**9), at(110, 6e9)
+    for limit, is_told in ((11.8e9, False), (11.79e9, True)):  # 20 MB a step, 290 steps to come
+        assert bool(memory_grows(base, now, LIMITS | {PodRole.HEAD: limit})) is is_told
+    assert memory_grows(base, at(30, 5e9), LIMITS | {PodRole.HEAD: 20e9})  # a twentieth of it
 
 
 def test_memory_that_will_not_last_is_told_with_the_step_that_it_lasts_until() -> None:
@@ -80,13 +107,18 @@ def test_memory_that_lasts_is_not_told(progress: Progress, limits: dict[PodRole,
 
 
 def test_a_baseline_keeps_what_was_measured_to_the_millisecond() -> None:
-    parts = {"generate": 4.00049}
+    parts = {"generate": 4.00162}
 
     base = baseline_of(at(12, 2 * GIB, 7 * GIB, seconds_per_step=9.51251, seconds_by_stage=parts))
 
-    assert (base.step, base.seconds, base.seconds_by_stage) == (12, 9.513, {"generate": 4.0})
+    assert (base.step, base.seconds, base.seconds_by_stage) == (12, 9.513, {"generate": 4.002})
     assert base.host_memory == pytest.approx(2 * GIB, rel=1e-5)
     assert base.rank_memory == pytest.approx(7 * GIB, rel=1e-5)
+
+
+def test_a_baseline_holds_no_memory_that_was_not_measured() -> None:
+    base = baseline_of(at(12))
+    assert (base.host_memory, base.rank_memory) == (0, 0)
 
 
 @pytest.mark.parametrize(("told", "taken"), [(1.1e15, 1.1e15), (2e15, 0.0), (-1.0, 0.0)])

@@ -70,6 +70,7 @@ def test_a_job_that_calls_nobody_reaches_names_and_its_own_pods() -> None:
         ("https://[2001:db8::7]/x", ["2001:db8::7/128:443"]),
         ("http://[::ffff:192.0.2.77]/x", ["192.0.2.77/32:80"]),
         ("http://[64:ff9b::192.0.2.77]/x", ["64:ff9b::c000:24d/128:80"]),
+        ("http://[64:ff9b::20.192.0.2]/x", ["64:ff9b::14c0:2/128:80"]),  # twice 10.96.0.1
         ("http://rag.search.svc/chat", ["pods of search"]),
         ("http://rag.search.svc.cluster.local:9000/chat", ["pods of search"]),
         ("http://rag-0.rag.search.svc/chat", ["pods of search"]),

@@ -159,6 +159,60 @@ def test_objects_match_the_schemas_of_kubernetes(path: Path) -> None:
     assert violations_of_schemas(objects_of(job).values()) == []
 
 
+@pytest.mark.parametrize(
+    ("resources", "cpus"),
+    [
+        ({"gpusPerNode": 8}, ["18"]),
+        ({"device": "CPU", "ranks": 2}, ["5"]),
+        ({"gpusPerNode": 4, "placement": "Disaggregated", "rolloutGpus": 4}, ["10", "3"]),
+    ],
+)
+def test_ray_may_run_each_rank_and_engine_and_two_tasks_more(
+    resources: dict[str, Any], cpus: list[str]
+) -> None:
+    found = all_manifests(a_clustered_job(a_job({"resources": resources})))
+    groups = found["raycluster"]["spec"]["workerGroupSpecs"]
+    assert [each["rayStartParams"]["num-cpus"] for each in groups] == cpus
+
+
+def test_every_mount_is_of_a_volume_of_its_pod_and_only_who_scores_has_reward_code() -> None:
+    kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
+    retrieval = {"mode": "Prompt", "endpoints": [kb]}
+    job = a_job({"retrieval": retrieval, "reward.codeFrom": {"configMap": "code"}})
+    with_code = set()
+    for manifest in all_manifests(a_clustered_job(job)).values():
+        for template in pod_templates(manifest) if "spec" in manifest else ():
+            mounted = {each["name"] for each in container_of(template)["volumeMounts"]}
+            assert mounted == {each["name"] for each in template["spec"]["volumes"]}
+            for mount in container_of(template)["volumeMounts"]:
+                if mount["name"] == "reward-code":
+                    assert mount["readOnly"] is True
+                    with_code.add(template["metadata"]["labels"][names.LABEL_ROLE])
+    assert with_code == {PodRole.HEAD, PodRole.PREFLIGHT}
+
+
+def test_a_managed_retriever_is_found_by_its_service() -> None:
+    kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
+    job = a_job({"retrieval": {"mode": "Prompt", "endpoints": [kb]}})
+    found = all_manifests(a_clustered_job(job))
+
+    assert list(found) == [
+        "networkpolicy",
+        "preflight",
+        "retriever-kb-service",
+        "retriever-kb",
+        "raycluster",
+        "configmap",
+    ]
+    service, deployment = found["retriever-kb-service"], found["retriever-kb"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    [port] = service["spec"]["ports"]
+    [served] = container_of(deployment["spec"]["template"])["ports"]
+    assert (port["targetPort"], port["port"]) == (served["name"], served["containerPort"])
+
+
 @settings(max_examples=40)
 @given(job=jobs())
 def test_pods_are_restricted_and_carry_no_service_account_token(job: RagGrpoJob) -> None:

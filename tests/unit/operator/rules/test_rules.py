@@ -329,6 +329,45 @@ ROWS: tuple[Row, ...] = (
     Row(retrieval.templates_have_their_placeholders, Reason.TEMPLATE_PLACEHOLDER,
         "spec.retrieval.passageTemplate",
         in_mode("Search", KB, passageTemplate="{index}: {text"), in_mode("Search", KB)),
+    Row(retrieval.fields_fit_protocol, Reason.PROTOCOL_MISMATCH,
+        "spec.retrieval.endpoints[0].body",
+        in_mode("Prompt", SEARCH | {"method": "GET"}),
+        in_mode("Prompt", KB | {"protocol": "Http", "method": "GET",
+                                "url": "http://kb/?q={question}"})),
+    Row(retrieval.fields_fit_protocol, Reason.PROTOCOL_MISMATCH,
+        "spec.retrieval.endpoints[0].method",
+        in_mode("Prompt", KB | {"method": "GET"}), in_mode("Prompt", KB | {"method": "POST"})),
+    Row(retrieval.fields_fit_protocol, Reason.PROTOCOL_MISMATCH,
+        "spec.retrieval.endpoints[0].response",
+        in_mode("Prompt", KB | {"response": {"items": "hits"}}),
+        in_mode("Prompt", SEARCH | {"response": {"items": "hits"}})),
+    Row(retrieval.fields_fit_protocol, Reason.PROTOCOL_MISMATCH,
+        "spec.retrieval.endpoints[0].managed",
+        in_mode("Prompt", MANAGED | {"protocol": "Http", "body": {"q": "{question}"}}),
+        in_mode("Prompt", MANAGED)),
+    Row(retrieval.calls_carry_the_question, Reason.TEMPLATE_PLACEHOLDER,
+        "spec.retrieval.endpoints[0].body",
+        in_mode("Prompt", SEARCH | {"body": "{top_k} {score_threshold} {message_id}"}),
+        in_mode("Prompt", SEARCH | {"body": "{top_k} {score_threshold} {message_id} {tenant}"})),
+    Row(retrieval.actor_writes_required_fields, Reason.RAG_FIELD_MISSING,
+        "spec.retrieval.actorOutput.fields",
+        in_mode("Reward", REFERENCE, actorOutput={"fields": ["user_profile"]})
+        | {"reward": RAG_SCORE},
+        in_mode("Reward", ACTOR | {"protocol": "Http", "body": {"q": "{question}"}}, REFERENCE,
+                actorOutput={"fields": ["user_profile"]}) | {"reward": RAG_SCORE}),
+    Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].url",
+        a_judge() | {"reward.functions": [a_judge()["reward"]["functions"][0] | {"url": ""}]},
+        a_judge()),
+    Row(reward.judge_can_grade, Reason.JUDGE_UNREADABLE,
+        "spec.reward.functions[0].judge.scorePattern",
+        a_judge(scorePattern=r"(\d+)", scorePath="score"), a_judge(scorePath="score")),
+    Row(reward.reward_fields_are_used, Reason.REWARD_FIELD_UNUSED,
+        "spec.reward.functions[0].judge",
+        rewarded_by({"name": "F1", "judge": {"model": "j", "prompt": "Grade {completion}."}}),
+        a_judge(), severity=WARNING),
+    Row(reward.columns_are_named, Reason.COLUMN_NEEDED, "spec.data.columns.context",
+        {"data.columns": {"context": ""}} | a_judge(prompt="Is {completion} in {context}?"),
+        {"data.columns": {"context": ""}} | a_judge()),
     Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].judge",
         rewarded_by({"name": "Judge", "url": "http://j/v1/chat/completions"}), a_judge()),
     Row(reward.judge_can_grade, Reason.TEMPLATE_PLACEHOLDER,
@@ -584,6 +623,16 @@ ROWS: tuple[Row, ...] = (
         with_steps(learningRate=9e-9), with_steps(learningRate=1e-8), severity=WARNING),
     Row(numerics.dual_clip_is_above_one, Reason.CLIP_RANGE, "spec.algorithm.dualClip",
         {"algorithm": {"dualClip": 1.0}}, {"algorithm": {"dualClip": 3.0}}),
+    Row(numerics.dual_clip_is_above_one, Reason.CLIP_RANGE, "spec.algorithm.dualClip",
+        {"algorithm": {"dualClip": 1.28}}, {"algorithm": {"dualClip": 1.29}}),
+    Row(numerics.warmup_ends_within_run, Reason.WARMUP_EXCEEDS_RUN, "spec.training.warmupSteps",
+        {"training": {"totalSteps": 5, "warmupSteps": 5}},
+        {"training": {"epochs": 1, "warmupSteps": 5}}, severity=WARNING),  # steps are not known yet
+    *(
+        Row(numerics.bf16_is_available, Reason.BF16_UNAVAILABLE, "spec.training.precision", {},
+            {"resources": {"device": "CPU"}}, Facts(gpu_compute_major=major))
+        for major in (1, 7)
+    ),
     Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",
         {"algorithm": {"clipRatioLow": 0.3}}, {"algorithm": {"clipRatioLow": 0.28}}),
     Row(numerics.clip_range_is_sane, Reason.CLIP_RANGE, "spec.algorithm.clipRatioHigh",
@@ -614,6 +663,10 @@ ROWS: tuple[Row, ...] = (
     Row(numerics.row_layout_is_exact, Reason.ROW_LAYOUT_NOT_EXACT, "spec.training.rowLayout",
         with_steps(rowLayout="SharedPrefix"), with_steps(),
         facts=Facts(row_layout=RowLayout.PADDED)),
+    Row(monitoring.debug_lines_are_written, Reason.DEBUG_LINES_HIDDEN,
+        "spec.monitoring.debug.modelOutput",
+        {"monitoring": {"logLevel": "Warning", "debug": {"modelOutput": True}}},
+        {"monitoring": {"logLevel": "Debug", "debug": {"modelOutput": True}}}, severity=WARNING),
     Row(monitoring.debug_lines_are_written, Reason.DEBUG_LINES_HIDDEN,
         "spec.monitoring.debug.scoring",
         {"monitoring": {"logLevel": "Warning", "debug": {"scoring": True}}},
@@ -696,6 +749,125 @@ def test_remedies_suggest_the_nearest_value() -> None:
         if row.reason in suggested:
             (found,) = row.rule(seen_by_rule(row.fails, row, row.status))
             assert suggested[row.reason] in found.remedy
+
+
+def remedies(changes: dict[str, Any], facts: Facts = NOTHING_KNOWN) -> dict[Reason, str]:
+    job = a_job(changes)
+    return {each.reason: each.remedy for each in violations(job, resolve(job, facts), facts)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "reason", "remedy"),
+    [
+        ({"data.trainBatchSize": 3} | with_steps(miniBatchPrompts=2), NOTHING_KNOWN,
+         Reason.MINI_BATCH_NOT_DIVISOR, "training.miniBatchPrompts: 1,"),
+        ({"data.trainBatchSize": 7} | with_steps(miniBatchPrompts=5), NOTHING_KNOWN,
+         Reason.MINI_BATCH_NOT_DIVISOR, "training.miniBatchPrompts: 7,"),
+        ({"resources": GPUS8, "rollout": {"tensorParallelSize": 3}}, NOTHING_KNOWN,
+         Reason.TENSOR_PARALLEL_NOT_DIVISOR, "rollout.tensorParallelSize: 2,"),
+        ({"resources": {"device": "CPU"}, "rollout": {"tensorParallelSize": 2}}, NOTHING_KNOWN,
+         Reason.TENSOR_PARALLEL_NOT_DIVISOR, "rollout.tensorParallelSize: 1,"),
+        ({"resources": {"gpusPerNode": 3}, "rollout": {"tensorParallelSize": 6}}, NOTHING_KNOWN,
+         Reason.TENSOR_PARALLEL_NOT_DIVISOR, "rollout.tensorParallelSize: 3,"),
+        ({"resources": GPUS8, "rollout": {"tensorParallelSize": 8}}, KNOWN_7B,
+         Reason.HEADS_NOT_DIVISIBLE, "rollout.tensorParallelSize: 7,"),  # of 28 heads
+        ({"resources": {"shmSize": "0.001k"}}, NOTHING_KNOWN,
+         Reason.AMOUNT_OUT_OF_RANGE, "shmSize: 80Mi or more"),
+        (in_mode("Prompt", KB, maxPassageTokens=342), NOTHING_KNOWN,
+         Reason.PASSAGES_DO_NOT_FIT, "data.maxPromptLength: 1368 or more"),  # 3 × 342 / 0.75
+        (in_mode("Search", KB, maxPassageTokens=86), NOTHING_KNOWN,
+         Reason.SEARCHES_DO_NOT_FIT, "data.maxResponseLength: 688 or more"),  # 2 × 3 × 86 / 0.75
+    ],
+)  # fmt: skip
+def test_a_remedy_suggests_a_value_that_is_near_and_allowed(
+    changes: dict[str, Any], facts: Facts, reason: Reason, remedy: str
+) -> None:
+    assert remedy in remedies(changes, facts)[reason]
+
+
+HEADER = {"name": "X-Client", "value": "a"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (in_mode("Prompt", KB | MANAGED), "endpoint kb has both url and managed"),
+        (in_mode("Prompt", {"name": "kb"}), "endpoint kb has neither url nor managed"),
+        (
+            in_mode("Prompt", KB | {"headers": [HEADER | {"secretKeyRef": REF}]}),
+            "X-Client has both",
+        ),
+        (in_mode("Prompt", KB | {"headers": [{"name": "X-Client"}]}), "X-Client has neither"),
+        ({"checkpoint.path": "/else"}, "/else lies on no volume (/mnt/runs)"),
+    ],
+)
+def test_one_objection_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+    job = a_job(changes)
+    [found] = violations(job, resolve(job))
+    assert found.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("volumes", "shown"),
+    [(4, "(/mnt/0, /mnt/1, /mnt/2, /mnt/3)"), (5, "(/mnt/0, /mnt/1, /mnt/2, /mnt/3 and others)")],
+)
+def test_up_to_four_volumes_are_named(volumes: int, shown: str) -> None:
+    names = map(str, range(volumes))
+    mounts = [{"name": f"v{n}", "claimName": n, "mountPath": f"/mnt/{n}"} for n in names]
+    job = a_job({"volumes": mounts})
+    [found] = errors(violations(job, resolve(job)))
+    assert found.message == f"/mnt/runs/checkpoints lies on no volume {shown}"
+
+
+def test_an_index_on_no_volume_is_told_once() -> None:
+    dense = DENSE | {"indexPath": "/elsewhere"}
+    job = a_job(in_mode("Prompt", {"name": "kb", "managed": dense}))
+    assert {each.reason for each in violations(job, resolve(job))} == {Reason.INDEX_PATH_UNFIT}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [(Facts(gpu_compute_major=7), "the GPU"), (Facts(gpu_compute_major=7, gpu_product="V9"), "V9")],
+)
+def test_a_gpu_without_bf16_is_named_if_its_name_is_known(facts: Facts, name: str) -> None:
+    job = a_job()
+    [found] = violations(job, resolve(job, facts), facts)
+    assert found.message == f"{name} has compute capability 7.x, and BF16 begins at 8.0"
+
+
+@pytest.mark.parametrize("major", [0, 8])
+def test_bf16_is_taken_to_work_where_nothing_says_otherwise(major: int) -> None:
+    job, facts = a_job(), Facts(gpu_compute_major=major)
+    assert violations(job, resolve(job, facts), facts) == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "placement", "reasons"),
+    [
+        (0.3, {}, set()),
+        (0.29, {}, {Reason.UTILIZATION_TOO_LOW}),
+        (0.7, {}, set()),
+        (0.71, {}, {Reason.UTILIZATION_TOO_HIGH}),
+        (0.9, SPLIT, set()),
+        (0.91, SPLIT, {Reason.UTILIZATION_TOO_HIGH}),
+    ],
+)
+def test_an_engine_may_take_from_three_tenths_to_what_its_placement_leaves(
+    share: float, placement: dict[str, Any], reasons: set[Reason]
+) -> None:
+    resources = {"resources": placement or {"gpusPerNode": 1}}
+    job = a_job({"rollout": {"gpuMemoryUtilization": share}} | resources)
+    found = {each.reason for each in violations(job, resolve(job))}
+    assert found - {Reason.NEEDS_READ_WRITE_MANY} == reasons
+
+
+def test_passages_of_the_largest_endpoint_count() -> None:
+    many, few = KB | {"topK": 5}, ACTOR | {"topK": 1}
+    for endpoints in ((many, few), (few, many)):
+        asked = in_mode("Prompt", *endpoints, maxPassageTokens=205)
+        assert Reason.PASSAGES_DO_NOT_FIT in remedies(asked)
+    nothing = in_mode("Prompt", maxPassageTokens=2000)
+    assert Reason.PASSAGES_DO_NOT_FIT not in remedies(nothing)
 
 
 def test_every_rule_has_rows_and_every_reason_is_produced() -> None:

@@ -33,6 +33,15 @@ def test_grace_follows_the_slowest_save_or_the_model(
     assert grace_seconds(a_job().spec, status) == expected
 
 
+@pytest.mark.parametrize(
+    ("parameters", "expected"), [(1_250_000_000, 45), (1_250_000_001, 46)], ids=["30 s", "and more"]
+)
+def test_a_second_that_has_begun_counts(parameters: int, expected: int) -> None:
+    facts = Facts(parameters=parameters)  # 15 GB at 500 MB/s, and the margin
+    status = JobStatus(preflight=PreflightStatus(facts=facts))
+    assert grace_seconds(a_job().spec, status) == expected
+
+
 def test_nodes_save_beside_each_other() -> None:
     status = JobStatus(preflight=PreflightStatus(facts=KNOWN_7B))
     assert grace_seconds(a_job({"resources.nodes": 4}).spec, status) == 61

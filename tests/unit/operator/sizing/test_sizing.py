@@ -28,7 +28,7 @@ def terms_of(sizing: Sizing, resource: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("text", "amount"),
     [("16", 16.0), ("500m", 0.5), ("1.5Gi", 1.5 * GIB), ("64Mi", 64 * MIB), ("2k", 2000.0),
-     ("1T", 1e12)],
+     ("3M", 3e6), ("2G", 2e9), ("1T", 1e12), ("1Ki", 2.0**10), ("2Ti", 2.0**41)],
 )  # fmt: skip
 def test_quantities_are_read_as_kubernetes_does(text: str, amount: float) -> None:
     assert parse_quantity(text) == amount
@@ -43,15 +43,17 @@ def test_other_text_is_no_quantity(text: str) -> None:
 @pytest.mark.parametrize(
     ("amount", "unit", "text"),
     [(GIB, GIB, "1Gi"), (GIB + 1, GIB, "2Gi"), (65 * MIB, 64 * MIB, "128Mi"), (1, 1, "1"),
-     (1, 1024, "1Ki")],
+     (1, 1024, "1Ki"), (1025, 1, "1025"), (1, MIB, "1Mi"), (1.5 * GIB, MIB, "1536Mi")],
 )  # fmt: skip
-def test_bytes_are_rounded_up_to_whole_units(amount: int, unit: int, text: str) -> None:
+def test_bytes_are_rounded_up_to_whole_units(amount: float, unit: int, text: str) -> None:
     assert format_bytes(amount, unit) == text
     assert parse_quantity(text) >= amount
 
 
 def test_people_read_amounts_with_one_digit() -> None:
     assert [readable(x) for x in (0, 1536, 1.5 * GIB)] == ["0 B", "1.5 KiB", "1.5 GiB"]
+    units = [readable(x) for x in (1023, 1024, MIB, GIB)]
+    assert units == ["1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB"]
 
 
 def test_gpu_memory_of_the_worked_example() -> None:
@@ -196,6 +198,119 @@ def test_ray_gets_its_store_explicitly_within_its_share_of_shm(resources: dict[s
     assert store <= 0.95 * parse_quantity(size(spec).shm)
 
 
+def test_a_store_takes_what_fits_into_the_shm_that_the_user_gave() -> None:
+    sizing = size(a_spec(KNOWN_7B, resources=GPUS8 | {"shmSize": "1Gi"}), KNOWN_7B)
+    assert pod(sizing, PodRole.TRAINER).object_store == int(0.95 * GIB)
+    assert pod(sizing, PodRole.HEAD).object_store == 2 * GIB
+
+
+def test_without_gpus_a_store_is_small() -> None:
+    assert object_store_bytes(a_spec(resources=CPU)) == 128 * MIB
+
+
+@pytest.mark.parametrize(
+    ("resources", "tensor_parallel", "rings"),
+    [
+        ({"gpusPerNode": 1}, 1, 2 * GIB),
+        (GPUS8 | {"nodes": 2}, 1, 240 * MIB * 8 * 2),
+        (GPUS8, 8, 240 * MIB * 9),
+        (GPUS8 | {"nodes": 2}, 16, 240 * MIB * 17),
+    ],
+    ids=["at least 2 GiB", "engines of one pod", "one engine", "an engine over two pods"],
+)
+def test_message_rings_grow_with_engines_and_their_ranks(
+    resources: dict[str, Any], tensor_parallel: int, rings: int
+) -> None:
+    spec = a_spec(resources=resources, rollout={"tensorParallelSize": tensor_parallel})
+    assert terms_of(size(spec), "shm")["vllm"] == rings
+
+
+@pytest.mark.parametrize(
+    ("gpus", "staging"),
+    [(0, 4 * 7_600_000_000), (1, 12 * 7_600_000_000)],
+    ids=["an export", "all shards"],
+)
+def test_a_pod_of_few_gpus_is_sized_like_one_of_one(gpus: int, staging: int) -> None:
+    sizing = size(a_spec(KNOWN_7B, resources={"gpusPerNode": gpus}), KNOWN_7B)
+    memory, held = terms_of(sizing, "memory"), terms_of(sizing, "gpu")
+    assert memory["processes"] == 4 * GIB
+    assert memory["staging"] == staging
+    assert held["weights"] == held["gradients"] == 4 * 7_600_000_000
+
+
+def test_memory_of_one_gpu_consists_of_named_terms() -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8)
+    sizing = size(spec, KNOWN_7B)
+
+    assert terms_of(sizing, "gpu") == {
+        "weights": 3_800_000_000,
+        "gradients": 3_800_000_000,
+        "optimizer": 7_600_000_000,
+        "unsharded": gpu_memory.unsharded(spec, KNOWN_7B),
+        "activations": gpu_memory.activations(spec, KNOWN_7B),
+        "syncCopies": 6 * 152_064 * 3584,
+        "engineWeights": 15_200_000_000,
+        "engineOverhead": 2 * GIB,
+        "kvCache": int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB,
+        "fragmentation": 80 * GIB - int(80 * GIB * 0.92),
+    }
+    [room] = [each.reason for each in sizing.terms if each.name == "kvCache"]
+    assert room == "room for 388 sequences of 1536 tokens, 256 at once"
+
+
+def test_a_reference_model_is_a_term_beside_the_states() -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8, algorithm={"klCoefficient": 0.01})
+    held = terms_of(size(spec, KNOWN_7B), "gpu")
+    assert list(held)[:4] == ["weights", "gradients", "optimizer", "reference"]
+    assert held["reference"] == 3_800_000_000
+
+
+def test_an_engine_whose_weights_do_not_fit_has_no_kv_cache() -> None:
+    spec = a_spec(KNOWN_7B, resources={"gpusPerNode": 8, "gpuMemoryGib": 24})
+    assert terms_of(size(spec, KNOWN_7B), "gpu")["kvCache"] == 0
+
+
+def test_a_model_of_which_only_the_size_is_known_is_sized() -> None:
+    facts = Facts(parameters=7_600_000_000)
+    sizing = size(a_spec(facts, resources=GPUS8), facts)
+    [cache] = [each for each in sizing.terms if each.name == "kvCache"]
+    assert cache.reason.startswith(f"room for {cache.bytes} sequences")
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus", "replicas"),
+    [(CPU | {"gpusPerNode": 8}, 0, 1), (GPUS8, 8, 1), (GPUS8 | {"nodes": 2}, 8, 2)],
+)
+def test_each_trainer_pod_has_the_gpus_of_its_node(
+    resources: dict[str, Any], gpus: int, replicas: int
+) -> None:
+    trainer = pod(size(a_spec(resources=resources)), PodRole.TRAINER)
+    assert (trainer.gpus, trainer.replicas) == (gpus, replicas)
+
+
+@pytest.mark.parametrize(("in_turns", "readers"), [(False, 8), (True, 1)])
+def test_staging_tells_how_many_ranks_read_at_once(in_turns: bool, readers: int) -> None:
+    spec = a_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
+    [staging] = [each for each in size(spec, KNOWN_7B).terms if each.name == "staging"]
+    assert staging.reason.startswith(f"the most of {readers} ranks reading the model")
+
+
+@pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
+def test_pages_of_files_take_a_tenth_more(resources: dict[str, Any]) -> None:
+    memory = terms_of(size(a_spec(KNOWN_TINY, resources=resources), KNOWN_TINY), "memory")
+    pages = memory.pop("pageCache")
+    assert pages == int(0.1 * sum(memory.values()))
+
+
+@pytest.mark.parametrize(
+    ("resources", "facts"), [(CPU, KNOWN_7B), (GPUS8, None)], ids=["no GPU", "no model"]
+)
+def test_gpus_have_no_terms_without_them_or_a_model(
+    resources: dict[str, Any], facts: Facts | None
+) -> None:
+    assert terms_of(size(a_spec(facts, resources=resources), facts), "gpu") == {}
+
+
 @pytest.mark.parametrize(
     ("resources", "gpus"),
     [
@@ -241,6 +356,11 @@ def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
     spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(corpus_bytes=GIB)
     assert terms_of(size(spec, facts), "retriever") == {"kb": 4 * GIB + 512 * MIB}
+    told = [size(spec, each).terms[-1].reason for each in (facts, None)]
+    assert told == [
+        "0.5 GiB + 4 × corpus of 1.0 GiB",
+        "0.5 GiB; the corpus is measured in preflight",
+    ]
 
 
 def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -> None:
@@ -271,9 +391,15 @@ def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -
     memory = parse_quantity(pod(sizing, PodRole.RETRIEVER, "kb").memory)
     assert 0 <= memory - sum(expected.values()) < GIB
 
-    words = {"managed": dense | {"index": "Dense"}}
-    spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb | words]})
-    assert terms_of(size(spec, facts), "retriever")["kb texts"] == 2 * GIB + 320 * 1_000_000
+    def sized_with(**changes: Any) -> dict[str, int]:
+        managed = {"managed": dense | changes}
+        spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb | managed]})
+        return terms_of(size(spec, facts), "retriever")
+
+    assert sized_with(index="Dense")["kb texts"] == 2 * GIB + 320 * 1_000_000
+    assert "kb links" not in sized_with(hnswAbove=1_000_000)
+    given = {"kb given": 4 * 768 * 1_000_000}  # beside those of the index, while it is built
+    assert sized_with(vectors="/mnt/runs/v.npy") == expected | given
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

@@ -60,4 +60,4 @@ def test_ids_differ_only_where_their_digests_can_be_compared() -> None:
     assert differs(ONE, TWO)
     assert differs(f"a@{ONE}", f"a@{TWO}")
     assert not differs(f"a@{ONE}", f"import-of-another-day@{ONE}")
-    assert not differs(ONE, f"a@{TWO}")
+    assert differs(ONE, f"a@{TWO}") is False

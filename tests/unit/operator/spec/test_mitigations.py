@@ -141,6 +141,62 @@ def test_a_micro_batch_is_halved_only_while_it_holds_the_longest(tokens: int, fi
     assert (next_mitigation(OOM, [], spec) is Mitigation.MICRO_BATCH_HALVED) is first
 
 
+@pytest.mark.parametrize(("sequences", "halved"), [(16, [8]), (15, []), (35, [17, 8])])
+def test_sequences_are_halved_down_to_eight(sequences: int, halved: list[int]) -> None:
+    spec = a_spec({"resources": {"device": "CPU"}, "rollout": {"maxNumSeqs": sequences}})
+    applied = applied_until_nothing_is_left(HOST, spec, Shortage.ROLLOUT_HOST)
+    assert applied == [Mitigation.SEQUENCES_HALVED] * len(halved)
+    after = [mitigated(spec, applied[: n + 1]).rollout.max_num_seqs for n in range(len(halved))]
+    assert after == halved
+
+
+def test_nothing_is_halved_to_nothing() -> None:
+    smallest = {
+        "training": {"tokensPerMicroBatch": 1},
+        "rollout": {"maxNumSeqs": 1},
+        "data.numWorkers": 1,
+    }
+    steps = [
+        Mitigation.MICRO_BATCH_HALVED,
+        Mitigation.SEQUENCES_HALVED,
+        Mitigation.WORKERS_HALVED,
+    ]
+    spec = a_spec(smallest)
+    assert mitigated(spec, steps) == spec
+
+
+@pytest.mark.parametrize(
+    ("cause", "short_of", "changes", "absent"),
+    [
+        (OOM, Shortage.KV_CACHE, {"rollout": {"enforceEager": True}}, Mitigation.ENFORCE_EAGER),
+        (OOM, Shortage.KV_CACHE, {"resources": {"device": "CPU"}}, Mitigation.ENFORCE_EAGER),
+        (
+            OOM,
+            Shortage.KV_CACHE,
+            {"resources": {"device": "CPU"}},
+            Mitigation.RAISE_GPU_MEMORY_UTILIZATION,
+        ),
+        (
+            OOM,
+            Shortage.KV_CACHE,
+            {"rollout": {"gpuMemoryUtilization": 0.7}},
+            Mitigation.RAISE_GPU_MEMORY_UTILIZATION,
+        ),
+        (HOST, Shortage.TRAINER_HOST, {"resources": {"gpusPerNode": 1}}, Mitigation.LOAD_IN_TURNS),
+        (
+            HOST,
+            Shortage.TRAINER_HOST,
+            EIGHT_GPUS | {"training": {"loadInTurns": True}},
+            Mitigation.LOAD_IN_TURNS,
+        ),
+    ],
+)
+def test_what_would_change_nothing_is_not_tried(
+    cause: Cause, short_of: Shortage, changes: dict[str, Any], absent: Mitigation
+) -> None:
+    assert absent not in applied_until_nothing_is_left(cause, a_spec(changes), short_of)
+
+
 def test_utilization_is_lowered_to_three_tenths_at_most() -> None:
     spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
     lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])

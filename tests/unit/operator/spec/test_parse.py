@@ -11,6 +11,7 @@ from raggrpo_api import names
 from raggrpo_api.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL, hint_for
 from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
@@ -37,6 +38,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.data.trainFiles", "/x", "spec.data.trainFiles", Reason.WRONG_TYPE, "array"),
     ("spec.data.trainFiles", ["./x"], "spec.data.trainFiles[0]", Reason.RELATIVE_PATH, "absolute"),
     ("spec.data.train_files", ["/x"], "spec.data.train_files", Reason.UNKNOWN_FIELD, "trainFiles"),
+    ("spec.data.max_samples", 5, "spec.data.max_samples", Reason.UNKNOWN_FIELD, "maxSamples"),
     ("spec.data.batchSize", 4, "spec.data.batchSize", Reason.UNKNOWN_FIELD, "trainBatchSize"),
     ("spec.data.maxSamples", "10", "spec.data.maxSamples", Reason.WRONG_TYPE, "integer"),
     ("spec.data.trainBatchSize", 0, "spec.data.trainBatchSize", Reason.OUT_OF_RANGE, "another"),
@@ -49,6 +51,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.suspend", "yes", "spec.suspend", Reason.WRONG_TYPE, "boolean"),
     ("spec.preset", "fasst", "spec.preset", Reason.NOT_A_CHOICE, "did you mean Fast?"),
     ("spec.training.precision", "fp16", "spec.training.precision", Reason.NOT_A_CHOICE, "FP16"),
+    ("spec.path", "/m", "spec.path", Reason.UNKNOWN_FIELD, "it belongs at spec.model.path"),
     ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known here: preset"),
     ("spec.resources.memory", "64 GB", "spec.resources.memory", Reason.INVALID_FORMAT, "64Gi"),
     ("spec.checkpoint.backup.url", "ftp://x", "spec.checkpoint.backup.url", Reason.INVALID_FORMAT,
@@ -136,6 +139,35 @@ def test_what_is_nested_too_deep_is_refused_with_its_place(depth: int) -> None:
     assert violation.reason is Reason.SPEC_TOO_LARGE
 
 
+@pytest.mark.parametrize(("levels", "is_refused"), [(58, False), (59, True)])
+def test_a_job_may_be_64_levels_deep(levels: int, is_refused: bool) -> None:
+    deep: Any = "x"
+    for _ in range(levels):
+        deep = [deep]
+    endpoint = ENDPOINT | {"extraBody": deep}  # itself on the sixth level
+
+    found = found_in(a_raw_job({"spec.retrieval.endpoints": [endpoint]}))
+
+    too_large = [each for each in found if each.message == "it is nested more than 64 deep"]
+    assert [each.path for each in too_large] == ["spec.retrieval.endpoints[0].extraBody"][
+        : int(is_refused)
+    ]
+
+
+@pytest.mark.parametrize(("values", "is_refused"), [(99_998, False), (99_999, True)])
+def test_a_job_may_have_100_000_values(values: int, is_refused: bool) -> None:
+    found = found_in({"spec": [0] * values})  # and two more: itself and the list
+    assert ("it has more than 100000 values" in {each.message for each in found}) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("letters", "shown"), [(58, f"'{'x' * 58}'"), (59, f"'{'x' * 56}...")], ids=["whole", "cut"]
+)
+def test_a_long_value_is_cut(letters: int, shown: str) -> None:
+    [found] = found_in(a_raw_job({"spec.preset": "x" * letters}))
+    assert found.message.startswith(f"{shown} is none of Fast")
+
+
 def test_what_a_free_body_holds_is_not_repeated() -> None:
     body: Any = {"api_key": "hunter2", "q": "{question}"}
     for _ in range(14):
@@ -161,11 +193,23 @@ def test_a_line_is_one_line_and_leaves_room_to_the_remedy() -> None:
     assert violation.line().isprintable()
     assert violation.line().endswith("… → less")
     assert len(violation.line()) < 500
+    assert str(violation) == violation.line()
 
 
-@pytest.mark.parametrize("raw", [None, [], "text", 3, ["apiVersion"]])
-def test_what_is_no_mapping_is_refused(raw: object) -> None:
-    assert [violation.reason for violation in found_in(raw)] == [Reason.NOT_A_MAPPING]
+@pytest.mark.parametrize(("letters", "shown"), [(400, "b" * 400), (401, "b" * 399 + "…")])
+def test_a_message_has_at_most_400_characters(letters: int, shown: str) -> None:
+    violation = Violation("spec", Reason.OUT_OF_RANGE, "b" * letters, "less")
+    assert violation.line() == f"spec: {shown} → less"
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [(None, "empty"), ([], "a list"), ("text", "a str"), (3, "a int"), (["apiVersion"], "a list")],
+)
+def test_what_is_no_mapping_is_refused(raw: object, what: str) -> None:
+    [found] = found_in(raw)
+    assert found.reason is Reason.NOT_A_MAPPING
+    assert found.message == f"a job is a mapping, this is {what}"
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
@@ -242,6 +286,32 @@ def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
 ) -> None:
     [found] = found_in(a_raw_job({place: value}))
     assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message", "remedy"),
+    [
+        ("spec.data.trainFiles", "/x", "'/x' is not a valid array", "give a valid array"),
+        ("spec.suspend", "maybe", "'maybe' is not a valid boolean", "give a valid boolean"),
+        ("spec.suspend", "8", "'8' is not a valid boolean", "give a valid boolean"),
+        ("spec.rollout", {"n": "on"}, "'on' is not a valid integer", "give a valid integer"),
+        ("spec.rollout", {"n": "many"}, "'many' is not a valid integer", "give a valid integer"),
+        ("spec.rollout", {"n": {}}, "{} is not a valid integer", "give a valid integer"),
+        ("spec.preset", {}, "{} is none of Fast, MaxPerformance, MemoryLimited, Debug",
+         "choose one of 'Fast', 'MaxPerformance', 'MemoryLimited' or 'Debug'"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_has_a_plain_remedy(
+    place: str, value: Any, message: str, remedy: str
+) -> None:
+    [found] = found_in(a_raw_job({place: value}))
+    assert (found.message, found.remedy) == (message, remedy)
+
+
+@pytest.mark.parametrize("name", sorted({each.rpartition(".")[2] for each in VERL} | {*OTHERS}))
+def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) -> None:
+    assert hint_for(name).startswith(("here it is spec.", "remove it: "))
+    assert hint_for(f"{name}_of_ours") == ""
 
 
 @pytest.mark.parametrize(

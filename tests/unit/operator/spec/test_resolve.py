@@ -5,9 +5,9 @@ import pytest
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.model import Attention
-from raggrpo_api.spec.training import Precision
+from raggrpo_api.spec.training import MAX_STEPS, Precision, RowLayout
 from raggrpo_api.status import Pinned
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer_config import TrainerConfig, schema_digest
 from raggrpo_operator.core.spec.mitigations import Mitigation
 from raggrpo_operator.core.spec.resolve import Origin, resolve, trainer_config
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
@@ -146,6 +146,141 @@ def test_what_the_user_gave_is_never_sized(changes: dict[str, Any], place: str) 
     assert resolved.origins[place] is Origin.USER
 
 
+COSINE = {"totalSteps": 1000, "learningRateSchedule": "Cosine"}
+PADDED = Facts(row_layout=RowLayout.PADDED)
+TWO_EPOCHS = {"training": {"epochs": 2}}
+DENSE = {
+    "corpus": "/mnt/runs/c.jsonl",
+    "index": "Dense",
+    "embedding": {"path": "/mnt/runs/e5"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "place", "value", "origin"),
+    [
+        ({}, None, "resources.memory", "", Origin.SIZED),
+        ({"resources": {"memory": "8Gi"}}, None, "resources.memory", "8Gi", Origin.USER),
+        ({}, None, "resources.shmSize", "", Origin.SIZED),
+        ({"resources": {"shmSize": "8Gi"}}, None, "resources.shmSize", "8Gi", Origin.USER),
+        (
+            TWO_EPOCHS | {"data.trainBatchSize": 1},
+            None,
+            "training.totalSteps",
+            0,
+            Origin.DEFAULT,
+        ),
+        (TWO_EPOCHS, KNOWN_7B, "training.totalSteps", 157, Origin.SIZED),
+        ({}, KNOWN_7B, "training.totalSteps", 1000, Origin.USER),
+        (
+            {"training": {"totalSteps": 5, "epochs": 2}},
+            KNOWN_7B,
+            "training.totalSteps",
+            5,
+            Origin.USER,
+        ),
+        ({}, KNOWN_7B, "training.decaySteps", 0, Origin.DEFAULT),
+        ({"training": COSINE}, None, "training.decaySteps", 1000, Origin.SIZED),
+        ({"training": COSINE | {"decaySteps": 50}}, None, "training.decaySteps", 50, Origin.USER),
+        ({}, PADDED, "training.rowLayout", "Padded", Origin.SIZED),
+        ({}, KNOWN_7B, "training.rowLayout", "SharedPrefix", Origin.DEFAULT),
+        (
+            {"training": {"totalSteps": 1, "rowLayout": "SharedPrefix"}},
+            PADDED,
+            "training.rowLayout",
+            "SharedPrefix",
+            Origin.USER,
+        ),
+        ({}, None, "training.precision", "BF16", Origin.PRESET),
+        (
+            {"preset": "Debug", "resources": {"device": "CPU"}},
+            None,
+            "training.precision",
+            "FP32",
+            Origin.PRESET,
+        ),
+        ({"data.numWorkers": 8}, None, "data.numWorkers", 8, Origin.USER),
+        (
+            {"data.numWorkers": 16, "resources": {"cpu": "16"}},
+            None,
+            "data.numWorkers",
+            16,
+            Origin.USER,
+        ),
+    ],
+)
+def test_a_value_is_sized_only_where_nobody_chose_it_and_it_can_be(
+    changes: dict[str, Any], facts: Facts | None, place: str, value: object, origin: Origin
+) -> None:
+    resolved = resolve(a_job(changes), facts)
+    assert (resolved.values()[place], resolved.origins[place]) == (value, origin)
+
+
+@pytest.mark.parametrize(
+    ("given", "index", "origin"),
+    [
+        ({}, "/mnt/runs/checkpoints/indexes", Origin.SIZED),
+        ({"indexPath": "/mnt/runs/i"}, "/mnt/runs/i", Origin.USER),
+        ({"index": "BM25", "embedding": None}, "", Origin.DEFAULT),
+    ],
+)
+def test_an_index_lies_beside_the_checkpoints(
+    given: dict[str, Any], index: str, origin: Origin
+) -> None:
+    endpoints = [ENDPOINT, {"name": "own", "managed": DENSE | given}]
+    resolved = resolve(a_job({"retrieval": {"mode": "Prompt", "endpoints": endpoints}}))
+    place = "retrieval.endpoints[1].managed.indexPath"
+    assert (resolved.values()[place], resolved.origins[place]) == (index, origin)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "length", "tokens"),
+    [
+        ([], 200, 150),
+        ([ENDPOINT | {"topK": 5}, ENDPOINT | {"topK": 1}], 200, 30),
+        ([ENDPOINT | {"topK": 1}, ENDPOINT | {"topK": 5}], 200, 30),
+        ([ENDPOINT | {"topK": 7}], 8, 1),
+    ],
+)
+def test_all_passages_of_the_largest_endpoint_have_room(
+    endpoints: list[dict[str, Any]], length: int, tokens: int
+) -> None:
+    retrieval = {"mode": "Prompt", "endpoints": endpoints}
+    resolved = resolve(a_job({"retrieval": retrieval, "data.maxPromptLength": length}))
+    assert resolved.spec.retrieval.max_passage_tokens == tokens
+
+
+def test_passages_that_fit_as_they_are_keep_their_length() -> None:
+    length = 4 * a_job().spec.retrieval.max_passage_tokens  # × 0.75 / 3 is exactly that length
+    retrieval = {"mode": "Prompt", "endpoints": [ENDPOINT]}
+    resolved = resolve(a_job({"retrieval": retrieval, "data.maxPromptLength": length}))
+    assert resolved.origins["retrieval.maxPassageTokens"] is Origin.DEFAULT
+
+
+def test_a_configuration_names_the_schema_that_the_image_knows() -> None:
+    assert config_of(a_job()).schema_digest == schema_digest()
+    assert config_of(a_job(), schema="abc").schema_digest == "abc"
+
+
+def test_epochs_are_the_target_only_with_rows_and_without_steps() -> None:
+    job = a_job(TWO_EPOCHS | {"data.trainBatchSize": 1})
+    assert config_of(job, None).training.total_steps == 0
+    both = a_job({"training": {"totalSteps": 5, "epochs": 2}})
+    assert config_of(both).training.total_steps == 5
+
+
+def test_epochs_never_make_more_steps_than_may_be_given() -> None:
+    facts = Facts(rows=10**12)
+    assert resolve(a_job(TWO_EPOCHS), facts).spec.training.total_steps == MAX_STEPS
+
+
+@pytest.mark.parametrize("pinned", [Pinned(precision="FP8", attention="Other"), Pinned()])
+def test_a_pin_that_is_no_choice_leaves_auto(pinned: Pinned) -> None:
+    config = config_of(a_job({"resources": {"device": "CPU"}}), KNOWN_TINY, pinned=pinned)
+    assert config.training.precision is Precision.AUTO
+    assert config.model.attention is Attention.AUTO
+
+
 def test_epochs_become_steps_once_the_rows_are_known() -> None:
     job = a_job({"training": {"epochs": 2}, "data.trainBatchSize": 96})
     assert resolve(job).spec.training.total_steps == 0
@@ -164,7 +299,9 @@ def test_trainer_config_survives_its_journey_as_json(path: Any) -> None:
     [
         ({"device": "CPU"}, {}, 1, 1, 0.0, 0.0),
         ({"device": "CPU", "nodes": 2, "ranks": 2}, {}, 4, 1, 0.0, 0.0),
+        ({"device": "CPU", "placement": "Disaggregated", "rolloutEngines": 3}, {}, 1, 3, 0.0, 0.0),
         ({"gpusPerNode": 8}, {}, 8, 8, 0.5, 0.4),
+        ({"gpusPerNode": 2}, {"tensorParallelSize": 4}, 2, 1, 0.5, 1.6),
         ({"gpusPerNode": 8, "nodes": 2}, {"tensorParallelSize": 4}, 16, 4, 0.5, 1.6),
         (
             {"gpusPerNode": 8, "placement": "Disaggregated", "rolloutGpus": 4},
@@ -196,6 +333,9 @@ def test_resources_become_processes(
         ({"device": "CPU", "cpu": "1500m"}, 1, 1),
         ({"device": "CPU", "cpu": "500m", "ranks": 2}, 1, 2),
         ({"device": "CPU", "cpu": "8", "ranks": 2, "nodes": 3}, 4, 8),
+        ({"device": "CPU", "cpu": "4", "ranks": 2, "placement": "Disaggregated"}, 2, 4),
+        ({"device": "CPU", "cpu": "500m", "placement": "Disaggregated"}, 1, 1),
+        ({"device": "CPU", "placement": "Disaggregated"}, 2, 1),
         ({"gpusPerNode": 8, "cpu": "64"}, 1, 1),
     ],
 )

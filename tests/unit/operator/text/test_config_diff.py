@@ -47,6 +47,11 @@ def test_an_attempt_is_named_by_its_job_and_number(text: str, name: AttemptName)
     assert attempt_name(text) == name
 
 
+def test_an_attempt_is_written_as_it_is_named() -> None:
+    assert str(AttemptName("small", 3)) == "small@3"
+    assert attempt_name("small").number == 0
+
+
 def test_one_job_is_compared_with_its_own_attempt_before() -> None:
     newest = {"a": 5, "b": 2}
     a, b = AttemptName("a"), AttemptName("b")

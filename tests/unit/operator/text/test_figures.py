@@ -38,10 +38,13 @@ def a_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
 
 
 def test_rewards_are_compared_between_the_first_and_the_last_ten_steps() -> None:
-    history = [a_step(step, reward_mean=step / 100) for step in range(1, 101)]
+    history = [
+        a_step(step, reward_mean=step / 100, exact_match=step / 200) for step in range(1, 101)
+    ]
     found = figures(history, [])
     assert found.reward_first == pytest.approx(0.055)
     assert found.reward_last == pytest.approx(0.955)
+    assert found.exact_match_last == pytest.approx(0.4775)
 
 
 def test_steps_without_a_reward_do_not_count_as_zero() -> None:
@@ -112,16 +115,17 @@ def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
 
 def test_calls_of_an_endpoint_are_added_up_over_attempts_that_count_from_their_beginning() -> None:
     def calls(answered: int, p95: float, **failures: int) -> dict[str, Any]:
-        return {"kb": {"answered": answered, "p50": 0.1, "p95": p95, "failures": failures}}
+        return {"kb": {"answered": answered, "p50": p95 / 2, "p95": p95, "failures": failures}}
 
     history = [
         a_step(1, retrieval=calls(4, 0.5)),
         a_step(2, retrieval=calls(9, 0.6, Timeout=2)),
-        a_step(3, epoch=2, retrieval=calls(5, 0.2, Timeout=1, BadJson=1)),
+        a_step(3, epoch=2, retrieval=calls(5, 0.4, Timeout=1, BadJson=1)),
+        a_step(4, epoch=3, retrieval=calls(1, 0.2)),
     ]
 
     assert figures(history, []).retrieval == (
-        EndpointCalls("kb", answered=14, failures={"Timeout": 3, "BadJson": 1}, p50=0.1, p95=0.2),
+        EndpointCalls("kb", answered=15, failures={"Timeout": 3, "BadJson": 1}, p50=0.1, p95=0.2),
     )
 
 

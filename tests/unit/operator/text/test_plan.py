@@ -1,5 +1,8 @@
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +11,7 @@ from raggrpo_api.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.text.plan import render_plan
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
 
@@ -63,6 +67,90 @@ def test_long_values_continue_below_themselves() -> None:
     files = [f"/mnt/runs/part-{number:03}.parquet" for number in range(12)]
     text = plan_of(a_job({"data.trainFiles": files}))
     assert all(name in text for name in files)
+
+
+@pytest.mark.parametrize("width", [100, 120])
+def test_a_value_is_wrapped_only_where_it_would_be_too_wide(width: int) -> None:
+    files = [f"/mnt/runs/held-out-{number}.parquet" for number in range(40)]
+    lines = plan_of(a_job({"data.trainFiles": files}), width=width).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("  data.trainFiles "))
+    rest = [line for line in lines[first + 1 : first + 40] if line.startswith("   ")]
+
+    column = lines[first].index("[")
+    assert len(rest) > 5
+    assert {f'"{name}"' for name in files} <= {
+        word.strip("[],") for line in [lines[first], *rest] for word in line.split()
+    }
+    assert {len(line) - len(line.lstrip()) for line in rest} == {column}
+    for line, following in pairwise([lines[first], *rest]):
+        assert len(line) <= width < len(f"{line} {following.split()[0]}")
+
+
+@pytest.mark.parametrize("first", ["a", "aa"])
+def test_a_plan_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
+    job = a_job()
+    resolved = resolve(job)
+    found = [Violation("spec", Reason.OUT_OF_RANGE, f"{first} " + "a " * 200, "less")]
+    sizing = size(resolved.spec)
+
+    usual = render_plan(job, resolved, sizing, found)
+    assert usual == render_plan(job, resolved, sizing, found, width=100)
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        (
+            {"gpusPerNode": 4, "nodes": 2, "placement": "Disaggregated", "rolloutGpus": 2},
+            "GPU, Disaggregated: 2 node(s) × 4 GPU(s), 8 trainer rank(s), 2 rollout engine(s)",
+        ),
+        (
+            {"device": "CPU", "nodes": 2, "ranks": 3},
+            "CPU, Colocated: 2 node(s) × 3 rank(s), 6 trainer rank(s), 1 rollout engine(s)",
+        ),
+    ],
+)
+def test_a_plan_begins_with_what_runs_where(resources: dict[str, Any], expected: str) -> None:
+    job = a_job({"resources": resources})
+    unknown, known = plan_of(job).splitlines(), plan_of(job, KNOWN_TINY).splitlines()
+
+    assert unknown[:2] == known[:2] == ["Job small, preset Fast", expected]
+    assert unknown[2] == "Model and data: not read yet (raggrpo check reads them)"
+    assert known[2] == (
+        "Model: 560,000 parameters, 3 layers × 128, 4 heads, context 2048; data: 8,000 rows"
+    )
+
+
+def test_texts_that_a_person_could_not_read_are_written_as_json() -> None:
+    template = "{passages}\n{prompt}"
+    kb = {"name": "kb", "url": "http://kb:8000/r"}
+    retrieval = {"mode": "Prompt", "endpoints": [kb], "promptTemplate": template}
+    lines = plan_of(a_job({"retrieval": retrieval})).splitlines()
+    shown = {line.split()[0]: line.split(maxsplit=2)[2] for line in lines if line[:3] != "   "
+             and line.startswith("  ") and len(line.split()) > 2}  # fmt: skip
+    assert shown["retrieval.promptTemplate"] == '"{passages}\\n{prompt}"'
+    assert shown["image"] == '""'
+    assert shown["model.path"] == "/mnt/runs/model"
+    assert shown["training.totalSteps"] == "1000"
+
+
+def test_long_findings_continue_further_in() -> None:
+    lines = plan_of(a_job({"rollout": {"topP": 0.5}})).splitlines()
+    [first] = [n for n, line in enumerate(lines) if line.startswith("  spec.rollout.topP: ")]
+    found = lines[first : lines.index("    → rollout.topP: 1.0")]
+    assert len(found) > 2
+    assert all(re.match("    [^ ]", line) for line in found[1:])
+
+
+def test_long_remedies_continue_further_in_still() -> None:
+    job = a_job()
+    resolved = resolve(job)
+    found = [Violation("spec", Reason.OUT_OF_RANGE, "wrong", "less " * 60)]
+    lines = render_plan(job, resolved, size(resolved.spec), found).splitlines()
+    first = lines.index("  spec: wrong") + 1
+    assert re.match("    → less", lines[first])
+    assert len(lines[first + 1 :]) > 2
+    assert all(re.match("      less", line) for line in lines[first + 1 :])
 
 
 def test_literal_secrets_are_hidden() -> None:

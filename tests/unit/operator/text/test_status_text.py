@@ -1,13 +1,16 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from raggrpo_api.progress import Metric
+import pytest
+
+from raggrpo_api.progress import CheckpointRef, Metric
 from raggrpo_api.status import (
     AttemptRecord,
     Cause,
     Condition,
     ConditionType,
     JobStatus,
+    JobWarning,
     Phase,
     ProgressStatus,
     RestartCounts,
@@ -99,3 +102,114 @@ def test_a_job_that_has_not_begun_shows_no_reward_and_no_sizing() -> None:
     text = render_status(JobStatus())
     assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step, stage -\n"
     assert reward(JobStatus()) == ""
+
+
+def test_what_happened_is_told_once_it_happened() -> None:
+    waiting = Condition(
+        type=ConditionType.WAITING_FOR_ENDPOINT, status="True", reason="Down", message="kb"
+    )
+    status = replace(
+        a_status(),
+        checkpoint=CheckpointRef(path="/mnt/runs/checkpoints/step-100", step=100),
+        best_step=80,
+        restarts=RestartCounts(total=2),
+        effective_training_time_ratio="0.93",
+        waiting_time_ratio="0.02",
+        warnings=[JobWarning(path="spec.rollout.topP", reason="TopPBelowOne", message="low")],
+        warning_count=2,
+        conditions=[waiting],
+        attempts=[AttemptRecord(number=1)],
+    )
+    lines = render_status(status).splitlines()
+
+    assert {
+        "waiting   for kb",
+        "newest    /mnt/runs/checkpoints/step-100",
+        "best      the checkpoint of step 80",
+        "restarts  2",
+        "effective 0.93 of the time went into steps that were kept",
+        "waited    0.02 of the time was spent waiting for services",
+        "warning   spec.rollout.topP: low",
+        "warning   and 1 more: `raggrpo plan` shows them all",
+        "condition WaitingForEndpoint=True Down: kb",
+        "attempt   1 (First): running, steps ? to 0, lost 0",
+    } <= set(lines)
+
+
+def test_what_did_not_happen_is_not_told() -> None:
+    quiet = Condition(type=ConditionType.PROGRESSING, status="True", reason="Training")
+    warning = JobWarning(path="spec.rollout.topP", reason="TopPBelowOne", message="low")
+    status = replace(
+        a_status(),
+        conditions=[quiet],
+        restarts=RestartCounts(),
+        warnings=[warning],
+        warning_count=1,
+        progress=replace(a_status().progress, stage="", estimated_remaining_seconds=None),
+    )
+    lines = render_status(status).splitlines()
+    told = {line.split()[0] for line in lines if line[:1] != " "}
+    assert told == {"phase", "progress", "attempt", "warning", "condition", "sizing"}
+    assert "condition Progressing=True Training" in lines
+    assert lines[1] == "progress  step 120/400 (30 %), 14.6 s/step, stage -, reward 0.61"
+    assert sum(line.startswith("warning") for line in lines) == 1
+
+
+def test_pods_and_terms_of_a_sizing_stand_in_columns() -> None:
+    lines = render_status(a_status()).splitlines()
+    sizing = lines[lines.index("sizing") + 1 :]
+
+    assert sizing[:8] == [
+        "  GPUs of the job   1",
+        "  CPUs per pod      8",
+        f"  memory per pod    {a_status().sizing.memory}",
+        f"  /dev/shm per pod  {a_status().sizing.shm}",
+        "  pods in a cluster",
+        f"    1 × trainer: 8 CPU, {a_status().sizing.memory}, /dev/shm {a_status().sizing.shm}, "
+        "1 GPU(s)",
+        f"    1 × head: 4 CPU, {a_status().sizing.pods[1].memory}, /dev/shm 3Gi",
+        f"    1 × preflight: 1 CPU, {a_status().sizing.pods[2].memory}",
+    ]
+    titles = [line for line in sizing if line.startswith("  terms: ")]
+    assert "  terms: /dev/shm of the head" in titles
+    assert len(titles) == len(set(titles))
+    terms = sizing[sizing.index("  terms: /dev/shm per pod") + 1 :][:6]
+    assert terms[0] == "    rayObjectStore     2.1 GiB  2.0 GiB / 0.95, for Ray"
+    assert terms[1] == "    loader            16.0 MiB  8 workers × 2 batches of 1.0 MiB"
+
+
+def test_reasons_of_terms_are_wrapped_beside_their_amounts() -> None:
+    lines = render_status(a_status(), width=60).splitlines()
+    first = lines.index(next(line for line in lines if line.startswith("    staging ")))
+    column = lines[first].index("the most")
+    assert lines[first + 1].startswith(" " * column)
+    assert lines[first + 1][column] != " "
+    following = lines[first + 1].split()[0]
+    assert len(lines[first]) <= 60 < len(f"{lines[first]} {following}")
+
+
+@pytest.mark.parametrize("width", range(48, 64))
+def test_no_word_is_broken_at_a_hyphen(width: int) -> None:
+    hyphens = Condition(
+        type=ConditionType.FAILED, status="True", reason="NodeLost", message="held-out " * 20
+    )
+    text = render_status(replace(a_status(), conditions=[hyphens]), width=width)
+    assert "--shm-size=1g" in text.split()
+    assert text.split().count("held-out") == 20
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("first", ["a", "aa"])
+def test_a_status_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
+    words = Condition(
+        type=ConditionType.PROGRESSING, status="True", reason=first, message="a " * 200
+    )
+    status = replace(a_status(), conditions=[words])
+    assert render_status(status) == render_status(status, width=100)
+
+
+def test_pods_that_need_two_lines_continue_further_in() -> None:
+    lines = render_status(a_status(), width=48).splitlines()
+    [first] = [n for n, line in enumerate(lines) if line.startswith("    1 × trainer:")]
+    assert lines[first + 1].startswith("      ")
+    assert lines[first + 1][6] != " "

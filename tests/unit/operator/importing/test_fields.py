@@ -1,0 +1,353 @@
+"""Each field of verl's becomes what it meant there, at its limits too, and is told once."""
+
+from typing import Any
+
+import pytest
+
+from raggrpo_operator.core.importing.overrides import NotAtHand
+from raggrpo_operator.core.importing.translation import Imported
+from raggrpo_operator.core.importing.verl import import_verl
+
+ACTOR = "actor_rollout_ref.actor."
+ROLLOUT = "actor_rollout_ref.rollout."
+SMALLEST = {
+    "data.train_files": "/data/train.parquet",
+    "actor_rollout_ref.model.path": "/models/m",
+    f"{ROLLOUT}n": 4,
+}
+UNKNOWN = NotAtHand("$X", "$X is not set in the script")
+
+
+def with_(changes: dict[str, Any]) -> Imported:
+    return import_verl(SMALLEST | changes)
+
+
+def value_at(found: Imported, path: str) -> Any:
+    value: Any = found.job["spec"]
+    for name in path.split("."):
+        value = value.get(name) if value else None
+    return value
+
+
+def about(lines: list[str], *names: str) -> list[str]:
+    """Return the lines that begin with one of verl's names."""
+    return [line for line in lines if line.startswith(names)]
+
+
+def test_where_a_configuration_is_silent_the_job_says_what_verl_would_have_done() -> None:
+    found = with_({})
+    assert found.job["spec"] == {
+        "data": {
+            "trainFiles": ["/data/train.parquet"],
+            "trainBatchSize": 1024,
+            "maxPromptLength": 512,
+            "maxResponseLength": 512,
+            "columns": {"answer": "reward_model.ground_truth"},
+        },
+        "model": {"path": "/models/m"},
+        "algorithm": {
+            "groupSize": 4,
+            "clipRatioLow": 0.2,
+            "clipRatioHigh": 0.2,
+            "dualClip": 3.0,
+            "lossAggregation": "TokenMean",
+            "normalizeByStd": True,
+        },
+        "rollout": {
+            "n": 4,
+            "temperature": 1.0,
+            "gpuMemoryUtilization": 0.5,
+            "tensorParallelSize": 2,
+        },
+        "training": {
+            "epochs": 30,
+            "miniBatchPrompts": 256,
+            "learningRate": 1e-6,
+            "weightDecay": 0.01,
+            "maxGradNorm": 1.0,
+            "gradientCheckpointing": True,
+        },
+        "reward": {"functions": [{"name": "ExactMatch"}]},
+        "checkpoint": {"everySteps": 100, "path": "/mnt/work/checkpoints/verl_examples/gsm8k"},
+        "validation": {"everySteps": 0, "beforeTraining": False},
+        "resources": {"gpusPerNode": 8},
+        "volumes": [
+            {"name": "work", "claimName": "work", "mountPath": "/mnt/work"},
+            {"name": "data-volume", "claimName": "data", "mountPath": "/data"},
+            {"name": "models-volume", "claimName": "models", "mountPath": "/models"},
+        ],
+    }
+    assert [line.partition(": ")[0] for line in found.wrong] == [
+        "trainer.save_freq",
+        "trainer.default_local_dir",
+    ]
+    assert "-1 saves no checkpoint" in found.wrong[0]
+    assert about(found.mapped, "trainer.test_freq")[0].endswith(": 0 (-1 is off, verl's default)")
+    assert found.unmapped == found.missing == []
+    for what in ("reward_model.ground_truth (a column", "the reward verl chooses by data_source"):
+        assert len(about(found.mapped, what)) == 1
+
+
+def test_verls_one_completion_has_no_group() -> None:
+    found = import_verl({"data.train_files": "/data/train.parquet"})
+    assert f"{ROLLOUT}n: 1 completion has no advantage within its group: now 2" in found.wrong
+    assert value_at(found, "rollout.n") == value_at(found, "algorithm.groupSize") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "expected", "note"),
+    [
+        ({"data.train_max_samples": 64}, "data.maxSamples", 64, ""),
+        ({"data.train_max_samples": -1}, "data.maxSamples", 0, ""),
+        ({"data.val_max_samples": 1}, "validation.maxSamples", 1, ""),
+        ({"data.truncation": "error"}, "data.allowTruncation", False, ""),
+        ({"data.truncation": "left"}, "data.allowTruncation", True, " (was left)"),
+        (
+            {f"{ACTOR}loss_agg_mode": "seq-mean-token-mean"},
+            "algorithm.lossAggregation",
+            "SequenceMean",
+            "",
+        ),
+        ({f"{ACTOR}optim.lr_warmup_steps": 1}, "training.warmupSteps", 1, ""),
+        (
+            {"trainer.total_training_steps": 11, f"{ACTOR}optim.lr_warmup_steps_ratio": 0.25},
+            "training.warmupSteps",
+            2,
+            "",
+        ),
+        ({f"{ACTOR}clip_ratio": 0.1}, "algorithm.clipRatioLow", 0.1, ""),
+        ({f"{ROLLOUT}max_num_batched_tokens": 1024}, "rollout.maxNumBatchedTokens", 1024, ""),
+        ({f"{ROLLOUT}n": 2}, "rollout.n", 2, ""),
+        ({"trainer.save_freq": 1}, "checkpoint.everySteps", 1, ""),
+        ({"trainer.max_actor_ckpt_to_keep": 2}, "checkpoint.keepLast", 2, ""),
+        ({"trainer.max_actor_ckpt_to_keep": 3}, "checkpoint.keepLast", 3, ""),
+    ],
+)
+def test_a_value_that_a_job_can_have_is_kept_and_nothing_is_told_to_be_wrong(
+    changes: dict[str, Any], path: str, expected: Any, note: str
+) -> None:
+    found = with_(changes)
+    name = list(changes)[-1]
+    assert value_at(found, path) == expected
+    assert f"{name} → spec.{path}: {expected}{note}" in found.mapped
+    assert about(found.wrong, *changes) == about(found.unmapped, *changes) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path"),
+    [
+        ("data.val_max_samples", 0, "validation.maxSamples"),
+        ("data.val_max_samples", -1, "validation.maxSamples"),
+        (f"{ACTOR}optim.lr_warmup_steps", 0, "training.warmupSteps"),
+        (f"{ACTOR}optim.lr_warmup_steps", -1, "training.warmupSteps"),
+    ],
+)
+def test_what_verl_writes_for_none_is_left_out(name: str, value: int, path: str) -> None:
+    assert value_at(with_({name: value}), path) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "expected", "told"),
+    [
+        (
+            {"data.train_batch_size": 8, f"{ACTOR}ppo_mini_batch_size": 9},
+            "training.miniBatchPrompts",
+            None,
+            "9 prompts of a batch of 8",
+        ),
+        (
+            {f"{ROLLOUT}max_num_batched_tokens": 1023},
+            "rollout.maxNumBatchedTokens",
+            None,
+            "1023 does not hold a sequence of 1024 tokens: now sized",
+        ),
+        (
+            {"trainer.max_actor_ckpt_to_keep": 1},
+            "checkpoint.keepLast",
+            2,
+            "1 leaves none while one is written",
+        ),
+        (
+            {"algorithm.group_size": 5},
+            "algorithm.groupSize",
+            4,
+            "is 5, rollout.n is 4: a group is a prompt's n, now 4",
+        ),
+        ({"trainer.save_freq": 0}, "checkpoint.everySteps", 100, "0 saves no checkpoint"),
+        (
+            {"trainer.total_training_steps": 11, "trainer.save_freq": -1},
+            "checkpoint.everySteps",
+            5,
+            "-1 saves no checkpoint",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_once_with_what_the_job_has(
+    changes: dict[str, Any], path: str, expected: Any, told: str
+) -> None:
+    found = with_(changes)
+    name = list(changes)[-1]
+    assert value_at(found, path) == expected
+    [line] = about(found.wrong, name)
+    assert line.startswith(f"{name}: {told}")
+    assert about(found.unmapped, name) == []
+
+
+def test_a_batch_smaller_than_verls_usual_update_is_no_mistake() -> None:
+    found = with_({"data.train_batch_size": 8})
+    assert value_at(found, "training.miniBatchPrompts") is None
+    assert about(found.wrong, ACTOR) == []
+
+
+@pytest.mark.parametrize(
+    ("frequency", "steps", "note"),
+    [
+        (-1, 0, " (-1 is off)"),
+        (0, 0, " (0 is off)"),
+        (1, 1, ""),
+        (999_998, 999_998, ""),
+        (999_999, 0, " (999999 is off)"),
+    ],
+)
+def test_a_validation_is_as_often_as_in_verl(frequency: int, steps: int, note: str) -> None:
+    given = {"data.val_files": "/data/test.parquet", "trainer.test_freq": frequency}
+    found = with_(given)
+    assert f"trainer.test_freq → spec.validation.everySteps: {steps}{note}" in found.mapped
+    assert value_at(found, "validation.beforeTraining") is True
+
+
+@pytest.mark.parametrize(
+    ("files", "steps", "before"), [({}, 0, False), ({"data.val_files": UNKNOWN}, 5, True)]
+)
+def test_only_files_that_are_surely_not_given_turn_a_validation_off(
+    files: dict[str, Any], steps: int, before: bool
+) -> None:
+    found = with_(files | {"trainer.test_freq": 5})
+    assert value_at(found, "validation.everySteps") == steps
+    assert value_at(found, "validation.beforeTraining") is before
+
+
+@pytest.mark.parametrize(
+    ("given", "coefficient", "unmapped"),
+    [
+        ({"use_kl_loss": True}, 0.001, []),
+        ({"use_kl_loss": True, "kl_loss_coef": 0.5}, 0.5, []),
+        ({"kl_loss_coef": 0.5}, None, ["kl_loss_coef=0.5: use_kl_loss is off"]),
+        (
+            {"use_kl_loss": UNKNOWN, "kl_loss_coef": 0.5},
+            None,
+            ["kl_loss_coef=0.5: use_kl_loss is not at hand"],
+        ),
+        ({"use_kl_loss": False}, None, []),
+    ],
+)
+def test_a_penalty_has_its_coefficient_if_it_is_used(
+    given: dict[str, Any], coefficient: float | None, unmapped: list[str]
+) -> None:
+    found = with_({f"{ACTOR}{name}": value for name, value in given.items()})
+    assert value_at(found, "algorithm.klCoefficient") == coefficient
+    assert about(found.unmapped, ACTOR) == [f"{ACTOR}{line}" for line in unmapped]
+
+
+def test_a_clip_ratio_that_is_not_at_hand_leaves_open_what_follows_from_it_alone() -> None:
+    found = with_({f"{ACTOR}clip_ratio": UNKNOWN, f"{ACTOR}clip_ratio_low": 0.1})
+    algorithm = found.job["spec"]["algorithm"]
+    assert (algorithm["clipRatioLow"], algorithm["dualClip"]) == (0.1, 3.0)
+    assert "clipRatioHigh" not in algorithm
+
+
+@pytest.mark.parametrize(
+    ("cycles", "is_told"), [({}, False), ({"num_cycles": 0.5}, False), ({"num_cycles": 1}, True)]
+)
+def test_only_another_part_of_a_period_than_half_is_told_of_a_cosine(
+    cycles: dict[str, float], is_told: bool
+) -> None:
+    optim = {f"{ACTOR}optim.{k}": v for k, v in ({"warmup_style": "cosine"} | cycles).items()}
+    told = about(with_(optim).wrong, f"{ACTOR}optim.")
+    assert ["num_cycles" in line for line in told] == [True] * is_told
+
+
+@pytest.mark.parametrize(("steps", "decay"), [(-1, None), (0, None), (1, 1)])
+def test_a_cosine_ends_with_the_run_unless_it_has_an_end_of_its_own(
+    steps: int, decay: int | None
+) -> None:
+    optim = {"warmup_style": "cosine", "total_training_steps": steps}
+    found = with_({f"{ACTOR}optim.{name}": value for name, value in optim.items()})
+    assert value_at(found, "training.decaySteps") == decay
+
+
+@pytest.mark.parametrize("unknown", ["data.max_prompt_length", f"{ROLLOUT}n"])
+def test_limits_are_kept_unjudged_without_what_they_have_to_hold_unless_they_are_inherited(
+    unknown: str,
+) -> None:
+    limits = {f"{ROLLOUT}max_num_batched_tokens": 64, f"{ACTOR}ppo_max_token_len_per_gpu": 128}
+    values = SMALLEST | limits | {unknown: UNKNOWN}
+    paths = ("rollout.maxNumBatchedTokens", "training.tokensPerMicroBatch")
+
+    found = import_verl(values)
+    assert [value_at(found, path) for path in paths] == [64, 128]
+    assert about(found.wrong, *limits) == about(found.unmapped, *limits) == []
+    found = import_verl(values, dict.fromkeys(limits, "base.yaml"))
+    assert [value_at(found, path) for path in paths] == [None, None]
+
+
+def test_a_budget_from_a_file_of_the_defaults_is_verls_own_and_no_mistake() -> None:
+    name = f"{ACTOR}ppo_max_token_len_per_gpu"
+    found = import_verl(SMALLEST | {name: 128}, {name: "base.yaml"})
+    assert value_at(found, "training.tokensPerMicroBatch") is None
+    assert about(found.wrong, name) == []
+
+
+@pytest.mark.parametrize(("given", "epochs"), [({"trainer.total_epochs": 3}, 3), ({}, None)])
+def test_epochs_count_where_steps_are_not_at_hand_if_they_are_given(
+    given: dict[str, Any], epochs: int | None
+) -> None:
+    found = with_(given | {"trainer.total_training_steps": UNKNOWN})
+    assert value_at(found, "training.epochs") == epochs
+
+
+def test_a_field_that_another_one_decides_is_told_once() -> None:
+    found = with_(
+        {
+            "trainer.total_training_steps": 10,
+            "trainer.total_epochs": 3,
+            "trainer.experiment_name": "first",
+            "custom_reward_function.path": "/code/reward.py",
+            "custom_reward_function.name": "score",
+            f"{ACTOR}ppo_mini_batch_size": 1024,
+            "algorithm.group_size": 4,
+        }
+    )
+    epochs, reward = sorted(found.unmapped, reverse=True)
+    assert epochs == "trainer.total_epochs=3: total_training_steps decides"
+    assert reward.startswith("custom_reward_function: reward a function of yours")
+    assert f"{ACTOR}ppo_mini_batch_size → the whole batch: 1024" in found.mapped
+    assert "algorithm.group_size → spec.algorithm.groupSize: 4" in found.mapped
+
+
+def test_files_of_the_configuration_that_are_not_at_hand_are_told_of_the_job() -> None:
+    assert import_verl(SMALLEST, missing=["base.yaml"]).missing == ["base.yaml"]
+
+
+def test_a_model_of_a_hub_is_looked_for_beside_others_and_a_file_where_it_says() -> None:
+    found = with_({"actor_rollout_ref.model.path": "Qwen/Q", "data.train_files": "a/b.parquet"})
+    assert value_at(found, "model.path") == "/mnt/work/models/Qwen/Q"
+    assert value_at(found, "data.trainFiles") == ["/mnt/work/a/b.parquet"]
+    work = {"name": "work", "claimName": "work", "mountPath": "/mnt/work"}
+    assert value_at(found, "volumes") == [work]
+
+
+def test_what_a_file_of_the_defaults_gives_without_a_counterpart_is_told_by_the_file_alone() -> (
+    None
+):
+    odd = {"trainer.odd": 1, "trainer.open": UNKNOWN}
+    found = import_verl(SMALLEST | odd, dict.fromkeys(odd, "base.yaml"))
+    assert found.unmapped == ["defaults of base.yaml: trainer.open, trainer.odd"]
+    assert found.missing == []
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"), [(80, "x" * 80), (81, "x" * 79 + "…"), (200, "x" * 79 + "…")]
+)
+def test_a_long_value_is_told_with_its_beginning(length: int, shown: str) -> None:
+    assert with_({"trainer.odd": "x" * length}).unmapped == [f"trainer.odd={shown}: no counterpart"]

@@ -1,0 +1,112 @@
+"""How failures are counted by node, and what takes one off."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from raggrpo_api.progress import CheckpointRef
+from raggrpo_api.spec.recovery import RecoverySpec
+from raggrpo_api.status import Cause, JobStatus, Remedies, RestartState
+from raggrpo_operator.core.lifecycle.bad_nodes import aged, avoided_nodes, with_failure
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved
+from support.fakes.fake_runtime import T0
+
+DAY = timedelta(days=1)
+SECOND = timedelta(seconds=1)
+LOST = ClusterObserved(1, cause=Cause.NODE_LOST, node="gpu-7")
+
+
+def a_status(remedies: Remedies, saved: int | None = None) -> JobStatus:
+    checkpoint = None if saved is None else CheckpointRef(step=saved, path=f"/{saved}")
+    return JobStatus(checkpoint=checkpoint, restart_state=RestartState(remedies=remedies))
+
+
+def failed_at(step: int = 0) -> Remedies:
+    counts = {"a": 1, "b": 2, "c": 5}
+    return Remedies(failures_by_node=counts, node_failed_at=T0, node_failed_step=step)
+
+
+ALL, LESS_ONE, LESS_TWO = {"a": 1, "b": 2, "c": 5}, {"b": 1, "c": 4}, {"c": 3}
+
+
+@pytest.mark.parametrize(
+    ("now", "counts"),
+    [
+        (T0 - 3 * DAY, ALL),
+        (T0 + DAY - SECOND, ALL),
+        (T0 + DAY, LESS_ONE),
+        (T0 + 2 * DAY - SECOND, LESS_ONE),
+        (T0 + 2 * DAY, LESS_TWO),
+    ],
+)
+def test_each_whole_day_takes_one_off(now: datetime, counts: dict[str, int]) -> None:
+    assert aged(a_status(failed_at()), 5, now).failures_by_node == counts
+
+
+@pytest.mark.parametrize(
+    ("saved", "every", "counts"),
+    [
+        (None, 5, ALL),
+        (59, 5, ALL),
+        (10 + 49, 5, ALL),
+        (10 + 50, 5, LESS_ONE),
+        (10 + 99, 5, LESS_ONE),
+        (10 + 100, 5, LESS_TWO),
+        (10 + 10, 1, LESS_ONE),
+        (10 + 1000, 0, ALL),
+        (5, 5, ALL),
+    ],
+)
+def test_each_ten_checkpoints_take_one_off(
+    saved: int | None, every: int, counts: dict[str, int]
+) -> None:
+    assert aged(a_status(failed_at(step=10), saved), every, T0).failures_by_node == counts
+
+
+def test_without_a_known_time_nothing_is_taken_off() -> None:
+    never = Remedies(failures_by_node={"a": 1})
+    assert aged(a_status(never, 1000), 5, T0) == never
+
+
+@pytest.mark.parametrize(
+    ("limit", "nodes"), [(0, ()), (1, ("a", "b", "c")), (2, ("b", "c")), (3, ("c",)), (6, ())]
+)
+def test_nodes_are_avoided_from_the_limit_on(limit: int, nodes: tuple[str, ...]) -> None:
+    recovery = RecoverySpec(exclude_node_after_failures=limit)
+    assert avoided_nodes(failed_at(), recovery) == nodes
+
+
+def test_a_failure_is_counted_with_its_time_and_the_newest_checkpoint() -> None:
+    found = with_failure(a_status(failed_at(), 3), LOST, Cause.NODE_LOST, 5, T0 + DAY)
+
+    assert list(found.failures_by_node.items()) == [("b", 1), ("c", 4), ("gpu-7", 1)]
+    assert (found.node_failed_at, found.node_failed_step) == (T0 + DAY, 3)
+    assert with_failure(a_status(found), LOST, Cause.NODE_LOST, 5, T0 + DAY) == Remedies(
+        failures_by_node={"b": 1, "c": 4, "gpu-7": 2}, node_failed_at=T0 + DAY
+    )
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        pytest.param(None, id="no cluster"),
+        pytest.param(ClusterObserved(1, cause=Cause.NODE_LOST), id="no node"),
+        pytest.param(ClusterObserved(1, node="gpu-7"), id="no cause"),
+        pytest.param(ClusterObserved(1, cause=Cause.HEAD_LOST, node="gpu-7"), id="another cause"),
+    ],
+)
+def test_an_end_that_no_node_is_to_blame_for_changes_no_count(
+    cluster: ClusterObserved | None,
+) -> None:
+    status = a_status(failed_at())
+    assert with_failure(status, cluster, Cause.NODE_LOST, 5, T0 + DAY) == failed_at()
+
+
+def test_the_node_that_failed_least_recently_is_forgotten_beyond_sixty_four() -> None:
+    many = Remedies(failures_by_node={f"n{i}": 1 for i in range(64)}, node_failed_at=T0)
+
+    again = ClusterObserved(1, cause=Cause.NODE_LOST, node="n0")
+    kept = with_failure(a_status(many), again, Cause.NODE_LOST, 5, T0)
+    found = with_failure(a_status(kept), LOST, Cause.NODE_LOST, 5, T0)
+
+    assert [*found.failures_by_node] == [*(f"n{i}" for i in range(2, 64)), "n0", "gpu-7"]

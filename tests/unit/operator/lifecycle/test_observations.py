@@ -1,0 +1,45 @@
+"""What a look at a job says, and what it leaves open."""
+
+import pytest
+
+from raggrpo_operator.core.lifecycle.observed import (
+    AttemptObserved,
+    ClusterObserved,
+    Observed,
+    RetrieverObserved,
+    SubmissionStatus,
+)
+
+
+@pytest.mark.parametrize("status", SubmissionStatus)
+def test_a_driver_has_ended_unless_it_waits_or_runs(status: SubmissionStatus) -> None:
+    assert status.is_terminal is (status not in ("PENDING", "RUNNING"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_queued"),
+    [
+        (None, False),
+        (ClusterObserved(1), False),
+        (ClusterObserved(1, is_queued=True), True),
+    ],
+)
+def test_a_queue_holds_back_the_pods_of_a_cluster(
+    cluster: ClusterObserved | None, is_queued: bool
+) -> None:
+    assert Observed(cluster=cluster).is_queued is is_queued
+
+
+def test_nothing_is_claimed_that_nobody_saw() -> None:
+    cluster, retriever = ClusterObserved(1), RetrieverObserved("kb")
+    attempt = AttemptObserved(1, SubmissionStatus.FAILED)
+    told = [cluster.is_ready, cluster.is_lost, cluster.may_save, cluster.is_queued]
+    told += [retriever.is_ready, retriever.has_ended, attempt.is_out_of_memory]
+    assert not any(told)
+
+
+def test_a_look_is_in_time_at_pods_that_answer_and_waits_for_no_evidence() -> None:
+    look = Observed()
+    assert (look.late_seconds, look.evidence_seconds) == (0.0, 0.0)
+    assert look.in_pods
+    assert look.dashboard_reachable

@@ -1,0 +1,124 @@
+"""What one look at a running attempt says about its trends."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raggrpo_api.memory import GIB
+from raggrpo_api.progress import Metric, Progress, Stage
+from raggrpo_api.status import Baseline, ConditionType, JobStatus, Pinned, RestartState
+from raggrpo_operator.core.lifecycle.observed import Observed
+from raggrpo_operator.core.lifecycle.round import Round
+from raggrpo_operator.core.lifecycle.trends import degradation, note_mismatch, note_trends
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.state.conditions import get_condition, set_condition
+from support.builders.jobs import KNOWN_TINY
+from support.fakes.fake_runtime import T0, a_story_job
+
+BASE = Baseline(step=20, seconds=1.0, host_memory=1 * GIB, rank_memory=1 * GIB)
+GROWING, SLOWING = ConditionType.HOST_MEMORY_GROWING, ConditionType.SLOWING_DOWN
+MISMATCH = ConditionType.POLICY_MISMATCH
+
+
+def at(step: int, **more: Any) -> Progress:
+    given = {"stage": Stage.TRAINING, "started_from_step": 10, "seconds_per_step": 1.0} | more
+    metrics = [
+        Metric(name=name, value=str(given.pop(name)))
+        for name in ("host_memory_bytes", "rank_memory_bytes", "mismatch_mean")
+        if name in given
+    ]
+    return Progress(attempt=1, step=step, total_steps=100_000, metrics=metrics, **given)
+
+
+def a_round(base: Baseline = BASE, **status: Any) -> Round:
+    job = a_story_job()
+    resolved = resolve(job, KNOWN_TINY)
+    sizing = size(resolved.spec, KNOWN_TINY)
+    begun = JobStatus(sizing=sizing, restart_state=RestartState(baseline=base), **status)
+    return Round(job, Observed(), T0, begun, resolved)
+
+
+def noted(progress: Progress, base: Baseline = BASE) -> JobStatus:
+    this = a_round(base)
+    for kind in (SLOWING, GROWING):
+        this.condition(kind, True, "Growing", "of the attempt before")
+    note_trends(this, progress)
+    return this.status
+
+
+@pytest.mark.parametrize(
+    ("progress", "is_taken"),
+    [
+        (at(19), False),
+        (at(20), True),
+        (at(21), True),
+        (at(20, stage=Stage.VALIDATING), False),
+        (at(20, started_from_step=None), False),
+    ],
+)
+def test_an_attempt_is_compared_from_its_tenth_step_on(progress: Progress, is_taken: bool) -> None:
+    found = noted(progress, Baseline())
+
+    assert found.restart_state.baseline.step == (progress.step if is_taken else 0)
+    for kind in (SLOWING, GROWING):
+        assert get_condition(found, kind).status == str(not is_taken)
+    assert degradation(found) == ""
+
+
+def test_both_trends_are_told_and_end() -> None:
+    leaks = {"host_memory_bytes": 1.5 * GIB, "seconds_per_step": 1.31}
+    this = a_round()
+    note_trends(this, at(60, **leaks))
+    slow, growing = (get_condition(this.status, kind) for kind in (SLOWING, GROWING))
+    assert (slow.status, slow.reason) == (growing.status, growing.reason) == ("True", "Growing")
+    assert growing.message.startswith("head pod: 1.50 GiB, 1.00 GiB at step 20")
+    assert degradation(this.status) == (
+        f"SlowingDown: {slow.message}; HostMemoryGrowing: {growing.message}"
+    )
+
+    note_trends(this, at(90, seconds_per_step=1.2))
+    assert [get_condition(this.status, kind).reason for kind in (SLOWING, GROWING)] == [
+        "Steady", "Steady",
+    ]  # fmt: skip
+    assert degradation(this.status) == ""
+
+
+def test_conditions_of_the_attempt_before_say_nothing_about_this_one() -> None:
+    status = set_condition(a_round(Baseline()).status, SLOWING, True, "Growing", "1.4 s", T0)
+    assert degradation(status) == ""
+    state = replace(status.restart_state, baseline=Baseline(step=1))
+    assert degradation(replace(status, restart_state=state)) == "SlowingDown: 1.4 s"
+
+
+@pytest.mark.parametrize(
+    ("precision", "gap", "is_off"),
+    [
+        ("FP32", 0.0, False),
+        ("FP32", 0.01, False),
+        ("FP32", 0.011, True),
+        ("BF16", 0.1, False),
+        ("BF16", 0.11, True),
+        ("", 0.1, False),
+        ("", 0.11, True),
+    ],
+)
+def test_trainer_and_engine_may_differ_as_far_as_the_precision_allows(
+    precision: str, gap: float, is_off: bool
+) -> None:
+    this = a_round(pinned=Pinned(precision=precision))
+    note_mismatch(this, at(30, mismatch_mean=gap))
+    found = get_condition(this.status, MISMATCH)
+    assert found.status == ("True" if is_off else "Unknown")
+    assert found.reason == ("LogprobsDiffer" if is_off else "NotEvaluated")
+    assert (f"differ by {gap:g} nats per token at step 30, limit" in found.message) is is_off
+
+
+@pytest.mark.parametrize("gap", [{}, {"mismatch_mean": "much"}])
+def test_a_gap_that_is_not_told_changes_nothing(gap: dict[str, Any]) -> None:
+    this = a_round()
+    this.condition(MISMATCH, True, "LogprobsDiffer", "by 1")
+    before = this.status
+    note_mismatch(this, at(30, **gap))
+    assert this.status == before

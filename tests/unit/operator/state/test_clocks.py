@@ -1,0 +1,62 @@
+"""Clocks of deadlines: when an observation is recorded, and which time counts."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from raggrpo_api.status import WatchState
+from raggrpo_operator.core.state.clocks import elapsed, note_look
+from support.fakes.fake_runtime import T0
+
+HOUR = timedelta(hours=1)
+WATCH = WatchState(looked=T0, watched_since=T0 - HOUR)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 29.9])
+def test_a_look_within_half_a_minute_costs_no_write(seconds: float) -> None:
+    assert note_look(WATCH, at(seconds)) == WATCH
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(30.0, 0.0), (150.0, 0.0), (160.0, 10.0)])
+def test_a_look_after_half_a_minute_is_recorded(seconds: float, late: float) -> None:
+    assert note_look(WATCH, at(seconds), late) == replace(WATCH, looked=at(seconds))
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(150.1, 0.0), (160.1, 10.0), (-0.1, 0.0)])
+def test_deadlines_begin_anew_after_a_gap_or_a_clock_that_went_back(
+    seconds: float, late: float
+) -> None:
+    now = at(seconds)
+    assert note_look(WATCH, now, late) == replace(WATCH, looked=now, watched_since=now)
+
+
+def test_nobody_who_looks_is_late_unless_it_is_said() -> None:
+    assert note_look(WATCH, at(150.0)).watched_since == WATCH.watched_since
+    assert note_look(WATCH, at(150.5)).watched_since != WATCH.watched_since
+
+
+def test_the_first_look_begins_the_deadlines() -> None:
+    assert note_look(WatchState(), T0) == WatchState(looked=T0, watched_since=T0)
+
+
+@pytest.mark.parametrize(
+    ("since", "watched", "seconds"),
+    [
+        pytest.param(None, None, 0.0, id="never begun"),
+        pytest.param(at(-9), None, 9.0, id="never looked"),
+        pytest.param(at(-9), at(-20), 9.0, id="all of it observed"),
+        pytest.param(at(-20), at(-9), 9.0, id="observed later"),
+        pytest.param(T0, at(-9), 0.0, id="begins now"),
+        pytest.param(at(0.5), None, 0.0, id="begins in the future"),
+        pytest.param(at(60), at(-9), 9.0, id="the clock was set back"),
+    ],
+)
+def test_only_observed_time_counts(
+    since: datetime | None, watched: datetime | None, seconds: float
+) -> None:
+    assert elapsed(since, WatchState(watched_since=watched), T0) == seconds

@@ -1,0 +1,111 @@
+"""Where a job's time went, to the second and to the step."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from raggrpo_api.status import (
+    AttemptRecord,
+    Cause,
+    JobStatus,
+    ProgressStatus,
+    RestartState,
+    SpentTime,
+)
+from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios
+from support.fakes.fake_runtime import T0
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def before(cause: Cause, started: datetime | None = T0, seconds: int = 100) -> AttemptRecord:
+    return AttemptRecord(number=1, cause=cause, started=started, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("older", "now", "down"),
+    [
+        pytest.param([], at(107), 0, id="the first attempt"),
+        pytest.param([before(Cause.STALLED)], at(107), 7, id="a restart"),
+        pytest.param([before(Cause.STALLED)], at(100), 0, id="a restart at once"),
+        pytest.param([before(Cause.STALLED)], at(98), 0, id="a clock that was set back"),
+        pytest.param([before(Cause.SUSPENDED)], at(107), 0, id="suspended"),
+        pytest.param([before(Cause.PREEMPTED)], at(107), 0, id="preempted"),
+        pytest.param([before(Cause.SUCCEEDED)], at(107), 0, id="a target raised"),
+        pytest.param(
+            [before(Cause.UNSCHEDULABLE, None), before(Cause.STALLED)], at(107), 7, id="never began"
+        ),
+        pytest.param([before(Cause.UNSCHEDULABLE, None)], at(107), 0, id="none has begun"),
+    ],
+)
+def test_nothing_ran_from_the_last_end_until_now(
+    older: list[AttemptRecord], now: datetime, down: int
+) -> None:
+    status = JobStatus(attempts=[AttemptRecord(number=3, started=now), *older])
+    assert seconds_down(status, now) == down
+
+
+@pytest.mark.parametrize(
+    ("begun", "lost", "kept"), [(10, 4, 12.0), (None, 0, 0.0), (10, 10, 0.0), (19, 5, 0.0)]
+)
+def test_steps_that_were_not_lost_are_kept(begun: int | None, lost: int, kept: float) -> None:
+    record = AttemptRecord(number=1, from_step=begun, to_step=20, lost_steps=lost)
+    assert seconds_kept(record, 2.0) == kept
+
+
+def ratios(record: AttemptRecord, now: datetime = at(100), **spent: Any) -> tuple[str, str]:
+    status = JobStatus(
+        attempts=[record, before(Cause.STALLED)],
+        progress=ProgressStatus(seconds_per_step=2.0),
+        restart_state=RestartState(spent=SpentTime(**spent)),
+    )
+    found = with_ratios(status, now)
+    return found.effective_training_time_ratio, found.waiting_time_ratio
+
+
+RUNNING = AttemptRecord(number=1, started=T0, from_step=0, to_step=20)
+ENDED = AttemptRecord(number=1, started=T0, from_step=0, to_step=20, cause=Cause.STALLED)
+
+
+def test_a_running_attempt_counts_until_now() -> None:
+    assert ratios(RUNNING) == ("0.40", "")
+    assert ratios(RUNNING, kept_seconds=40.0, active_seconds=60, down_seconds=40) == ("0.40", "")
+
+
+def test_an_attempt_that_has_ended_is_in_what_was_spent_already() -> None:
+    spent: dict[str, Any] = {"kept_seconds": 40.0, "active_seconds": 60, "down_seconds": 20}
+    assert ratios(ENDED, **spent) == ("0.50", "")
+
+
+def test_waiting_is_taken_off_the_time_of_training_and_has_its_own_share() -> None:
+    waited = AttemptRecord(number=1, started=T0, from_step=0, to_step=20, waiting_seconds=20)
+    assert ratios(waited) == ("0.50", "0.20")
+    assert ratios(waited, waiting_seconds=30, active_seconds=100) == ("0.27", "0.25")
+
+
+def test_an_attempt_has_waited_no_longer_than_it_ran() -> None:
+    lying = AttemptRecord(number=1, started=T0, from_step=0, to_step=20, waiting_seconds=10**6)
+    assert ratios(lying) == ("", "1.00")
+
+
+@pytest.mark.parametrize("now", [T0, at(-60)])
+def test_no_time_has_no_shares(now: datetime) -> None:
+    assert ratios(RUNNING, now) == ("", "")
+    assert ratios(AttemptRecord(number=1)) == ("", "")
+
+
+def test_a_clock_that_was_set_back_takes_nothing_off_earlier_attempts() -> None:
+    spent: dict[str, Any] = {"kept_seconds": 60.0, "active_seconds": 200}
+    assert ratios(RUNNING, at(-60), **spent) == ("0.50", "")
+
+
+def test_half_a_second_of_training_is_a_share_as_well() -> None:
+    spent: dict[str, Any] = {"kept_seconds": 0.5, "active_seconds": 1, "waiting_seconds": 0}
+    assert ratios(ENDED, **spent) == ("0.50", "")
+
+
+def test_no_share_is_above_all_of_it() -> None:
+    assert ratios(ENDED, kept_seconds=70.0, active_seconds=60) == ("1.00", "")

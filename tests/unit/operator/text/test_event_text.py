@@ -1,0 +1,145 @@
+"""What a person is told when a condition changes."""
+
+import pytest
+
+from raggrpo_api.preflight import Check, CheckId, CheckState
+from raggrpo_api.status import (
+    AttemptRecord,
+    Condition,
+    ConditionType,
+    JobStatus,
+    PreflightStatus,
+    Tier,
+)
+from raggrpo_operator.core.text.event_text import sentence
+
+Kind = ConditionType
+WHY = "pod x is late"
+
+
+def told(
+    kind: Kind,
+    now: str,
+    before: str = "Unknown",
+    message: str = WHY,
+    status: JobStatus | None = None,
+) -> str:
+    """Return the sentence; `now` and `before` are a status and its reason, as `True/Queued`."""
+    value, _, reason = now.partition("/")
+    old, _, old_reason = before.partition("/")
+    changed = Condition(type=kind, status=value, reason=reason, message=message)
+    return sentence(
+        status or JobStatus(), changed, Condition(type=kind, status=old, reason=old_reason)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "before", "expected"),
+    [
+        (Kind.ACCEPTED, "True", "False", "The specification is valid now"),
+        (Kind.ACCEPTED, "True", "Unknown", ""),
+        (Kind.ACCEPTED, "False", "True", f"The job is refused: {WHY}"),
+        (Kind.PREFLIGHT_PASSED, "False", "Unknown", f"Preflight failed: {WHY}"),
+        (Kind.PREFLIGHT_PASSED, "Unknown/PodsWaiting", "Unknown",
+         f"Preflight waits for its pod: {WHY}"),
+        (Kind.PREFLIGHT_PASSED, "Unknown/Running", "Unknown", ""),
+        (Kind.RETRIEVER_READY, "True", "False", f"Managed retrievers are ready: {WHY}"),
+        (Kind.RETRIEVER_READY, "False", "Unknown", f"Waiting for managed retrievers: {WHY}"),
+        (Kind.RETRIEVER_READY, "Unknown", "True", ""),
+        (Kind.CLUSTER_READY, "True", "False/PodsWaiting", "The Ray cluster is ready"),
+        (Kind.CLUSTER_READY, "True", "False/Provisioning", ""),
+        (Kind.CLUSTER_READY, "False/PodsWaiting", "False",
+         f"The Ray cluster waits for its pods: {WHY}"),
+        (Kind.CLUSTER_READY, "False/Provisioning", "False", ""),
+        (Kind.CHECKPOINT_HEALTHY, "True", "Unknown", f"First checkpoint saved: {WHY}"),
+        (Kind.CHECKPOINT_HEALTHY, "True", "False", f"Backups work again: {WHY}"),
+        (Kind.CHECKPOINT_HEALTHY, "False", "True",
+         f"The checkpoint was saved but not backed up: {WHY}"),
+        (Kind.RESUME_VERIFIED, "False", "True",
+         f"The attempt did not resume where it should: {WHY}"),
+        (Kind.SUSPENDED, "True/Queued", "False", f"Waiting in a queue: {WHY}"),
+        (Kind.SUSPENDED, "True/Suspended", "False", f"The job is suspended: {WHY}"),
+        (Kind.SUSPENDED, "False", "True", "The job goes on"),
+        (Kind.SUSPENDED, "False", "Unknown", ""),
+        (Kind.COMPLETE, "True", "False", f"Complete: {WHY}"),
+        (Kind.FAILED, "True/NodeLost", "False", f"Failed (NodeLost): {WHY}"),
+        (Kind.COMPLETE, "False", "True", "The job is opened again"),
+        (Kind.FAILED, "False", "True", "The job is opened again"),
+        (Kind.FAILED, "False", "Unknown", ""),
+        (Kind.STALLED, "True", "False", f"Nothing moves any more: {WHY}"),
+        (Kind.STALLED, "False", "True", "The job moves again"),
+        (Kind.STALLED, "False", "Unknown", ""),
+        (Kind.SLOWING_DOWN, "False", "True", "Steps are as fast as before"),
+        (Kind.RECONCILING, "True", "False", f"The operator cannot go on: {WHY}"),
+        (Kind.READY, "True", "False", ""),
+        (Kind.READY, "False", "True", ""),
+    ],
+)  # fmt: skip
+def test_a_person_is_told_what_a_change_means(
+    kind: Kind, now: str, before: str, expected: str
+) -> None:
+    assert told(kind, now, before) == expected
+
+
+def test_without_a_message_no_colon_is_left() -> None:
+    assert told(Kind.ACCEPTED, "False", message="") == "The job is refused"
+
+
+@pytest.mark.parametrize(
+    ("checks", "message", "expected"),
+    [
+        (0, "", "The specification is valid; preflight passed: 0 checks"),
+        (1, "", "The specification is valid; preflight passed: 1 check"),
+        (2, "8 GPUs", "The specification is valid; preflight passed: 2 checks; 8 GPUs"),
+    ],
+)
+def test_a_preflight_that_passed_tells_how_much_it_checked(
+    checks: int, message: str, expected: str
+) -> None:
+    found = [Check(id=CheckId.MODEL_FAMILY, state=CheckState.PASSED)] * checks
+    status = JobStatus(preflight=PreflightStatus(checks=found))
+    assert told(Kind.PREFLIGHT_PASSED, "True", message=message, status=status) == expected
+
+
+@pytest.mark.parametrize(
+    ("tier", "reason", "expected"),
+    [
+        (Tier.FIRST, "Verified", "Attempt 3 began on a new cluster from step 40"),
+        (Tier.NEW_CLUSTER, "Verified", "Attempt 3 began on a new cluster from step 40"),
+        (Tier.WARM_CLUSTER, "Verified", "Attempt 3 began on the warm cluster from step 40"),
+        (
+            Tier.WARM_CLUSTER,
+            "OlderCheckpoint",
+            f"Attempt 3 began on the warm cluster from step 40, an older checkpoint: {WHY}",
+        ),
+    ],
+)
+def test_an_attempt_that_begins_tells_where_and_from_which_step(
+    tier: Tier, reason: str, expected: str
+) -> None:
+    newest = AttemptRecord(number=3, tier=tier, from_step=40)
+    older = AttemptRecord(number=2, from_step=20)
+    status = JobStatus(attempt=3, attempts=[newest, older, AttemptRecord(number=1, from_step=0)])
+    assert told(Kind.RESUME_VERIFIED, f"True/{reason}", status=status) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "expected"),
+    [
+        ("Restarting", WHY, f"Attempt 3 ended, another follows: {WHY}"),
+        ("UpgradeRequired", WHY, f"The image is too old for this job: {WHY}"),
+        (
+            "TargetRaised",
+            WHY,
+            f"The target was raised while the attempt ran, another follows: {WHY}",
+        ),
+        ("NodeLost", WHY, f"Attempt 3 is being stopped (NodeLost): {WHY}"),
+        ("NodeLost", "", ""),
+        ("Complete", WHY, ""),
+    ],
+)
+def test_a_job_that_stops_tells_why_and_what_follows(
+    reason: str, message: str, expected: str
+) -> None:
+    status = JobStatus(attempt=3)
+    assert told(Kind.PROGRESSING, f"False/{reason}", "True", message, status) == expected
