@@ -306,11 +306,14 @@ async def test_a_corrected_url_is_tried_at_once() -> None:
     assert (story.runtime.now - edited).total_seconds() < 15
 
 
-async def test_another_spec_is_given_the_whole_time_to_wait_for_its_services() -> None:
+@pytest.mark.parametrize("is_checking", [False, True])
+async def test_another_spec_is_given_the_whole_time_to_wait_for_its_services(
+    is_checking: bool,
+) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
     story = a_service_story([], changes, preflight_result=REFUSES)
     await story.until(lambda _: story.runtime.now - T0 >= timedelta(seconds=200))
-    await story.until(lambda _: story.runtime._preflight is None)
+    await story.until(lambda _: (story.runtime._preflight is not None) is is_checking)
 
     edited = story.runtime.now
     story.edit(changes | {"data.maxSamples": 50})

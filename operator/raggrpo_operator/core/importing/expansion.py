@@ -101,6 +101,10 @@ class Variables:
         self._either[mark] = values
         return mark
 
+    def changed(self, name: str) -> str:
+        """Return a mark for an array of which an element is set by itself."""
+        return self._mark(f"${name}", f"an element of ${name} is set by itself")
+
     def _merged(self, name: str, arrays: Sequence[Sequence[str]]) -> tuple[str, ...]:
         """Return all elements, those that are not in every array with a mark."""
         return tuple(

@@ -14,6 +14,7 @@ from .overrides import OVERRIDE, NotAtHand, Unreadable, Values, value_in
 from .shell import Piece, Token, Word, tokens
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_ELEMENT: Final = re.compile(r"([A-Za-z_]\w*)\[[^\]]*\]\+?=")
 _CHOICE: Final = re.compile(r"([A-Za-z_][\w/@]*)=(.*)", re.DOTALL)
 _OPTION: Final = re.compile(r"(--config-(?:path|name|dir)|-c[pnd])(?:=(.*))?", re.DOTALL)
 _OPTIONS: Final = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir"}
@@ -181,7 +182,7 @@ class _Walk:
                 self.variables.now.pop(_plain(each), None)
             return
         if rest and _plain(rest[0]) in _DECLARATIONS:
-            rest = [each for each in rest if _ASSIGNMENT.match(_plain(each))]
+            rest = [each for each in rest if _is_assignment(each)]
         prefix = next((i for i, each in enumerate(rest) if not _is_assignment(each)), len(rest))
         if prefix == len(rest):
             before = dict(self.variables.now)
@@ -252,6 +253,9 @@ class _Walk:
             self.variables.now[name] = self.variables.undecided(name, values)
 
     def _assign(self, token: Token) -> None:
+        if found := _ELEMENT.match(_plain(token)):
+            self.variables.now[found[1]] = self.variables.changed(found[1])
+            return
         found = _ASSIGNMENT.match(_plain(token))
         assert found is not None
         name, adds = found[1], bool(found[2])
@@ -268,7 +272,7 @@ class _Walk:
 
 
 def _is_assignment(token: Token) -> bool:
-    return bool(_ASSIGNMENT.match(_plain(token)))
+    return bool(_ASSIGNMENT.match(_plain(token)) or _ELEMENT.match(_plain(token)))
 
 
 def _plain(token: Token) -> str:

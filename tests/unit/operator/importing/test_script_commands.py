@@ -217,3 +217,28 @@ def test_an_empty_variable_is_no_word_of_a_loop_and_an_empty_quote_is_one() -> N
 def test_a_list_in_a_subshell_does_not_end_the_subshell() -> None:
     script = read_script(f"(\nN=7\nA=(1 2)\n{RUN} data.a=$N\n)\n")
     assert script == Script(overrides={"data.a": 7})
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("N=1\nif (grep x y); then N=2; fi\n", "1 or 2"),
+        ("if x; then N=1; else (echo); N=2; fi\n", "1 or 2"),
+        ("N=1\nwhile x; do case $1 in a) N=2;; b) N=3;; esac; done\n", "1, 2 or 3"),
+        ("if x; then N=1; else case $1 in a) N=2;; *) N=3;; esac; fi\n", "1, 2 or 3"),
+        ("N=(1 2)\nN[0]=5\n", "an element of $N is set by itself"),
+        ("declare N[0]=5\n", "an element of $N is set by itself"),
+    ],
+)
+def test_what_a_script_decides_is_not_at_hand(before: str, why: str) -> None:
+    found = read_script(f"{before}{RUN} data.a=$N").overrides["data.a"]
+    assert isinstance(found, NotAtHand)
+    assert why in found.reason
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["N=1\nif x; then (N=2); fi\n", "N=1\nf() { echo; }\n", "N=1\nif x; then f() { echo; }; fi\n"],
+)
+def test_a_subshell_and_a_function_of_a_branch_change_nothing_after_it(before: str) -> None:
+    assert read_script(f"{before}{RUN} data.a=$N") == Script(overrides={"data.a": 1})
