@@ -188,7 +188,11 @@ class Bench:
         pace = ";".join(f"slow-step@step={n}:2@attempt=0" for n in range(2, ETTR_STEPS + 1, 2))
         env = [{"name": names.ENV_FAULT, "value": pace}]
         job = self.job("ours-ettr", ETTR_STEPS, ETTR_SAVE_EVERY, env=env)
-        return {run.kind: self.kept_share(run) for run in self.both(job, "rayjob-ettr")}
+        shares = {}
+        for run in self.both(job, "rayjob-ettr"):
+            shares[run.kind] = self.kept_share(run)
+            print(f"{run.name}: {shares[run.kind]} of the time was kept", flush=True)
+        return shares
 
     def job(self, name: str, steps: int, save_every: int, **spec: Any) -> dict[str, Any]:
         """Return a job with a checkpoint folder of its own."""
