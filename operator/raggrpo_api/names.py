@@ -69,6 +69,14 @@ DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
 """Command line of the driver in a pod."""
 RAY_START: Final = "raggrpo_trainer.ray_start"
 """Module that runs Ray's command line for a head."""
+HEAD_CONTAINER: Final = "ray-head"
+WORKER_CONTAINER: Final = "ray-worker"
+PREFLIGHT_CONTAINER: Final = "preflight"
+RETRIEVER_CONTAINER: Final = "retriever"
+MAIN_CONTAINERS: Final = frozenset(
+    {HEAD_CONTAINER, WORKER_CONTAINER, PREFLIGHT_CONTAINER, RETRIEVER_CONTAINER}
+)
+"""Ours, one in each pod; a cluster may put others into the same pods."""
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000

@@ -34,7 +34,10 @@ def next_sources(tmp_path: Path) -> Path:
         shutil.copytree(REPOSITORY / name, tmp_path / name)
     for name in FILES:
         shutil.copy(REPOSITORY / name, tmp_path)
-    project, rollout = tmp_path / "pyproject.toml", tmp_path / "operator/raggrpo_api/rollout.py"
+    project, rollout = (
+        tmp_path / "pyproject.toml",
+        tmp_path / "operator/raggrpo_api/spec/rollout.py",
+    )
     project.write_text(project.read_text().replace('version = "', 'version = "99.', 1))
     rollout.write_text(rollout.read_text() + '    of_next_release: bool = True\n    """Later."""\n')
     path = os.pathsep.join([str(tmp_path / "operator"), str(tmp_path / "trainer_image")])

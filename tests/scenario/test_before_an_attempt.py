@@ -627,16 +627,22 @@ def test_an_image_other_than_the_jobs_is_not_kept() -> None:
     assert decision.status.pinned.image_id == ""
 
 
-@pytest.mark.parametrize(("pinned", "told_by_head"), [("", "2.61.0"), ("2.60.0", "")])
+@pytest.mark.parametrize(
+    ("pinned", "told_by_head", "in_pods", "begins"),
+    [
+        ("", "2.61.0", True, [SubmitAttempt]),
+        ("2.60.0", "", True, []),  # the head is asked again
+        ("2.60.0", "", False, [SubmitAttempt]),  # this machine has one Ray
+    ],
+)
 def test_a_ray_that_is_not_known_on_both_sides_is_not_compared(
-    pinned: str, told_by_head: str
+    pinned: str, told_by_head: str, in_pods: bool, begins: list[type]
 ) -> None:
     job = recorded(pinned=Pinned(image="trainer:1", ray_version=pinned))
     cluster = replace(READY, ray_version=told_by_head)
+    observed = Observed(cluster=cluster, default_image="trainer:1", in_pods=in_pods)
 
-    decision = decide(job, Observed(cluster=cluster, default_image="trainer:1"), at(5))
-
-    assert kinds(decision) == [SubmitAttempt]
+    assert kinds(decide(job, observed, at(5))) == begins
 
 
 # --- the queue

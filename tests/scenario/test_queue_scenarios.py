@@ -34,7 +34,7 @@ async def test_time_in_the_queue_is_not_time_to_provision() -> None:
     """Even if the queue has something new to say all the time, so that each second is watched."""
     story = a_story(changes=SHORT, queue=QUEUE)
     await story.until(lambda status: status.phase is Phase.QUEUED)
-    for position in range(30, 0, -1):
+    for position in range(20, 0, -1):  # longer than the deadline, shorter than an unwatched gap
         story.runtime.now += timedelta(seconds=5)
         story.runtime.queue = f"waits at position {position}"
         await story.round()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
+    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -47,21 +48,46 @@ class Life(RuleBasedStateMachine):
     @initialize(
         max_restarts=st.sampled_from([0, 1, 3]),
         deadline=st.sampled_from([0, 0, 900]),
+        outage_seconds=st.sampled_from([60, 3600]),
         retrieval=st.booleans(),
+        is_down=st.sampled_from([False, False, True]),
+        queue=st.sampled_from(["", "", "waits in queue research"]),
         rounds=st.integers(0, 60),
     )
-    def begin(self, max_restarts: int, deadline: int, retrieval: bool, rounds: int) -> None:
+    def begin(
+        self,
+        max_restarts: int,
+        deadline: int,
+        outage_seconds: int,
+        retrieval: bool,
+        is_down: bool,
+        queue: str,
+        rounds: int,
+    ) -> None:
         self.changes: dict[str, Any] = {
             "training.totalSteps": 80,
             "checkpoint.everySteps": 5,
             "recovery.maxRestarts": max_restarts,
             "activeDeadlineSeconds": deadline,
-            "recovery.deadlines": {"provisioningSeconds": 120, "preflightSeconds": 60},
+            "recovery.deadlines": {
+                "provisioningSeconds": 120,
+                "preflightSeconds": 60,
+                "outageSeconds": outage_seconds,
+            },
             **(RETRIEVAL if retrieval else {}),
         }
         self.retries = 0
         self.world = HostileRuntime(job=a_story_job(self.changes))
+        self.world.service_is_down, self.world.next_queue = is_down, queue
         self.world.work(rounds)
+
+    @invariant()
+    def what_it_waits_for_is_counted(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        status = self.world.job.status
+        TOLD["waits for a service"] += is_true(status, ConditionType.WAITING_FOR_ENDPOINT)
+        TOLD["is queued"] += status.phase is Phase.QUEUED
 
     # The operator
 
@@ -261,7 +287,7 @@ class Life(RuleBasedStateMachine):
 
 
 TOLD: Counter[str] = Counter()
-"""Rounds of the operator, and by which causes attempts ended."""
+"""Rounds of the operator, moments in which jobs waited, and by which causes attempts ended."""
 STEPS = 50
 
 
@@ -278,5 +304,7 @@ def test_no_life_breaks_what_must_hold(capsys: pytest.CaptureFixture[str]) -> No
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert TOLD["waits for a service"]
+    assert TOLD["is queued"]
     with capsys.disabled():
         print(dict(TOLD.most_common()), end=" ")

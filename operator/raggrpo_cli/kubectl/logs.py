@@ -20,7 +20,6 @@ from raggrpo_operator.kube.user_client import Ended, UserClient
 from .cluster_job import Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
 from .reader import reader
 
-HEAD = "ray-head"
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
 """Conditions that say why nothing has started, the most direct first."""
 NO_LOG = 3
@@ -95,7 +94,7 @@ async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: 
     namespace = job.metadata.namespace
     head = await _running_head(client, job)
     if head:
-        return await client.run_in(namespace, head, HEAD, command, log_printer())
+        return await client.run_in(namespace, head, names.HEAD_CONTAINER, command, log_printer())
     async with reader(client, job, await _image(client, job, image)) as pod:
         return await client.run_in(namespace, pod, READER, command, log_printer())
 

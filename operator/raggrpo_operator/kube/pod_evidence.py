@@ -1,6 +1,6 @@
 """Evidence in a pod's manifest of its loss or of a failure to start. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
@@ -166,11 +166,20 @@ def _plain_cause(pod: Pod) -> Cause:
 
 
 def _ends(pod: Pod) -> Iterator[Mapping[str, Any]]:
-    """Yield how the main container (the first, Ray's) ended, most recent first."""
-    for status in _statuses(pod, "containerStatuses")[:1]:
-        for state in ("state", "lastState"):
-            if ended := part(part(status, state), "terminated"):
-                yield ended
+    """Yield how the main container ended, most recent first."""
+    for state in ("state", "lastState"):
+        if ended := part(part(main_status(pod), state), "terminated"):
+            yield ended
+
+
+def main_status(pod: Pod) -> Mapping[str, Any]:
+    """Return the status of our container; the kubelet sorts them by name, injected ones too."""
+    return _main(_statuses(pod, "containerStatuses"))
+
+
+def _main(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    ours = (each for each in containers if each.get("name") in names.MAIN_CONTAINERS)
+    return next(ours, containers[0] if containers else {})
 
 
 def _statuses(pod: Pod, *lists: str) -> list[Mapping[str, Any]]:
@@ -183,9 +192,8 @@ def _last_end(status: Mapping[str, Any]) -> str:
 
 
 def _memory_limit(pod: Pod) -> str:
-    for container in pod["spec"].get("containers", [])[:1]:
-        return str(container.get("resources", {}).get("limits", {}).get("memory", "none"))
-    return "none"
+    resources = _main(pod["spec"].get("containers", [])).get("resources", {})
+    return str(resources.get("limits", {}).get("memory", "none"))
 
 
 def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -> Loss:

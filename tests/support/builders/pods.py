@@ -52,10 +52,16 @@ def ended(
 
 
 def container(state: Manifest | None = None, last: Manifest | None = None) -> Manifest:
-    status: Manifest = {"name": "ray", "state": state or {"running": {}}}
+    status: Manifest = {"name": names.WORKER_CONTAINER, "state": state or {"running": {}}}
     if last is not None:
         status["lastState"] = last
     return {"phase": "Running", "containerStatuses": [status]}
+
+
+def beside_a_proxy(status: Manifest) -> Manifest:
+    """Return the status of a pod into which a service mesh put a container, told first."""
+    proxy = {"name": "istio-proxy", "imageID": f"sha256:{'9' * 64}", "state": ended(code=0)}
+    return {**status, "containerStatuses": [proxy, *status["containerStatuses"]]}
 
 
 def a_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: Any) -> Manifest:

@@ -295,7 +295,10 @@ class FakeRuntime:
             cause, node = Cause.WORKER_LOST, self._lost_worker[1]
             return ClusterObserved(number, cause=cause, node=node, message="worker pod ended")
         return ClusterObserved(
-            number, is_ready, image_ids=self.image_ids, ray_version=self.ray_version
+            number,
+            is_ready,
+            image_ids=self.image_ids,
+            ray_version=self.ray_version or self.preflight_result.facts.ray_version,
         )
 
     def _observed_preflight(self) -> PreflightObserved | None:

@@ -21,9 +21,11 @@ def pin_image(this: Round, cluster: ClusterObserved) -> None:
 
 
 def is_untold(this: Round, cluster: ClusterObserved) -> bool:
-    """Return whether nodes have yet to tell what has to be compared; they told it once."""
-    is_by_digest = this.image_to_run != this.image
-    return bool(this.status.pinned.image_id) and not is_by_digest and not cluster.image_ids
+    """Return whether nodes and head have yet to tell what has to be compared."""
+    pinned, is_by_digest = this.status.pinned, this.image_to_run != this.image
+    if pinned.ray_version and not cluster.ray_version and this.observed.in_pods:
+        return True
+    return bool(pinned.image_id) and not is_by_digest and not cluster.image_ids
 
 
 def changed(this: Round, cluster: ClusterObserved) -> str:

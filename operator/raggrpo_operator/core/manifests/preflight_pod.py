@@ -24,7 +24,7 @@ def render_preflight_pod(
     own = seal(action.config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG}
     env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
     preflight = container(
-        plan, settings, "preflight", sizing=sized, env=env, with_reward_code=True
+        plan, settings, names.PREFLIGHT_CONTAINER, sizing=sized, env=env, with_reward_code=True
     ) | {
         "command": ["python", "-m", "raggrpo_trainer.preflight"],
         "terminationMessagePath": TERMINATION_LOG,

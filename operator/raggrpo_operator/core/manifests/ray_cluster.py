@@ -57,7 +57,7 @@ def _head(
     # The driver and its reward code run here.
     env = trainer_env(plan.spec, _ray_env(action), with_headers=True, with_code=True)
     ray_head = container(
-        plan, settings, "ray-head", sizing=sizing, env=env, with_reward_code=True
+        plan, settings, names.HEAD_CONTAINER, sizing=sizing, env=env, with_reward_code=True
     ) | {
         "ports": [
             {"name": "gcs-server", "containerPort": 6379},
@@ -95,7 +95,7 @@ def _group(
 ) -> Manifest:
     plan = action.plan
     env = trainer_env(plan.spec, _ray_env(action))
-    ray_worker = container(plan, settings, "ray-worker", sizing=sizing, env=env) | {
+    ray_worker = container(plan, settings, names.WORKER_CONTAINER, sizing=sizing, env=env) | {
         "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP"),
     }
     return {

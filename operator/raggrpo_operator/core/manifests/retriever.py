@@ -26,7 +26,7 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
     server = container(
         plan,
         settings,
-        "retriever",
+        names.RETRIEVER_CONTAINER,
         sizing=sized,
         env=plain_env({}),
         read_only_claims=True,

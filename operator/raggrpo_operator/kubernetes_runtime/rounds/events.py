@@ -68,9 +68,13 @@ def trouble(condition: Condition) -> Transition:
 
 
 def _subject(condition: Condition) -> tuple[str, str, str]:
-    """Return what makes an Event new; the message where it names a pod or an attempt."""
-    by_message = condition.reason == PODS_WAITING or condition.type is ConditionType.RESUME_VERIFIED
-    return condition.status, condition.reason, condition.message if by_message else ""
+    """Return what makes an Event new: of the message what names an attempt, or pods and why."""
+    about = condition.message if condition.type is ConditionType.RESUME_VERIFIED else ""
+    if condition.reason == PODS_WAITING:
+        # Of `trainer pod NAME: Unschedulable: 0/3 nodes …` the rest changes with pods and nodes.
+        pod, _, why = condition.message.partition(": ")
+        about = f"{pod.partition(' ')[0]} {why.partition(':')[0]}"
+    return condition.status, condition.reason, about
 
 
 def _is_warning(condition: Condition) -> bool:

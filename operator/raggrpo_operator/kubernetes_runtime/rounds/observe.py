@@ -27,7 +27,13 @@ from raggrpo_operator.kube.cluster_objects import (
     number_of,
     part,
 )
-from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, is_head, start_problem
+from raggrpo_operator.kube.pod_evidence import (
+    Loss,
+    StartProblem,
+    is_head,
+    main_status,
+    start_problem,
+)
 
 Manifest = Mapping[str, Any]
 RayCluster = TypeVar("RayCluster", bound=Manifest)
@@ -135,9 +141,8 @@ def observed_cluster(
 def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:
     """Return the different images that these Ray pods run, the head's first."""
     told = [
-        image_id(str(status.get("imageID", "")))
+        image_id(str(main_status(pod).get("imageID", "")))
         for pod in sorted(pods, key=lambda pod: (not is_head(pod), _name(pod)))
-        for status in (part(pod, "status").get("containerStatuses") or [])[:1]
     ]
     return tuple(dict.fromkeys(filter(None, told)))
 
@@ -283,11 +288,9 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
 
 def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
     """Return how the pod's container ended, with `last` also how it last ended; else None."""
-    for status in (part(pod, "status").get("containerStatuses") or [])[:1]:
-        states = ("state", "lastState") if last else ("state",)
-        for state in states:
-            if ended := part(part(status, state), "terminated"):
-                return ended
+    for state in ("state", "lastState") if last else ("state",):
+        if ended := part(part(main_status(pod), state), "terminated"):
+            return ended
     return None
 
 

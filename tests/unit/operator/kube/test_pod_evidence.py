@@ -6,7 +6,15 @@ from raggrpo_api.status import Cause
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kube.pod_evidence import loss, start_problem
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
-from support.builders.pods import CLUSTER, CLUSTER_UID, Manifest, a_pod, container, ended
+from support.builders.pods import (
+    CLUSTER,
+    CLUSTER_UID,
+    Manifest,
+    a_pod,
+    beside_a_proxy,
+    container,
+    ended,
+)
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 KEY = JobKey("default", "small")
@@ -48,6 +56,9 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
         "trainer pod small-c1-worker-0: ended with exit code 1 (Error)"),
     "head ended, its last words": (a_pod(container(ended(message="up\n" * 900 + GCS)), kind="head"),
         False, Cause.HEAD_LOST, "up Ray subprocesses exited: gcs_server [exit code=1]"),
+    "out of memory beside a proxy": (a_pod(beside_a_proxy(container(ended("OOMKilled", 137)))),
+        False, Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
+    "a proxy ended": (a_pod(beside_a_proxy(container())), False, None, ""),
     "head restarted in place": (a_pod(container(last=ended(code=139)), kind="head"), False,
         Cause.HEAD_LOST, "ended with exit code 139"),
     "worker deleted": (a_pod(), True, Cause.WORKER_LOST, "was deleted"),

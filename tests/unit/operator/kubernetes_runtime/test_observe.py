@@ -22,7 +22,16 @@ from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     service_names,
 )
 from support.builders.jobs import KNOWN_TINY, a_job
-from support.builders.pods import CLUSTER, JOB, Manifest, a_pod, a_ray_cluster, container, ended
+from support.builders.pods import (
+    CLUSTER,
+    JOB,
+    Manifest,
+    a_pod,
+    a_ray_cluster,
+    beside_a_proxy,
+    container,
+    ended,
+)
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
@@ -294,3 +303,10 @@ def test_images_of_a_cluster_are_told_once_each_the_heads_first() -> None:
     pods = [running(two, name="a"), running(f"docker://{one}", "head", "b"), running(one), a_pod()]
 
     assert image_ids(pods) == (one, two)
+
+
+def test_the_image_of_a_container_that_a_mesh_put_into_a_pod_is_none_of_the_jobs() -> None:
+    pod = running(f"sha256:{'1' * 64}")
+    pod["status"] = beside_a_proxy(pod["status"])
+
+    assert image_ids([pod]) == (f"sha256:{'1' * 64}",)

@@ -252,6 +252,16 @@ def test_another_pods_trouble_is_an_event_of_its_own() -> None:
     assert list(transitions(waiting(head, "Other"), waiting(worker, "Other"))) == []
 
 
+def test_pods_that_wait_for_one_reason_are_one_event_whatever_the_scheduler_counts() -> None:
+    def waiting(pod: int, nodes: int) -> JobStatus:
+        message = f"trainer pod small-w{pod}: Unschedulable: 0/{nodes} nodes are available"
+        return set_condition(
+            JobStatus(), ConditionType.CLUSTER_READY, False, "PodsWaiting", message, T0
+        )
+
+    assert list(transitions(waiting(1, 3), waiting(2, 4))) == []
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "is_retryable"),
     [
