@@ -1,11 +1,17 @@
 """Options and fixtures that all tests share."""
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+FOREIGN = ("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "AWS_", "RAGGRPO_", "RAY_", "HF_", "KUBECONFIG")
+ASKED = {"RAGGRPO_FUZZ_ANSWERS", "RAGGRPO_FUZZ_SPECS", "RAGGRPO_FUZZ_STEPS"} | {
+    "RAGGRPO_BEGINNING_JOBS"
+}
 
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("any machine", deadline=None)
@@ -14,6 +20,11 @@ settings.load_profile("any machine")
 # A shell that starts tests in the background has them, and all they start, ignore these two.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+# What a person's shell has set for other programs; tests set what they are about.
+for name in list(os.environ):
+    if name.lower().endswith("_proxy") or name.startswith(FOREIGN) and name not in ASKED:
+        del os.environ[name]
 
 GOLDEN = Path(__file__).parent / "golden"
 

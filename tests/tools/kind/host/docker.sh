@@ -4,6 +4,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 log=/var/log/dockerd.log
+source "$here/apt.sh"
 
 fail() { echo "docker: $*" >&2; exit 1; }
 answers() { docker info > /dev/null 2>&1; }
@@ -33,9 +34,8 @@ if ! answers; then
     if [ "${#missing[@]}" -gt 0 ]; then
         command -v apt-get > /dev/null || fail "missing: ${missing[*]}; install them with this machine's package manager"
         echo "docker: installing ${missing[*]}" >&2
-        { apt-get update -q && DEBIAN_FRONTEND=noninteractive \
-            apt-get install -qy --no-install-recommends "${missing[@]}"; } > "$log.install" 2>&1 \
-            || fail "could not install ${missing[*]}: $(tail -3 "$log.install")"
+        { apt_get update && apt_get install -y --no-install-recommends "${missing[@]}"; } \
+            > "$log.install" 2>&1 || fail "could not install ${missing[*]}: $(tail -3 "$log.install")"
     fi
     fit_runtime
     setsid nohup dockerd > "$log" 2>&1 < /dev/null &

@@ -1,0 +1,43 @@
+"""Docker's packages are installed even if somebody else is just installing some."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "tools" / "kind" / "host" / "apt.sh"
+APT_GET = """#!/bin/bash
+echo "$@" >> {folder}/calls
+if [ "$(wc -l < {folder}/calls)" -le {failures} ]; then echo "E: {error}" >&2; exit 100; fi
+echo done
+"""
+HELD = "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (unattended-upgr)"
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds", "code", "calls"),
+    [
+        (HELD, 60, 0, 2),
+        ("Unable to lock directory /var/lib/apt/lists/", 60, 0, 2),
+        (HELD, 0, 1, 1),
+        ("Unable to locate package docker.io", 60, 1, 1),
+    ],
+)
+def test_a_lock_of_apt_is_waited_for_and_other_errors_are_told(
+    error: str, seconds: int, code: int, calls: int, tmp_path: Path
+) -> None:
+    program = tmp_path / "apt-get"
+    program.write_text(APT_GET.format(folder=tmp_path, failures=1, error=error))
+    program.chmod(0o755)
+
+    ended = subprocess.run(
+        ["bash", "-c", f"source {SCRIPT}; apt_get install -y docker.io"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "APT_SECONDS": str(seconds)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == code
+    assert (error in ended.stderr) == (code != 0)
+    assert len((tmp_path / "calls").read_text().splitlines()) == calls
