@@ -23,7 +23,7 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # What a person's shell has set for other programs; tests set what they are about.
 for name in list(os.environ):
-    if name.lower().endswith("_proxy") or name.startswith(FOREIGN) and name not in ASKED:
+    if name.lower().endswith("_proxy") or (name.startswith(FOREIGN) and name not in ASKED):
         del os.environ[name]
 
 GOLDEN = Path(__file__).parent / "golden"

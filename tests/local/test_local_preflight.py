@@ -1,5 +1,6 @@
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,21 @@ def test_signal_during_the_checks_suspends_at_once(number: signal.Signals, tmp_p
     assert code == 130, output
     assert job.state["status"]["phase"] == "Suspended"
     assert warden.carriers(job.state["mark"]) == []
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    job = LocalJob(tmp_path)
+    job.signals = "--ignore-signal=HUP"
+    process = job.start(hang=True)
+    job.wait_for(lambda: is_checking(job), process)
+
+    process.send_signal(signal.SIGHUP)
+    time.sleep(2)  # what suspended it would be told within a moment
+    goes_on = is_checking(job)
+    process.send_signal(signal.SIGTERM)
+
+    assert job.end_of(process)[0] == 130
+    assert goes_on
 
 
 def test_kill_during_the_checks_leaves_nothing_and_the_next_run_goes_on(tmp_path: Path) -> None:

@@ -91,7 +91,8 @@ class _Supervision:
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._until_quiet())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_signal, number, work)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                loop.add_signal_handler(number, self._on_signal, number, work)
         try:
             return await work
         except asyncio.CancelledError as error:

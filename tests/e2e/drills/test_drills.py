@@ -184,8 +184,10 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     manifest["spec"]["env"][0]["value"] += ";" + drill.faults if drill.faults else ""
     with lifetimes(cluster, seeded) as clusters:
         cluster.apply(manifest, namespace=seeded)
+        struck: set[str] = set()
         if drill.act is not nothing:
             job.until_done(STRUCK, attempt=1)
+            struck = {job.pod("head"), job.pod("trainer")}
             drill.act(job)
         status = job.until_complete()
         job.until_freed(90)
@@ -203,7 +205,9 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     assert never_two(births_and_deaths)
     spans = [(begin(each), begin(each) + timedelta(seconds=each["seconds"])) for each in record]
     assert all(end <= start + ONCE for (_, end), (start, _) in pairwise(spans)), spans
-    assert job.on_volume(operator.trainer)["steps"] == [*range(1, STEPS + 1)]
+    volume = job.on_volume(operator.trainer)
+    assert volume["steps"] == [*range(1, STEPS + 1)]
+    assert struck <= set(volume["logs_of"]), "the logs of a pod went with it"
 
 
 def begin(record: dict[str, Any]) -> datetime:

@@ -27,6 +27,8 @@ class LocalJob:
         self.folder, self.dir = folder, folder / "job"
         self.file = folder / "job.yaml"
         self.checkpoints = folder / "checkpoints"
+        self.signals = "--default-signal=HUP"
+        """An option of `env`."""
         (folder / "model").mkdir()
         self.write(spec)
 
@@ -46,8 +48,13 @@ class LocalJob:
         self.file.write_text(yaml.safe_dump(job))
 
     def start(self, *options: str, **orders: Any) -> "subprocess.Popen[str]":
+        # The tests' own caller may ignore SIGHUP, as nohup does; children inherit that.
         return subprocess.Popen(
-            raggrpo("run", str(self.file), "--dir", str(self.dir), *options),
+            [
+                "env",
+                self.signals,
+                *raggrpo("run", str(self.file), "--dir", str(self.dir), *options),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=fake_trainer_env(orders),

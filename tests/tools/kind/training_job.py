@@ -158,12 +158,13 @@ class TrainingJob:
         return cluster
 
     def on_volume(self, image: str) -> dict[str, Any]:
-        """Return the files of the exported model, and the steps of the history."""
+        """Return the exported model's files, the history's steps, and pods whose logs are kept."""
         script = (
             "import json, pathlib as p; from raggrpo_api.history import read_history as r;"
             f"c = p.Path('{MOUNT}/checkpoints');"
             "print(json.dumps({'export': sorted(f.name for f in (c / 'export').iterdir()),"
-            "'steps': [s['step'] for s in r(c / 'logs')]}))"
+            "'steps': [s['step'] for s in r(c / 'logs')],"
+            "'logs_of': [f.parent.name for f in c.glob('logs/attempts/1/ray/*/raylet.out')]}))"
         )
         pod = mounting(a_pod("reader", image, ["python", "-c", script]), CLAIM, MOUNT)
         self.cluster.apply(pod, namespace=self.namespace)
