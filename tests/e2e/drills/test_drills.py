@@ -51,7 +51,7 @@ def kill_driver_and_worker(job: TrainingJob) -> None:
 
 
 def kill_worker_and_the_next_one(job: TrainingJob) -> None:
-    """End the pod that took the first one's place before its rank has done a step."""
+    """End the pod that takes the first one's place while the next attempt waits for it."""
     kill_worker(job)
     job.until(lambda status: status["attempt"] == 2, "the next attempt")
     kill_worker(job)
@@ -135,7 +135,7 @@ DRILLS = {
     "driver and worker killed": Drill(act=kill_driver_and_worker,
         ends=(("WorkerLost", FIRST), DONE_WARM)),
     "worker killed again during its recovery": Drill(act=kill_worker_and_the_next_one,
-        ends=(("WorkerLost", FIRST), ("WorkerLost", WARM), DONE_NEW)),
+        ends=(("WorkerLost", FIRST), DONE_WARM)),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
     "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_NEW),
         told="gcs_server"),
