@@ -20,7 +20,7 @@ HELD = "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 
         (HELD, 60, 0, 2),
         ("Unable to lock directory /var/lib/apt/lists/", 60, 0, 2),
         (HELD, 0, 1, 1),
-        ("Unable to locate package docker.io", 60, 1, 1),
+        ("Unable to locate package jq", 60, 1, 1),
     ],
 )
 def test_a_lock_of_apt_is_waited_for_and_other_errors_are_told(
@@ -31,7 +31,7 @@ def test_a_lock_of_apt_is_waited_for_and_other_errors_are_told(
     program.chmod(0o755)
 
     ended = subprocess.run(
-        ["bash", "-c", f"source {SCRIPT}; apt_get install -y docker.io"],
+        ["bash", "-c", f"source {SCRIPT}; apt_get install -y jq"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "APT_SECONDS": str(seconds)},
         capture_output=True,
         text=True,
