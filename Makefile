@@ -61,7 +61,7 @@ api-test: setup ## tests against a real API server without nodes (needs Go, no D
 	$(BIN)/python -m pytest tests/api --durations=10
 
 programs: ## the programs that the test clusters need, built into the cache (needs Go)
-	python3 tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm registry kuberay kuberay-config
+	$(PYTHON) tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm registry kuberay kuberay-config
 
 kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py up

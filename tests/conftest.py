@@ -9,8 +9,11 @@ import pytest
 from hypothesis import settings
 
 FOREIGN = ("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "AWS_", "RAGGRPO_", "RAY_", "HF_", "KUBECONFIG")
-ASKED = {"RAGGRPO_FUZZ_ANSWERS", "RAGGRPO_FUZZ_SPECS", "RAGGRPO_FUZZ_STEPS"} | {
-    "RAGGRPO_BEGINNING_JOBS"
+ASKED = {
+    "RAGGRPO_BEGINNING_JOBS",
+    "RAGGRPO_FUZZ_ANSWERS",
+    "RAGGRPO_FUZZ_SPECS",
+    "RAGGRPO_FUZZ_STEPS",
 }
 
 # How long an example takes says nothing on a busy machine.

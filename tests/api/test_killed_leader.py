@@ -3,15 +3,14 @@
 import asyncio
 import os
 from collections import Counter
-from http import HTTPStatus
 from pathlib import Path
 
 from support.chart_release import Account
 from support.fakes.fake_kuberay import Api, path_of
 from support.fakes.fake_ray import Script, fake_ray
 from support.fakes.watched_kuberay import WatchedKubeRay
-from support.operator_world import JOBS, World, an_operator
-from tools.kind.api_server import PLAYERS, ApiServer
+from support.operator_world import JOBS, World, changes_by_operator, leader, two_replicas
+from tools.kind.api_server import ApiServer
 
 NUM_JOBS = int(os.environ.get("RAGGRPO_BEGINNING_JOBS", "30"))
 SECONDS_PER_JOB = 2
@@ -33,20 +32,8 @@ async def test_a_leader_killed_while_many_jobs_begin_loses_and_doubles_nothing(
         ray.scripts = {f"{name}-a1": Script(waits_at=0) for name in names}
         kuberay = WatchedKubeRay(api, namespace, ray)
         players = [group.create_task(part) for part in (kuberay.run(), follow())]
-        replicas = {
-            name: an_operator(
-                operator_account,
-                tmp_path,
-                ray,
-                namespace,
-                RAGGRPO_LEADER_ELECTION="true",
-                RAGGRPO_POD_NAME=name,
-            )
-            for name in ("one", "two")
-        }
+        replicas = two_replicas(operator_account, tmp_path, ray, namespace)
         world = World(api, namespace, ray, kuberay, replicas["one"])
-        account = operator_account
-        lease = path_of("coordination.k8s.io/v1", "leases", account.namespace, account.name)
 
         async def until_running(number: int) -> None:
             async with asyncio.timeout(60 + SECONDS_PER_JOB * NUM_JOBS):
@@ -59,9 +46,7 @@ async def test_a_leader_killed_while_many_jobs_begin_loses_and_doubles_nothing(
             for name in names:
                 await world.apply(name=name)
             await until_running(NUM_JOBS // 3)
-            found = await api.get(lease)
-            assert found is not None
-            process = replicas[found["spec"]["holderIdentity"]].process
+            process = replicas[await leader(api, operator_account)].process
             assert process is not None
             process.kill()
             running_then = Counter(phases.values())["Running"]
@@ -79,12 +64,8 @@ async def test_a_leader_killed_while_many_jobs_begin_loses_and_doubles_nothing(
     assert {(each["attempt"], each["restarts"]["total"]) for each in statuses} == {(1, 0)}
     made = Counter(
         (each["objectRef"]["resource"], each["objectRef"]["name"])
-        for each in api_server.audit_events()
-        if each.get("objectRef", {}).get("namespace") == namespace
-        and each["verb"] == "create"
-        and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
-        and each["objectRef"]["resource"] in MADE_ONCE
-        and not each["userAgent"].startswith(PLAYERS)
+        for each in changes_by_operator(api_server, namespace)
+        if each["verb"] == "create" and each["objectRef"]["resource"] in MADE_ONCE
     )
     assert set(made.values()) == {1}, made.most_common(5)
     assert Counter(resource for resource, _ in made)["rayclusters"] == NUM_JOBS

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,16 @@ from support.chart_release import Account
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import Script
-from support.operator_world import World, a_world, an_operator, is_phase
-from tools.kind.api_server import PLAYERS, ApiServer
+from support.operator_world import (
+    World,
+    a_world,
+    an_operator,
+    changes_by_operator,
+    is_phase,
+    leader,
+    two_replicas,
+)
+from tools.kind.api_server import ApiServer
 from tools.kind.jobs import condition
 
 
@@ -358,32 +365,15 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
 async def test_when_the_leader_is_killed_the_other_replica_goes_on(
     operator_account: Account, fake: World, tmp_path: Path
 ) -> None:
-    replicas = {
-        name: an_operator(
-            operator_account,
-            tmp_path,
-            fake.ray,
-            fake.namespace,
-            RAGGRPO_LEADER_ELECTION="true",
-            RAGGRPO_POD_NAME=name,
-        )
-        for name in ("one", "two")
-    }
+    replicas = two_replicas(operator_account, tmp_path, fake.ray, fake.namespace)
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
-    account = operator_account
-    lease = path_of("coordination.k8s.io/v1", "leases", account.namespace, account.name)
-
-    async def leader() -> str:
-        found = await fake.api.get(lease)
-        return str(found["spec"]["holderIdentity"]) if found else ""
-
     try:
         for replica in replicas.values():
             replica.start()
         await fake.apply()
         fake.operator = replicas["one"]
         await fake.until(lambda status: status.get("progress", {}).get("step") == 7)
-        first = await leader()
+        first = await leader(fake.api, operator_account)
         fake.operator = replicas["two" if first == "one" else "one"]
         process = replicas[first].process
         assert process is not None
@@ -391,7 +381,7 @@ async def test_when_the_leader_is_killed_the_other_replica_goes_on(
         killed = time.monotonic()
 
         async def has_moved() -> bool:
-            return await leader() not in ("", first)
+            return await leader(fake.api, operator_account) not in ("", first)
 
         await fake.until_true(has_moved)
         assert time.monotonic() - killed < 20
@@ -453,18 +443,6 @@ def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list
         each["verb"]
         for each in changes_by_operator(server, namespace)
         if each["objectRef"]["resource"] == resource
-    ]
-
-
-def changes_by_operator(server: ApiServer, namespace: str) -> list[Manifest]:
-    """Return the requests that changed something: not the players', nor what was refused."""
-    return [
-        each
-        for each in server.audit_events()
-        if each.get("objectRef", {}).get("namespace") == namespace
-        and each["verb"] not in ("get", "list", "watch")
-        and not each["userAgent"].startswith(PLAYERS)
-        and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from support.fakes.fake_kuberay import NOW, Api, Manifest, path_of
+from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_ray import FakeRay
 from support.fakes.watched_kuberay import WatchedKubeRay
 from support.ports import free_port
@@ -29,30 +29,6 @@ class PlayedKubelet(WatchedKubeRay):
 
     async def _begin(self, cluster: Manifest) -> None:
         await self._expect_token(cluster)
-
-    async def _start(self, pod: Manifest, is_preflight: bool) -> None:
-        if is_preflight:
-            await super()._start(pod, is_preflight)
-            return
-        container = pod["spec"]["containers"][0]
-        running = {
-            "name": container["name"],
-            "image": container["image"],
-            "imageID": "",
-            "ready": True,
-            "restartCount": 0,
-            "state": {"running": {"startedAt": NOW}},
-        }
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": NOW}
-        status = {
-            "phase": "Running",
-            "podIP": "10.1.0.1",
-            "podIPs": [{"ip": "10.1.0.1"}],
-            "conditions": [ready],
-            "containerStatuses": [running],
-        }
-        path = self._path("v1", "pods", pod["metadata"]["name"])
-        await self._api.patch(f"{path}/status", {"status": status})
 
 
 @asynccontextmanager
@@ -110,14 +86,14 @@ async def rayjobs_begin(
             async with free:
                 await api.create(path, _rayjob(name, spec))
 
-        began, cpu = time.monotonic(), _cpu_seconds(kuberay)
+        began, cpu = time.monotonic(), cpu_seconds(kuberay)
         await asyncio.gather(*(one(f"job-{number:04}") for number in range(num_jobs)))
         async with asyncio.timeout(LIMIT_SECONDS):
             while list(states.values()).count("Running") < num_jobs:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         result = {
             "seconds": round(time.monotonic() - began, 1),
-            "kuberay_cpu_seconds": round(_cpu_seconds(kuberay) - cpu, 1),
+            "kuberay_cpu_seconds": round(cpu_seconds(kuberay) - cpu, 1),
             "kuberay_mib": round(kuberay.memory_info().rss / 2**20),
         }
         for player in players:
@@ -125,7 +101,8 @@ async def rayjobs_begin(
     return result
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return what a process has used, its children left out."""
     times = process.cpu_times()
     return float(times.user + times.system)
 

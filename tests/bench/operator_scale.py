@@ -31,7 +31,13 @@ from prometheus_client.parser import text_string_to_metric_families
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench_kuberay import USER_AGENT, PlayedKubelet, rayjobs_begin, running_kuberay  # noqa: E402
+from bench_kuberay import (  # noqa: E402
+    USER_AGENT,
+    PlayedKubelet,
+    cpu_seconds,
+    rayjobs_begin,
+    running_kuberay,
+)
 
 from support.builders.jobs import a_raw_job  # noqa: E402
 from support.fakes.fake_kuberay import Api, Manifest, path_of  # noqa: E402
@@ -77,8 +83,7 @@ class Operator:
         return found
 
     def cpu_seconds(self) -> float:
-        times = self._process().cpu_times()
-        return float(times.user + times.system)
+        return cpu_seconds(self._process())
 
     async def sample_memory(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Single rounds before a driver runs: checks, retrievers, a queue, a cluster, a submission."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from raggrpo_api.status import (
     AttemptRecord,
     Cause,
     ClusterStatus,
-    Condition,
     ConditionType,
     JobStatus,
     LaunchState,
@@ -45,6 +44,7 @@ from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY
+from support.builders.rounds import a_condition, at, is_soon, kinds, told
 from support.fakes.fake_runtime import T0, a_story, a_story_job
 from support.fakes.service_world import REFUSES
 
@@ -60,14 +60,6 @@ MANAGED = {
 SEEN = WatchState(looked=T0, watched_since=T0)
 READY = ClusterObserved(1, is_ready=True)
 QUEUED = ClusterObserved(1, is_queued=True, message="waits in queue research")
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def a_condition(kind: ConditionType, status: str, reason: str, since: float = 0) -> Condition:
-    return Condition(type=kind, status=status, reason=reason, last_transition_time=at(since))
 
 
 def checking(
@@ -120,20 +112,6 @@ def recorded(
         "restart_state": RestartState(launch=launch, watch=SEEN),
     }
     return checked(changes, **(made | status))
-
-
-def told(decision: Decision, kind: ConditionType) -> tuple[str, str]:
-    found = get_condition(decision.status, kind)
-    return found.status, found.reason
-
-
-def kinds(decision: Decision) -> list[type]:
-    return [type(action) for action in decision.actions]
-
-
-def is_soon(decision: Decision) -> bool:
-    """Return whether the next look comes within a second, but not at once."""
-    return decision.requeue_after is not None and 0 < decision.requeue_after <= 1
 
 
 # --- checks

@@ -1,7 +1,7 @@
 """Single rounds of a job: a refused spec, an end, a reopening, a driver whose end waits."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -49,6 +49,7 @@ from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY
+from support.builders.rounds import a_condition, at, is_soon, kinds, told
 from support.fakes.fake_runtime import T0, a_story_job
 
 READY = ClusterObserved(1, is_ready=True)
@@ -63,22 +64,6 @@ PASSED, FAILED, COMPLETE = (
 )
 PROGRESSING, SUSPENDED = ConditionType.PROGRESSING, ConditionType.SUSPENDED
 CLUSTER_READY, ACCEPTED = ConditionType.CLUSTER_READY, ConditionType.ACCEPTED
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
-
-
-def a_condition(
-    kind: ConditionType, status: str, reason: str, since: float = 0, generation: int = 0
-) -> Condition:
-    return Condition(
-        type=kind,
-        status=status,
-        reason=reason,
-        last_transition_time=at(since),
-        observed_generation=generation,
-    )
 
 
 def a_job_with(
@@ -109,20 +94,6 @@ def with_attempt(**record: Any) -> dict[str, Any]:
         "attempts": [AttemptRecord(number=1, **record)],
         "cluster": ClusterStatus(name="small-1", number=1),
     }
-
-
-def told(decision: Decision, kind: ConditionType) -> tuple[str, str]:
-    found = get_condition(decision.status, kind)
-    return found.status, found.reason
-
-
-def kinds(decision: Decision) -> list[type]:
-    return [type(action) for action in decision.actions]
-
-
-def is_soon(decision: Decision) -> bool:
-    """Return whether the next look comes within a second, but not at once."""
-    return decision.requeue_after is not None and 0 < decision.requeue_after <= 1
 
 
 # --- a refused or suspended job

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.builders.jobs import a_raw_job
 from support.chart_release import Account
 from support.fakes.fake_kuberay import Api, FakeKubeRay, Manifest, fake_kuberay, path_of
 from support.fakes.fake_ray import FakeRay, fake_ray
-from tools.kind.api_server import ApiServer
+from tools.kind.api_server import PLAYERS, ApiServer
 from tools.kind.program import Program
 
 SECONDS = 30.0
@@ -141,6 +142,36 @@ def an_operator(
     command = ["env", *given, sys.executable, str(RUNNER)]
     name = settings.get("RAGGRPO_POD_NAME", "operator")
     return Program(name, command, folder / f"{name}.log")
+
+
+def two_replicas(
+    account: Account, folder: Path, ray: FakeRay, namespace: str
+) -> dict[str, Program]:
+    """Return two operators of which one leads, by name, not started yet."""
+    elected = {"RAGGRPO_LEADER_ELECTION": "true"}
+    return {
+        name: an_operator(account, folder, ray, namespace, RAGGRPO_POD_NAME=name, **elected)
+        for name in ("one", "two")
+    }
+
+
+async def leader(api: Api, account: Account) -> str:
+    """Return which replica leads, "" before the first one does."""
+    path = path_of("coordination.k8s.io/v1", "leases", account.namespace, account.name)
+    found = await api.get(path)
+    return str(found["spec"]["holderIdentity"]) if found else ""
+
+
+def changes_by_operator(server: ApiServer, namespace: str) -> list[Manifest]:
+    """Return the requests that changed something: not the players', nor what was refused."""
+    return [
+        each
+        for each in server.audit_events()
+        if each.get("objectRef", {}).get("namespace") == namespace
+        and each["verb"] not in ("get", "list", "watch")
+        and not each["userAgent"].startswith(PLAYERS)
+        and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
+    ]
 
 
 def is_phase(phase: str) -> Callable[[Manifest], bool]:

@@ -17,6 +17,7 @@ from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_ray import FakeRay
 
 LOOK_SECONDS = 0.1
+POD_IP = "10.1.0.1"
 NOW = "2026-11-21T12:00:00Z"
 FOREIGN = "raggrpo.test/foreign"
 """Annotation of objects that nobody plays."""
@@ -210,9 +211,14 @@ class FakeKubeRay:
             "restartCount": 0,
             "state": state,
         }
-        phase = "Succeeded" if "terminated" in state else "Running"
-        changes = {"status": {"phase": phase, "containerStatuses": [status]}}
-        await self._api.patch(f"{self._path('v1', 'pods', name)}/status", changes)
+        changes: Manifest = {"containerStatuses": [status], "phase": "Running"}
+        if "terminated" in state:
+            changes["phase"] = "Succeeded"
+        if "running" in state:  # what KubeRay waits for where it plays itself
+            changes["conditions"] = [_condition("Ready", "True", "")]
+            changes |= {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
+        path = self._path("v1", "pods", name)
+        await self._api.patch(f"{path}/status", {"status": changes})
 
     async def _items(self, version: str, plural: str) -> list[Manifest]:
         found = await self._api.items(self._path(version, plural))

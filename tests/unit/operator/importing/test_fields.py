@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raggrpo_operator.core.importing.overrides import NotAtHand
-from raggrpo_operator.core.importing.translation import Imported
+from raggrpo_operator.core.importing.translation import MOUNT, Imported
 from raggrpo_operator.core.importing.verl import import_verl
 
 ACTOR = "actor_rollout_ref.actor."
@@ -68,11 +68,11 @@ def test_where_a_configuration_is_silent_the_job_says_what_verl_would_have_done(
             "gradientCheckpointing": True,
         },
         "reward": {"functions": [{"name": "ExactMatch"}]},
-        "checkpoint": {"everySteps": 100, "path": "/mnt/work/checkpoints/verl_examples/gsm8k"},
+        "checkpoint": {"everySteps": 100, "path": f"{MOUNT}/checkpoints/verl_examples/gsm8k"},
         "validation": {"everySteps": 0, "beforeTraining": False},
         "resources": {"gpusPerNode": 8},
         "volumes": [
-            {"name": "work", "claimName": "work", "mountPath": "/mnt/work"},
+            {"name": "work", "claimName": "work", "mountPath": MOUNT},
             {"name": "data-volume", "claimName": "data", "mountPath": "/data"},
             {"name": "models-volume", "claimName": "models", "mountPath": "/models"},
         ],
@@ -331,9 +331,9 @@ def test_files_of_the_configuration_that_are_not_at_hand_are_told_of_the_job() -
 
 def test_a_model_of_a_hub_is_looked_for_beside_others_and_a_file_where_it_says() -> None:
     found = with_({"actor_rollout_ref.model.path": "Qwen/Q", "data.train_files": "a/b.parquet"})
-    assert value_at(found, "model.path") == "/mnt/work/models/Qwen/Q"
-    assert value_at(found, "data.trainFiles") == ["/mnt/work/a/b.parquet"]
-    work = {"name": "work", "claimName": "work", "mountPath": "/mnt/work"}
+    assert value_at(found, "model.path") == f"{MOUNT}/models/Qwen/Q"
+    assert value_at(found, "data.trainFiles") == [f"{MOUNT}/a/b.parquet"]
+    work = {"name": "work", "claimName": "work", "mountPath": MOUNT}
     assert value_at(found, "volumes") == [work]
 
 

@@ -1,7 +1,6 @@
 """The clock of activeDeadlineSeconds: when it runs, stands still, and what it says."""
 
 import math
-from datetime import datetime, timedelta
 
 import pytest
 
@@ -22,11 +21,8 @@ from raggrpo_operator.core.lifecycle.deadline import (
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.spec.resolve import resolve
+from support.builders.rounds import at
 from support.fakes.fake_runtime import T0, a_story_job
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def a_round(

@@ -7,14 +7,11 @@ import pytest
 
 from raggrpo_api.status import WatchState
 from raggrpo_operator.core.state.clocks import elapsed, note_look
+from support.builders.rounds import at
 from support.fakes.fake_runtime import T0
 
 HOUR = timedelta(hours=1)
 WATCH = WatchState(looked=T0, watched_since=T0 - HOUR)
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 29.9])

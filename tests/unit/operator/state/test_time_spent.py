@@ -1,6 +1,6 @@
 """Where a job's time went, to the second and to the step."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -14,11 +14,8 @@ from raggrpo_api.status import (
     SpentTime,
 )
 from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios
+from support.builders.rounds import at
 from support.fakes.fake_runtime import T0
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def before(cause: Cause, started: datetime | None = T0, seconds: int = 100) -> AttemptRecord:

@@ -1,0 +1,38 @@
+"""What tests of single rounds say of time, and ask of a decision."""
+
+from datetime import datetime, timedelta
+
+from raggrpo_api.status import Condition, ConditionType
+from raggrpo_operator.core.lifecycle.round import Decision
+from raggrpo_operator.core.state.conditions import get_condition
+from support.fakes.fake_runtime import T0
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def a_condition(
+    kind: ConditionType, status: str, reason: str, since: float = 0, generation: int = 0
+) -> Condition:
+    return Condition(
+        type=kind,
+        status=status,
+        reason=reason,
+        last_transition_time=at(since),
+        observed_generation=generation,
+    )
+
+
+def told(decision: Decision, kind: ConditionType) -> tuple[str, str]:
+    found = get_condition(decision.status, kind)
+    return found.status, found.reason
+
+
+def kinds(decision: Decision) -> list[type]:
+    return [type(action) for action in decision.actions]
+
+
+def is_soon(decision: Decision) -> bool:
+    """Return whether the next look comes within a second, but not at once."""
+    return decision.requeue_after is not None and 0 < decision.requeue_after <= 1
