@@ -44,10 +44,23 @@ def test_explain_reads_well(api_server: ApiServer) -> None:
     assert "Completions per prompt; equals algorithm.groupSize. Default: from preset." in said
 
 
-def test_explain_names_choices_and_units(api_server: ApiServer) -> None:
+def test_explain_names_choices(api_server: ApiServer) -> None:
     said = " ".join(api_server.kubectl("explain", "rgj.spec", "--recursive").stdout.split())
     assert "enum: Fast, MaxPerformance, MemoryLimited, Debug" in said
     assert "maxPromptLength <integer>" in said
+
+
+@pytest.mark.parametrize(
+    ("field", "unit"),
+    [
+        ("data.maxPromptLength", "Tokens of the whole prompt"),
+        ("recovery.deadlines.preflightSeconds", "Default: 900 seconds."),
+        ("resources.gpuMemoryGib", "GiB"),
+    ],
+)
+def test_explain_names_units(field: str, unit: str, api_server: ApiServer) -> None:
+    said = api_server.kubectl("explain", f"rgj.spec.{field}").stdout
+    assert unit in " ".join(said.partition("DESCRIPTION:")[2].split())
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

@@ -139,14 +139,19 @@ class HostileRuntime(ServiceWorld):
         self._cluster = self._lost = None
 
     def forget_attempt(self) -> None:
-        """Let the head restart in place, which knows of no submission then.
+        """Let the head restart in place, which knows of no submission then."""
+        self._forgive_unseen()
+        self.attempt = None
 
-        One that the operator has not yet seen there is made again, as the same attempt.
-        """
+    def preempt(self) -> None:
+        self._forgive_unseen()
+        super().preempt()
+
+    def _forgive_unseen(self) -> None:
+        """Allow for an attempt that the operator has not yet seen there: it is made again."""
         record = next(iter(self.job.status.attempts), None)
         if self.attempt is not None and record is not None and not record.started:
             self.forgiven += self.attempt.number == record.number
-        self.attempt = None
 
     def admit(self) -> None:
         self.preempted.clear()  # an operator that has not looked meanwhile sees a head that forgot

@@ -25,6 +25,7 @@ log = logging.getLogger("images")
 
 REPOSITORY = Path(__file__).parents[3]
 OPERATOR, TRAINER = "raggrpo/operator", "raggrpo/trainer"
+OTHER_RAY = "2.59.0"
 DEVICE = "cpu"
 KEPT_IMAGES = 3
 FREE_GIB = 24
@@ -62,6 +63,30 @@ def operator_image(sources: Path) -> str:
         name = _build(OPERATOR, context, "Dockerfile", "operator.txt")
     load(name)
     return name
+
+
+def with_other_ray(trainer: str) -> str:
+    """Return the name of the trainer's image with `OTHER_RAY` in it, likewise."""
+    name = f"{trainer}-ray-{OTHER_RAY}"
+    if not has_image(name):
+        pip = "/opt/pip/bin/pip --python /opt/raggrpo/bin/python install --no-cache-dir --quiet"
+        lines = [
+            f"FROM {trainer}",
+            "USER root",
+            f"RUN python3 -m venv /opt/pip && {pip} --no-deps ray=={OTHER_RAY} && rm -r /opt/pip",
+            "USER 1000:1000",
+        ]
+        with timed(f"image {name}"), tempfile.TemporaryDirectory() as context:
+            Path(context, "Dockerfile").write_text("\n".join(lines), encoding="utf-8")
+            run(["docker", "build", "-q", "-t", name, context])
+    load(name)
+    return name
+
+
+def give_name(name: str, image: str) -> None:
+    """Let a name mean this image from now on, in Docker and in the cluster."""
+    run(["docker", "tag", image, name])
+    load(name)
 
 
 @contextmanager

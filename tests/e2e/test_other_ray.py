@@ -1,0 +1,51 @@
+"""A job stays with the Ray that it began with, whatever its image or the image's name becomes."""
+
+import pytest
+
+from raggrpo_api.names import ANNOTATION_RETRY
+from tools.kind.images import OTHER_RAY, Images, give_name, with_other_ray
+from tools.kind.jobs import condition, has_ended, status_when
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
+
+pytestmark = pytest.mark.long
+
+STEPS = 20
+NAME = "raggrpo/trainer:moving"
+"""Nodes tell no digest of it that a registry has, so that a name is all there is to ask for."""
+END_SECONDS = 240
+
+
+@pytest.mark.timeout(3600)
+def test_another_ray_never_continues_a_job(
+    cluster: Kubernetes, operator: Images, seeded: str
+) -> None:
+    other = with_other_ray(operator.trainer)
+    give_name(NAME, operator.trainer)
+    job = TrainingJob(cluster, seeded, "stays")
+
+    def ask_for(image: str) -> None:
+        job.patch(suspend=False, image=image)
+        job.kubectl("annotate", "--overwrite", "rgj", job.name, f"{ANNOTATION_RETRY}={image[-63:]}")
+        status_when(cluster, seeded, job.name, lambda status: not has_ended(status), END_SECONDS)
+
+    with lifetimes(cluster, seeded) as seen:
+        cluster.apply(a_job(job.name, NAME, STEPS), namespace=seeded)
+        job.until_done(2, attempt=1)
+        began_with = job.status()["pinned"]["rayVersion"]
+        job.patch(suspend=True)
+        job.until_freed(60)
+
+        give_name(NAME, other)
+        for image in (other, NAME):
+            ask_for(image)
+            status = status_when(cluster, seeded, job.name, has_ended, END_SECONDS)
+            assert status["phase"] == "Failed"
+            told = condition(status, "Failed")["message"]
+            assert f"the image has Ray {OTHER_RAY}, this job began with {began_with}" in told
+        assert sum(each.endswith("ADDED") for each in seen()) == 1
+
+    ask_for(operator.trainer)
+    done = job.until_complete()
+    assert done["pinned"]["rayVersion"] == began_with
+    assert attempts(done) == [(1, "Suspended", "First"), (2, "Succeeded", "NewCluster")]
