@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_told_and_leaves_no_pod(
     cluster.write_status("rgj", "silent", {"attempt": 1, "attempts": [record]}, seeded)
 
     unwritten = logs(job)
-    job.kubectl("delete", "pod/seed", f"pvc/{CLAIM}")
+    job.kubectl("delete", "pod/copy-model", f"pvc/{CLAIM}")
     unreadable = logs(job)
 
     assert unwritten.returncode == unreadable.returncode == 1

@@ -249,6 +249,7 @@ class HostileRuntime(ServiceWorld):
         self._note_saves()
         cluster = seen.cluster
         if self.shows_old_cluster and self._old_cluster:  # listed still, though nothing answers
+            self.preempted.clear()  # as it was before a queue took its pods
             old = ClusterObserved(self._old_cluster)
             return replace(
                 seen, cluster=old, attempt=None, progress=None, dashboard_reachable=False
