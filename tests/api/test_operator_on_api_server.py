@@ -68,15 +68,26 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World)
     assert ("TargetReached", "Complete: reached step 20") in told
 
 
-async def test_a_job_begins_with_twelve_writes(world: World, api_server: ApiServer) -> None:
-    world.ray.scripts["small-a1"] = Script(waits_at=0)
-    await world.apply()
-    status = await world.until(is_phase("Running"))
+async def test_a_job_begins_with_twelve_writes(
+    fake: World, operator_account: Account, api_server: ApiServer, tmp_path: Path
+) -> None:
+    # What changes the progress alone is written once a minute, and this job has begun by then.
+    fake.operator = an_operator(
+        operator_account, tmp_path, fake.ray, fake.namespace, RAGGRPO_STATUS_SECONDS="60"
+    )
+    fake.operator.start()
+    fake.ray.scripts["small-a1"] = Script(waits_at=0)
+    await fake.apply()
+    status = await fake.until(is_phase("Running"))
 
+    async def has_told() -> bool:
+        return len(await fake.all_of("events.k8s.io/v1", "events")) >= 2
+
+    await fake.until_true(has_told)
     assert not status.get("warnings"), "each is an Event, too"
     writes = Counter(
         f"{each['verb']} {each['objectRef']['resource']}"
-        for each in changes_by_operator(api_server, world.namespace)
+        for each in changes_by_operator(api_server, fake.namespace)
     )
     assert writes == {
         "create networkpolicies": 1,

@@ -44,6 +44,18 @@ def test_what_the_operator_renders_is_admitted(target: Target, name: str) -> Non
     assert answer.status_code == 201, answer.text
 
 
+def test_what_kueue_adds_to_a_ray_cluster_is_admitted(target: Target) -> None:
+    def as_its_webhook_writes_it(cluster: Manifest) -> None:
+        cluster["metadata"]["name"] += "-queued"
+        cluster["spec"]["suspend"] = True
+        for group in cluster["spec"]["workerGroupSpecs"]:
+            group["scaleStrategy"] = {}
+
+    made = create("a RayCluster in a queue", "raycluster", as_its_webhook_writes_it)
+    answer = target.answer(made)
+    assert answer.status_code == 201, answer.text
+
+
 @pytest.mark.parametrize("attempt", BY_POLICY, ids=lambda attempt: attempt.what)
 def test_admission_refuses(target: Target, attempt: Attempt) -> None:
     answer = target.answer(attempt)

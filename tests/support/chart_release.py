@@ -17,7 +17,7 @@ from tools.kind.api_server import ApiServer
 from tools.kind.go_programs import tool_folder
 
 CHART = Path("helm/raggrpo-operator").resolve()
-SECONDS = 30.0
+SECONDS = 90.0
 
 
 @dataclass(frozen=True)

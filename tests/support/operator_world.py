@@ -18,7 +18,7 @@ from support.fakes.fake_ray import FakeRay, fake_ray
 from tools.kind.api_server import PLAYERS, ApiServer
 from tools.kind.program import Program
 
-SECONDS = 30.0
+SECONDS = 90.0
 JOBS = "raggrpo.io/v1alpha1"
 RUNNER = Path(__file__).parent / "operator_under_test.py"
 

@@ -13,7 +13,7 @@ from typing import Any
 from raggrpo_api.names import LABEL_QUEUE
 from support.fakes.fake_kuberay import Api, path_of
 
-SECONDS = 20.0
+SECONDS = 60.0
 NODE_SELECTOR = {"example.com/flavour": "reserved"}
 POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"

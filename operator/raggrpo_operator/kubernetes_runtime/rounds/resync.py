@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 RECHECK_SECONDS = 30.0
 """How soon to recheck a change missing from the caches; usually it is only late."""
 
+KUBERAY_SECONDS = 5.0
+"""How often to look for a missing KubeRay: nobody who installs it should wait for a resync."""
+
 
 class KubeRayAppeared(Exception):
     """KubeRay was installed later, and watching namespaces finds new kinds only at startup."""
@@ -46,7 +49,16 @@ class Resync:
                 await self.look()
             except OperatorError as error:
                 log.warning("resync: %s", error)
-            await asyncio.sleep(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
+            await self._pause(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep; where KubeRay is missing, only until it is there."""
+        until = self._health.clock() + seconds
+        while self._has_kuberay is False and self._health.clock() + KUBERAY_SECONDS < until:
+            await asyncio.sleep(KUBERAY_SECONDS)
+            if await self._look_for_kuberay():
+                return
+        await asyncio.sleep(max(0.0, until - self._health.clock()))
 
     async def look(self) -> None:
         """Make every job due once, and compare the caches with the API server."""
@@ -75,15 +87,19 @@ class Resync:
         found = self._objects.job(key)
         return int(found["metadata"]["resourceVersion"]) if found is not None else 0
 
-    async def _look_for_kuberay(self) -> None:
+    async def _look_for_kuberay(self) -> bool:
+        """Tell whether it is surely there; raise KubeRayAppeared where only a restart helps."""
         try:
             kinds = await self._client.document("/apis/ray.io/v1")
             has_kuberay = any(each["name"] == "rayclusters" for each in kinds["resources"])
         except NotFound:
             has_kuberay = False
+        except OperatorError as error:
+            log.warning("resync: %s", error)
+            return False
         self._metrics.kuberay.set(has_kuberay)
         if has_kuberay == self._has_kuberay:
-            return
+            return has_kuberay
         if not has_kuberay:
             log.error("%s; jobs wait until then", NO_KUBERAY)
         elif self._has_kuberay is False:
@@ -91,3 +107,4 @@ class Resync:
             if self._namespaces:
                 raise KubeRayAppeared("KubeRay was installed: restarting to watch RayClusters")
         self._has_kuberay = has_kuberay
+        return has_kuberay

@@ -173,3 +173,29 @@ async def test_a_cluster_wide_operator_goes_on_when_kuberay_appears() -> None:
     world.kube.has_kuberay = True
     await world.resync.look()
     assert b"raggrpo_operator_kuberay_available 1.0" in world.metrics.text()
+
+
+async def test_jobs_that_wait_for_kuberay_go_on_seconds_after_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(kube=Kube(has_kuberay=False))
+    world.objects.jobs = {KEY: [world.put_job()]}
+    rounds: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        if world.changed:
+            rounds.append(world.now)
+            world.changed.clear()
+        world.now += seconds
+        world.kube.has_kuberay = world.now > 60
+        if world.now > 1000:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(resync.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await world.resync.run(300.0)
+
+    assert len(rounds) == 5, "no more rounds than resyncs, and one when it came"
+    at_first, when_it_came, *_ = rounds
+    assert at_first == 0
+    assert 60 < when_it_came <= 65
