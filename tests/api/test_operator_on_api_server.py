@@ -184,6 +184,26 @@ async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None
     assert world.kuberay.most_at_once == 1
 
 
+async def test_a_network_policy_opened_by_hand_is_closed_before_the_next_cluster(
+    world: World,
+) -> None:
+    policies = ("networking.k8s.io/v1", "networkpolicies")
+    world.ray.scripts = {"small-a1": Script(waits_at=12), "small-a2": Script(waits_at=17)}
+    await world.apply()
+    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+    [closed] = await world.all_of(*policies)
+    path = path_of(*policies, world.namespace, closed["metadata"]["name"])
+    await world.api.patch(path, {"spec": {"ingress": [{}]}})
+    cluster = await world.cluster_name()
+    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, cluster))
+    world.ray.lose(cluster)
+
+    await world.until(lambda status: (status["attempt"], status["progress"].get("step")) == (2, 17))
+
+    [now] = await world.all_of(*policies)
+    assert now["spec"] == closed["spec"]
+
+
 async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_first(
     world: World,
 ) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 READERS = "app.kubernetes.io/component=reader"
 STEPS = 6
-LAST = "exported the model to"
+LAST = "exported the model of step"
 
 
 @pytest.mark.timeout(1800)

@@ -21,6 +21,7 @@ TAKEN = "asks whose a retriever is that is there already, and mends it, after a 
 UNUSED: Mapping[Right, str] = {
     ("apps", "deployments", "get"): TAKEN,
     ("apps", "deployments", "patch"): TAKEN,
+    ("networking.k8s.io", "networkpolicies", "patch"): "closes what was opened by hand",
     ("", "configmaps", "delete"): "a job of more than ten attempts drops its oldest records",
     ("", "configmaps", "get"): "asks whose a record is that is there already, after a crash",
     ("raggrpo.io", "raggrpojobs", "get"): "reads a job whose status somebody else wrote meanwhile",
