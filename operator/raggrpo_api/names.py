@@ -25,6 +25,8 @@ MANAGER: Final = "raggrpo-operator"
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
 """Id of the installation key from which a RayCluster's token was derived."""
+ANNOTATION_HEAD_RETURNS: Final = "raggrpo.io/head-returns"
+"""On a RayCluster whose head keeps what it knows on a volume, for the one that succeeds it."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
 
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
@@ -33,6 +35,8 @@ ENV_CONFIG_SHA256: Final = "RAGGRPO_CONFIG_SHA256"
 """SHA-256 of that JSON, in hexadecimal."""
 ENV_FAULT: Final = "RAGGRPO_FAULT"
 """Faults for drills, such as kill-rank@step=7."""
+ENV_HEAD_STORE: Final = "RAGGRPO_HEAD_STORE"
+"""Folder in which a head keeps what it knows of its Ray cluster."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
 ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 """Marks every process of one local run, so that a sweep kills exactly those."""
@@ -40,8 +44,9 @@ ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File the preflight writes its result to; in a pod, the termination message."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 RESERVED_ENV: Final = frozenset(
-    {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT, ENV_RUN_MARK}
+    {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_HEAD_STORE, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT}
     | {
+        ENV_RUN_MARK,
         "CUDA_VISIBLE_DEVICES",
         "RAY_ADDRESS",
         "RAY_AUTH_MODE",
@@ -89,6 +94,8 @@ MAX_PROGRESS_BYTES: Final = 64 * 1024
 MAX_PREFLIGHT_BYTES: Final = 4096
 
 ATTEMPTS_DIR: Final = "attempts"
+HEADS_DIR: Final = "heads"
+"""Below the logs' folder: what heads know of their Ray clusters, by the cluster's name."""
 CONFIG_FILE: Final = "config.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"

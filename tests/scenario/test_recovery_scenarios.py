@@ -199,6 +199,58 @@ async def test_lost_head_gets_a_new_cluster() -> None:
     assert story.attempts[1].from_step == 30
 
 
+def head_is_succeeded(runtime: FakeRuntime, _: Attempt) -> None:
+    runtime.lose_head(away_seconds=20)
+
+
+async def test_a_lost_head_whose_successor_knows_the_cluster_costs_no_cluster() -> None:
+    story = a_story({(1, 33): head_is_succeeded})
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.HEAD_LOST, Cause.SUCCEEDED]
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER]
+    assert story.count(CreateCluster) == 1
+
+
+async def test_a_driver_saves_before_the_next_attempt_waits_for_another_head() -> None:
+    def head_is_deleted(runtime: FakeRuntime, _: Attempt) -> None:
+        runtime.lose_head(saves_seconds=50, away_seconds=70)
+
+    story = a_story({(1, 33): head_is_deleted})
+    await story.until(lambda status: status.restarts.total == 1)
+    lost_at = story.runtime.now
+
+    await story.until(lambda status: status.attempt == 2)
+    assert story.runtime.now >= lost_at + timedelta(seconds=49)
+    await story.until_quiet()
+
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER]
+
+
+async def test_a_head_that_stays_away_for_longer_than_its_nodes_wait_costs_a_cluster() -> None:
+    def head_stays_away(runtime: FakeRuntime, _: Attempt) -> None:
+        runtime.lose_head(away_seconds=600)
+
+    story = a_story({(1, 33): head_stays_away})
+
+    await story.until_quiet()
+
+    assert causes(story) == [*2 * [Cause.HEAD_LOST], Cause.SUCCEEDED]
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER]
+    assert story.attempts[1].message == "the head did not come back within 60 s"
+
+
+async def test_heads_lost_again_and_again_without_a_new_step_get_a_new_cluster() -> None:
+    again = {(1, 33): head_is_succeeded, (2, 31): head_is_succeeded, (3, 32): head_is_succeeded}
+    story = a_story(again)
+
+    await story.until_quiet()
+
+    assert causes(story) == [*3 * [Cause.HEAD_LOST], Cause.SUCCEEDED]
+    assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER, Tier.WARM_CLUSTER]
+
+
 def worker_is_lost(runtime: FakeRuntime, _: Attempt) -> None:
     runtime.lose_worker()
 

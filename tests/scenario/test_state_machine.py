@@ -193,9 +193,13 @@ class Life(RuleBasedStateMachine):
     # The cluster
 
     @precondition(lambda self: self.world.has_cluster)
-    @rule(cause=st.sampled_from(CAUSES_OF_PODS), saves_seconds=st.sampled_from([0, 30]))
-    def head_is_lost(self, cause: Cause, saves_seconds: int) -> None:
-        self.world.lose_head(cause, saves_seconds=saves_seconds)
+    @rule(
+        cause=st.sampled_from(CAUSES_OF_PODS),
+        saves_seconds=st.sampled_from([0, 30]),
+        away_seconds=st.sampled_from([None, 5, 100]),
+    )
+    def head_is_lost(self, cause: Cause, saves_seconds: int, away_seconds: int | None) -> None:
+        self.world.lose_head(cause, saves_seconds=saves_seconds, away_seconds=away_seconds)
 
     @precondition(lambda self: self.world.has_cluster)
     @rule()

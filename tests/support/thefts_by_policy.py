@@ -115,6 +115,7 @@ RAY_CLUSTERS = [
         "an ingress": of_head(enableIngress=True),
         "a load balancer": of_head(serviceType="LoadBalancer"),
         "a Service of its own": of_head(headService={"spec": {"type": "NodePort"}}),
+        "an annotated Service": of_head(headService={"metadata": {"annotations": {"its": "own"}}}),
         "its own autoscaler": in_spec(
             enableInTreeAutoscaling=True, autoscalerOptions={"image": "theirs"}
         ),

@@ -135,6 +135,8 @@ class FakeRuntime:
     """Which attempt lost it, and its node."""
     _saves_seconds: float = 0.0
     """How long a lost head may still save."""
+    _successor: tuple[int, datetime] | None = None
+    """Which attempt the head was lost to, and when the one that takes its place is there."""
     _preflight: tuple[str, datetime, str] | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
@@ -147,7 +149,7 @@ class FakeRuntime:
             attempt=attempt,
             progress=None if self.is_blind else self._progress(),
             retrievers=tuple(self.retrievers.values()),
-            dashboard_reachable=not self.dashboard_is_down,
+            dashboard_reachable=not self.dashboard_is_down and not self._head_is_away,
             default_image=self.default_image,
             device=self.device,
         )
@@ -169,6 +171,7 @@ class FakeRuntime:
             case CreateCluster(number=number):
                 if self._cluster is None:
                     self._cluster, self._lost = (number, self.now), None
+                    self._successor = None
                 assert self._cluster[0] == number, "a second cluster beside the first"
             case DeleteCluster(number):
                 if self._cluster is not None and self._cluster[0] == number:
@@ -197,10 +200,21 @@ class FakeRuntime:
         node: str = "",
         *,
         saves_seconds: float = 0.0,
+        away_seconds: float | None = None,
     ) -> None:
-        """Let the cluster die with everything on it; its driver may be saving for a while."""
+        """Let the cluster die with everything on it; its driver may be saving for a while.
+
+        With `away_seconds` only the head dies, and another one takes its place by then.
+        """
+        newest = self.attempt.number if self.attempt is not None else 0
         self._lost, self.attempt = (cause, message, node), None
         self._lost_at, self._saves_seconds = self.now, saves_seconds
+        back = None if away_seconds is None else self.now + timedelta(seconds=away_seconds)
+        self._successor = (newest, back) if back is not None else None
+
+    @property
+    def _head_is_away(self) -> bool:
+        return self._successor is not None and self.now < self._successor[1]
 
     def lose_worker(self, node: str = "") -> None:
         """Let a worker pod end: its driver ends, too, and another pod is started in its place."""
@@ -277,11 +291,16 @@ class FakeRuntime:
         if self._cluster is None:
             return None
         number, created = self._cluster
+        if self._lost is not None and self._successor is not None and newest > self._successor[0]:
+            self._lost = None  # the attempt that is recorded now has lost nothing
+            created = self._successor[1] - timedelta(seconds=self.cluster_seconds)
+            self._cluster = (number, created)
         if self._lost is not None:
             cause, message, node = self._lost
             return ClusterObserved(
                 number,
                 is_lost=True,
+                may_return=self._successor is not None and cause is Cause.HEAD_LOST,
                 may_save=0 <= (self.now - self._lost_at).total_seconds() < self._saves_seconds,
                 cause=cause,
                 node=node,

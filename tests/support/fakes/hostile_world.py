@@ -356,6 +356,7 @@ class HostileRuntime(ServiceWorld):
                 is_free = not POLICIES[now].is_counted or now is Cause.SUCCEEDED
                 self.forgiven += is_free
                 is_innocent = record.number in self.preempted and not self.pods_tell
+                is_innocent = is_innocent and now is not Cause.DEADLINE_EXCEEDED  # the user's own
                 assert is_free or not is_innocent, f"the queue's preemption became {now}"
         assert sum(record.cause is None for record in new.attempts) <= 1, "two attempts run"
         _check_conditions(old, new)

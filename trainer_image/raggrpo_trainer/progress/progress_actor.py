@@ -3,11 +3,14 @@
 An attempt's last progress stays readable after its exit, or while the driver is blocked.
 """
 
+import asyncio
 import logging
 import signal
+import time
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raggrpo_api.progress import Progress
@@ -19,6 +22,8 @@ from .progress_server import LOOPBACK, ProgressServer
 log = logging.getLogger(__name__)
 
 NAME = "progress"
+LOST_SECONDS = 30.0
+"""How long Ray may take to notice that a head is gone."""
 
 
 class _Server:
@@ -86,7 +91,10 @@ class ProgressActor:
 
 
 async def obtain_progress_actor(port: int, token: str) -> ProgressActor:
-    """Return the cluster's progress server, starting it if there is none."""
+    """Return the cluster's progress server, starting it if there is none.
+
+    That of a lost head keeps its name until its successor has learned of the loss.
+    """
     server = ray.remote(_Server).options(
         name=NAME,
         get_if_exists=True,
@@ -94,4 +102,15 @@ async def obtain_progress_actor(port: int, token: str) -> ProgressActor:
         num_cpus=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id(), soft=False),
     )
-    return ProgressActor(server.remote(port, token))
+    deadline = time.monotonic() + LOST_SECONDS
+    while True:
+        found = ProgressActor(server.remote(port, token))
+        try:
+            await found.progress()
+        except RayActorError as error:
+            if time.monotonic() > deadline:
+                raise
+            log.info("the progress server of a lost head is still known: %s", error)
+            await asyncio.sleep(0.5)
+        else:
+            return found

@@ -94,7 +94,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.DEGRADED: Policy(Restart.WARM, is_counted=False),
     Cause.STOPPED: _WARM,
     Cause.IMAGE_CHANGED: _NEVER,
-    Cause.HEAD_LOST: _NEW,
+    Cause.HEAD_LOST: _WARM,  # where its successor knows the cluster
     Cause.WORKER_LOST: _WARM,
     Cause.NODE_LOST: _NEW,
     Cause.RANKS_STUCK: _NEW,

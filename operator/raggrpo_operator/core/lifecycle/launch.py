@@ -22,12 +22,18 @@ from .observed import ClusterObserved
 from .queueing import wait_in_queue
 from .round import PODS_NOT_READY, PODS_WAITING, Decision, Round
 
+HEAD_RETURN_SECONDS = 60
+"""How long the nodes of a Ray cluster wait for their head before they end themselves."""
+
 
 def next_attempt(this: Round) -> Decision:
     """Record the next attempt; it is submitted in a later round."""
     status, cluster = this.status, this.observed.cluster
-    keep = cluster is not None and not cluster.is_lost and cluster.number == status.cluster.number
+    keep = cluster is not None and cluster.number == status.cluster.number
+    keep = keep and (not cluster.is_lost or cluster.may_return)
     keep = keep and not recovery.needs_new_cluster(status)
+    if cluster is not None and keep and cluster.may_save:
+        return this.end(requeue_after=0.5)
     if cluster is not None and not keep:  # delete before the delay: nobody needs its resources
         if not cluster.may_save:
             this.actions.append(DeleteCluster(cluster.number))
@@ -128,6 +134,9 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
         return wait_in_queue(this, cluster)
     if cluster.cause is not None:
         return recovery.settle(this, cluster.cause, cluster.message, cluster.short_of)
+    if _head_stays_away(this):
+        message = f"the head did not come back within {HEAD_RETURN_SECONDS} s"
+        return recovery.settle(this, Cause.HEAD_LOST, message)
     if limit := _provisioning_overdue(this):
         why = cluster.message or PODS_NOT_READY
         message = f"the cluster was not ready after {limit} s: {why}"
@@ -156,6 +165,15 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     )
     this.begin(SubmitAttempt(config, this.record.cluster))
     return this.end(requeue_after=0.5)
+
+
+def _head_stays_away(this: Round) -> bool:
+    """Return whether a kept cluster has waited for its head for longer than its nodes do."""
+    before = this.status.attempts[1:2]
+    if this.record.tier is not Tier.WARM_CLUSTER or this.observed.dashboard_reachable:
+        return False
+    was_lost = [each.cause for each in before] == [Cause.HEAD_LOST]
+    return was_lost and this.elapsed(this.state.launch.cluster_since) > HEAD_RETURN_SECONDS
 
 
 def _provisioning_overdue(this: Round) -> int:

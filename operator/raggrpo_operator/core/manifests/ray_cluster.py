@@ -9,6 +9,7 @@ from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
+from raggrpo_operator.core.lifecycle.launch import HEAD_RETURN_SECONDS
 from raggrpo_operator.core.sizing.size import pod
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 
@@ -39,7 +40,10 @@ def render_ray_cluster(
             job,
             action.name,
             labels=labels | ({names.LABEL_QUEUE: queue} if queue else {}),
-            annotations={names.ANNOTATION_TOKEN_KEY: settings.token_key_id},
+            annotations={
+                names.ANNOTATION_TOKEN_KEY: settings.token_key_id,
+                names.ANNOTATION_HEAD_RETURNS: "true",
+            },
         ),
         "spec": {
             "rayVersion": action.ray_version or settings.ray_version,
@@ -55,7 +59,9 @@ def _head(
 ) -> Manifest:
     plan, sizing = action.plan, pod(action.plan.sizing, PodRole.HEAD)
     # The driver and its reward code run here.
-    env = trainer_env(plan.spec, _ray_env(action), with_headers=True, with_code=True)
+    store = f"{plan.spec.monitoring.log_dir}/{names.HEADS_DIR}/{action.name}"
+    own = {names.ENV_HEAD_STORE: store, **_ray_env(action)}
+    env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
     ray_head = container(
         plan, settings, names.HEAD_CONTAINER, sizing=sizing, env=env, with_reward_code=True
     ) | {
@@ -69,6 +75,8 @@ def _head(
     }
     return {
         "serviceType": "ClusterIP",
+        # With an address of its own, which outlives the head's: Ray looks a name up too rarely.
+        "headService": {"spec": {"publishNotReadyAddresses": True}},
         "rayStartParams": {
             "dashboard-host": "0.0.0.0",
             "num-cpus": "0",
@@ -153,6 +161,7 @@ def _ray_env(action: CreateCluster) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         # Five may fail: a pod that is gone without a word is missed after 8 s instead of 16.
         "RAY_health_check_period_ms": "1000",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_RETURN_SECONDS),
         "RAY_worker_niceness": "0",  # at the default of 15, any other process can starve ranks
     }
 

@@ -108,6 +108,7 @@ def observed_cluster(
         return ClusterObserved(
             number,
             is_lost=True,
+            may_return=_head_returns(ray_cluster) and first.cause is Cause.HEAD_LOST,
             cause=first.cause,
             short_of=first.short_of,
             node=first.node,
@@ -136,6 +137,12 @@ def observed_cluster(
         message = f"{refused.get('reason', '')}: {refused.get('message', '')}"
         return ClusterObserved(number, message=message)
     return ClusterObserved(number)
+
+
+def _head_returns(ray_cluster: Manifest) -> bool:
+    """Return whether KubeRay makes another head, which finds what the lost one knew."""
+    annotations = ray_cluster["metadata"].get("annotations", {})
+    return names.ANNOTATION_HEAD_RETURNS in annotations and not is_going(ray_cluster)
 
 
 def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:

@@ -290,7 +290,8 @@ def test_an_end_without_one_is_counted_and_delays_the_next_attempt() -> None:
         (Cause.STALLED, True, 2),
         (Cause.PREEMPTED, False, 0),
         (Cause.RETRIEVAL_UNAVAILABLE, True, 0),
-        (Cause.HEAD_LOST, True, 0),
+        (Cause.NODE_LOST, True, 0),
+        (Cause.HEAD_LOST, True, 2),
     ],
 )
 def test_only_warm_failures_that_a_cluster_may_cause_are_laid_to_it(
@@ -485,7 +486,8 @@ def test_a_retry_that_a_status_cannot_show_is_kept_as_its_hash() -> None:
         (Cause.STALLED, 1, False),
         (Cause.STALLED, 2, True),
         (Cause.STALLED, 3, True),
-        (Cause.HEAD_LOST, 0, True),
+        (Cause.HEAD_LOST, 0, False),
+        (Cause.NODE_LOST, 0, True),
     ],
 )
 def test_a_cluster_is_left_after_two_warm_failures_or_one_that_rules_it_out(
