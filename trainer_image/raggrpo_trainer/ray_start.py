@@ -22,16 +22,12 @@ from raggrpo_api import names
 
 log = logging.getLogger(__name__)
 
-RUNNING = Path("/tmp/ray/ray_current_cluster")  # noqa: S108  # Ray's own place
-"""Ray's note of the head that runs here; one that was killed leaves it behind."""
-
 
 def main() -> None:
     """Run Ray's command line as if Ray Client were not installed."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     scripts.get_ray_client_dependency_error = lambda: ImportError("no part of a job uses it")
     if store := os.environ.pop(names.ENV_HEAD_STORE, ""):
-        RUNNING.unlink(missing_ok=True)
         keep_state(Path(store))
     del sys.argv[0]
     scripts.main()
