@@ -29,13 +29,9 @@ HEAD_RETURN_SECONDS = 60
 def next_attempt(this: Round) -> Decision:
     """Record the next attempt; it is submitted in a later round."""
     status, cluster = this.status, this.observed.cluster
-    keep = cluster is not None and cluster.number == status.cluster.number
-    keep = keep and (not cluster.is_lost or cluster.may_return)
-    keep = keep and not recovery.needs_new_cluster(status)
-    if cluster is not None and keep and cluster.may_save:
-        return this.end(requeue_after=0.5)
-    if cluster is not None and not keep:  # delete before the delay: nobody needs its resources
-        if not cluster.may_save:
+    keep = cluster is not None and _is_kept(status, cluster)
+    if cluster is not None and (cluster.may_save or not keep):
+        if not cluster.may_save:  # before the delay: nobody needs its resources
             this.actions.append(DeleteCluster(cluster.number))
         return this.end(requeue_after=0.5)
     if (due := this.state.retry.next_retry_time) is not None:
@@ -49,6 +45,13 @@ def next_attempt(this: Round) -> Decision:
     _record_attempt(this, keeps_cluster=keep)
     this.condition(ConditionType.PROGRESSING, True, "Starting", f"attempt {this.record.number}")
     return this.end(requeue_after=0.0) if keep else start_cluster(this)
+
+
+def _is_kept(status: JobStatus, cluster: ClusterObserved) -> bool:
+    """Return whether the next attempt begins in this cluster, whose head may be on its way."""
+    is_usable = not cluster.is_lost or cluster.may_return
+    is_current = cluster.number == status.cluster.number
+    return is_usable and is_current and not recovery.needs_new_cluster(status)
 
 
 def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:

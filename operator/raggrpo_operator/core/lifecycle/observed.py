@@ -46,7 +46,7 @@ class ClusterObserved:
     is_lost: bool = False
     """The head is gone for good, and everything on it."""
     may_return: bool = False
-    """The lost head gets a successor that knows the cluster: its nodes, ranks and engines live on."""
+    """The lost head gets a successor that knows the cluster; nodes, ranks and engines live on."""
     may_save: bool = False
     """The lost head is still ending: its driver may be saving, with the help of its ranks."""
     is_queued: bool = False

@@ -85,6 +85,27 @@ def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> Non
     assert (beside.is_lost, beside.cause) == (True, Cause.HOST_OUT_OF_MEMORY)
 
 
+@pytest.mark.parametrize(
+    ("keeps_state", "is_going", "losses", "may_return"),
+    [
+        (True, False, [HEAD_DELETED], True),
+        (True, False, [WORKER_DELETED, HEAD_DELETED], True),
+        (True, False, [OOM, HEAD_DELETED], False),
+        (True, True, [HEAD_DELETED], False),
+        (False, False, [HEAD_DELETED], False),
+    ],
+    ids=["alone", "with a worker", "short of memory", "with its cluster", "of an older release"],
+)
+def test_a_lost_head_may_return_where_it_keeps_its_state(
+    keeps_state: bool, is_going: bool, losses: list[Loss], may_return: bool
+) -> None:
+    cluster = a_ray_cluster(going=is_going)
+    if keeps_state:
+        cluster["metadata"]["annotations"] = {names.ANNOTATION_HEAD_RETURNS: "true"}
+
+    assert observed(cluster, losses=losses).may_return is may_return
+
+
 def test_a_lost_worker_is_a_cause_and_no_lost_cluster() -> None:
     found = observed(a_ray_cluster(), losses=[WORKER_DELETED])
     assert (found.is_lost, found.cause) == (False, Cause.WORKER_LOST)

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from raggrpo_trainer.host.head_store import kept_in
+
+
+def test_a_head_keeps_its_state_and_drops_that_of_earlier_clusters(tmp_path: Path) -> None:
+    (tmp_path / "heads/small-c1/state").mkdir(parents=True)
+    mine = tmp_path / "heads/small-c2"
+    (mine / "state").mkdir(parents=True)
+
+    env = kept_in(mine)
+
+    assert env == {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(mine)}
+    assert [each.name for each in mine.parent.iterdir()] == ["small-c2"]
+    assert [each.name for each in mine.iterdir()] == ["state"], "what was tried is gone again"
+
+
+@pytest.mark.parametrize("refused", ["mkdir", "fsync", "lockf", "replace"])
+def test_a_volume_that_cannot_hold_it_costs_no_more_than_the_state(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refused: str,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    for owner in ("os", "fcntl", "Path"):
+        monkeypatch.setattr(
+            f"raggrpo_trainer.host.head_store.{owner}.{refused}", refuse, raising=False
+        )
+
+    env = kept_in(tmp_path / "heads/small-c1")
+
+    assert env == {}
+    assert "its loss costs a new cluster: [Errno 95]" in caplog.text
