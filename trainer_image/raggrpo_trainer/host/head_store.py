@@ -1,6 +1,6 @@
 """Where a head keeps what it knows of its Ray cluster: nodes, actors, submissions.
 
-In a folder of the job's volume, by Ray's embedded RocksDB. A head that takes the place of a lost one
+In a folder of the job's volume, by Ray's embedded RocksDB. One that takes the place of a lost head
 finds it there; the nodes wait for their head for a while, and what runs on them goes on.
 """
 

@@ -70,13 +70,21 @@ def _head(
             {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
+        "readinessProbe": {
+            "tcpSocket": {"port": 6379},
+            "periodSeconds": 1,
+            "timeoutSeconds": 1,
+            "failureThreshold": 3,
+        },
         "command": ["/bin/sh", "-c", HEAD_COMMAND],
         "lifecycle": _lifecycle(action.grace_seconds, "127.0.0.1"),
     }
     return {
         "serviceType": "ClusterIP",
         # With an address of its own, which outlives the head's: Ray looks a name up too rarely.
-        "headService": {"spec": {"publishNotReadyAddresses": True}},
+        # And with ready heads alone: a node that connects while the GCS starts is answered HTTP
+        # 404 on that connection for ever.
+        "headService": {"spec": {"publishNotReadyAddresses": False}},
         "rayStartParams": {
             "dashboard-host": "0.0.0.0",
             "num-cpus": "0",
