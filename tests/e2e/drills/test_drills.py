@@ -23,6 +23,7 @@ STEPS, EVERY, STRUCK = 14, 4, 5
 DOWN_SECONDS = 20
 ONCE = timedelta(seconds=2)
 """Times in the status are whole seconds."""
+HEAD = "ray.io/node-type=head"
 Ended = tuple[str, str]
 """Cause of an attempt's end, and how the attempt began."""
 FIRST = "First"
@@ -59,6 +60,24 @@ def kill_worker_and_the_next_one(job: TrainingJob) -> None:
 
 def delete_head(job: TrainingJob) -> None:
     job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
+
+
+def kill_head(job: TrainingJob) -> None:
+    """End the head without giving it time, as the loss of its machine would."""
+    job.kubectl("delete", "pod", job.pod("head"), "--grace-period=0", "--force", "--wait=false")
+
+
+def kill_head_and_worker(job: TrainingJob) -> None:
+    kill_worker(job)
+    kill_head(job)
+
+
+def kill_head_and_the_next_one(job: TrainingJob) -> None:
+    """End the head that takes the first one's place while the next attempt waits for it."""
+    kill_head(job)
+    job.until(lambda status: status["attempt"] == 2, "the next attempt")
+    job.kubectl("wait", "pod", "-l", HEAD, "--for=condition=Ready", "--timeout=60s")
+    kill_head(job)
 
 
 def kill_part_of_ray(job: TrainingJob) -> None:
@@ -136,9 +155,14 @@ DRILLS = {
         ends=(("WorkerLost", FIRST), DONE_WARM)),
     "worker killed again during its recovery": Drill(act=kill_worker_and_the_next_one,
         ends=(("WorkerLost", FIRST), DONE_WARM)),
-    "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_NEW), lost=0),
-    "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_NEW),
+    "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_WARM), lost=0),
+    "head pod killed": Drill(act=kill_head, ends=(("HeadLost", FIRST), DONE_WARM), lost=0),
+    "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_WARM), lost=0,
         told="gcs_server"),
+    "head and worker killed": Drill(act=kill_head_and_worker,
+        ends=(("HeadLost", FIRST), DONE_WARM)),
+    "head killed again during its recovery": Drill(act=kill_head_and_the_next_one,
+        ends=(("HeadLost", FIRST), ("HeadLost", WARM), DONE_NEW)),
     "rank beyond its memory limit": Drill(faults="use-memory@step=7:16",
         ends=(("HostOutOfMemory", FIRST), DONE_NEW)),
     "rank hangs": Drill(faults="hang-rank@step=7", ends=(("Stalled", FIRST), DONE_WARM)),
