@@ -142,14 +142,14 @@ class FakeRuntime:
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Let the world move up to now and look at it."""
         self._move()
-        attempt = None if self.dashboard_is_down else self._observed_attempt()
+        attempt = None if self._head_is_silent else self._observed_attempt()
         return Observed(
             preflight=self._observed_preflight(),
             cluster=self._observed_cluster(job.status.attempt),
             attempt=attempt,
             progress=None if self.is_blind else self._progress(),
             retrievers=tuple(self.retrievers.values()),
-            dashboard_reachable=not self.dashboard_is_down and not self._head_is_away,
+            dashboard_reachable=not self._head_is_silent,
             default_image=self.default_image,
             device=self.device,
         )
@@ -175,7 +175,7 @@ class FakeRuntime:
                 assert self._cluster[0] == number, "a second cluster beside the first"
             case DeleteCluster(number):
                 if self._cluster is not None and self._cluster[0] == number:
-                    self._cluster = self._lost = self.attempt = None
+                    self._cluster = self._lost = self.attempt = self._successor = None
             case SubmitAttempt(config, number):
                 if self._cluster is None or self._cluster[0] != number:
                     raise TransientError(f"there is no cluster {number}")
@@ -213,8 +213,9 @@ class FakeRuntime:
         self._successor = (newest, back) if back is not None else None
 
     @property
-    def _head_is_away(self) -> bool:
-        return self._successor is not None and self.now < self._successor[1]
+    def _head_is_silent(self) -> bool:
+        is_away = self._successor is not None and self.now < self._successor[1]
+        return self.dashboard_is_down or is_away
 
     def lose_worker(self, node: str = "") -> None:
         """Let a worker pod end: its driver ends, too, and another pod is started in its place."""
@@ -309,7 +310,7 @@ class FakeRuntime:
         if self.queue:
             return ClusterObserved(number, is_queued=True, message=self.queue)
         ready = (self.now - created).total_seconds() >= self.cluster_seconds
-        is_ready = ready and not self.dashboard_is_down
+        is_ready = ready and not self._head_is_silent
         if self._lost_worker is not None and self._lost_worker[0] == newest:
             cause, node = Cause.WORKER_LOST, self._lost_worker[1]
             return ClusterObserved(number, cause=cause, node=node, message="worker pod ended")

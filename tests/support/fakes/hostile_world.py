@@ -136,7 +136,7 @@ class HostileRuntime(ServiceWorld):
         """Delete the cluster behind the operator's back."""
         self.forget_attempt()
         self.preempted.clear()
-        self._cluster = self._lost = None
+        self._cluster = self._lost = self._successor = None
 
     def forget_attempt(self) -> None:
         """Let the head restart in place, which knows of no submission then."""
@@ -175,6 +175,9 @@ class HostileRuntime(ServiceWorld):
                 self.attempt.stopping += by
         if self._cluster is not None:
             self._cluster = (self._cluster[0], self._cluster[1] + by)
+        self._lost_at += by
+        if self._successor is not None:
+            self._successor = (self._successor[0], self._successor[1] + by)
 
     @property
     def is_down(self) -> bool:
