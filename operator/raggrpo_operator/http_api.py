@@ -12,8 +12,6 @@ from raggrpo_api.text import one_line
 
 from .errors import AccessRefused, Unreachable
 
-IDLE_SECONDS = 5.0
-"""How long an idle connection stays open; with 1,000 jobs, 20 are polled per second."""
 MAX_QUOTED = 256
 """Characters of an answer that an error repeats."""
 
@@ -37,8 +35,9 @@ LIMITS = Limits()
 
 def open_session() -> aiohttp.ClientSession:
     """Return a session that many APIs can share; the caller closes it."""
-    # No limit: it would hold for all heads together, so that hanging ones starved the others.
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, use_dns_cache=False)
+    # No limit: it would hold for all heads together, so that hanging ones starved the others. And
+    # no connection is kept: a Service's address outlives the head that one would lead to.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
     return aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
     )

@@ -44,6 +44,8 @@ AUDIT_LOG = "/var/log/kubernetes/audit.log"
 """In the node; kind.yaml names it too."""
 VOLUMES, VOLUMES_FOLDER = 100, "/var/local/volumes"
 """How many claims there may be until the cluster is deleted, and where nodes have their files."""
+SERVICES = "10.96.0.0/16"
+"""Addresses of Services; kind's default."""
 FREE_GIB = 8
 """The node image, its layers and a cluster need so much."""
 
@@ -208,6 +210,13 @@ def _prepare_nodes(cluster: Kubernetes, own: bool) -> None:
             ]
             route = ["ip", "route", "replace", other["spec"]["podCIDR"], "via", address]
             run(["docker", "exec", node["metadata"]["name"], *route])
+    # An address of a Service that leads to no pod yet stays on the node: the network beyond it may
+    # answer for every address, and a connection to such an answer would be kept.
+    for chain in ("FORWARD", "OUTPUT"):
+        rule = f"{chain} -d {SERVICES} -p tcp -j REJECT --reject-with tcp-reset"
+        refuse = f"iptables -C {rule} 2>/dev/null || iptables -I {rule}"
+        for node in nodes():
+            run(["docker", "exec", node, "bash", "-c", refuse])
     folders = " ".join(f"{VOLUMES_FOLDER}/volume-{i}" for i in range(VOLUMES))
     # Any user may write, as where a provisioner makes them.
     make = f"mkdir -p {folders} && chmod 0777 {folders}"
