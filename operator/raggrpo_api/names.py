@@ -95,7 +95,7 @@ MAX_PREFLIGHT_BYTES: Final = 4096
 
 ATTEMPTS_DIR: Final = "attempts"
 HEADS_DIR: Final = "heads"
-"""Below the logs' folder: what heads know of their Ray clusters, by the cluster's name."""
+"""Below the logs' folder: what heads know of their Ray clusters, by job and name."""
 CONFIG_FILE: Final = "config.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"

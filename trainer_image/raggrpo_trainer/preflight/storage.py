@@ -49,6 +49,14 @@ def check_writable(config: TrainerConfig) -> Finding:
             problems.append(
                 f"{field} {text} cannot be written by user {os.getuid()}: {error.strerror}"
             )
+    if not problems:
+        try:
+            _try_to_link(Path(config.checkpoint.path))
+        except OSError as error:
+            problems.append(
+                f"checkpoint.path {config.checkpoint.path}: its volume has no hard links "
+                f"({error.strerror}), by which attempts claim the folder: choose another volume"
+            )
     if url := config.checkpoint.backup.url:
         try:
             checkpoint_backup.require(url)
@@ -131,6 +139,17 @@ def _try_to_write(folder: Path) -> None:
             os.fsync(file.fileno())
     finally:
         trial.unlink(missing_ok=True)
+
+
+def _try_to_link(folder: Path) -> None:
+    """Raise OSError where a file cannot have two names, which makes the claim of a fence atomic."""
+    one, other = (folder / f".preflight-{uuid.uuid4().hex}" for _ in range(2))
+    try:
+        one.touch()
+        os.link(one, other)
+    finally:
+        one.unlink(missing_ok=True)
+        other.unlink(missing_ok=True)
 
 
 def _existing(path: Path) -> Path:

@@ -138,8 +138,7 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     if cluster.cause is not None:
         return recovery.settle(this, cluster.cause, cluster.message, cluster.short_of)
     if _head_stays_away(this):
-        message = f"the head did not come back within {HEAD_RETURN_SECONDS} s"
-        return recovery.settle(this, Cause.HEAD_LOST, message)
+        return _leave(this, cluster)
     if limit := _provisioning_overdue(this):
         why = cluster.message or PODS_NOT_READY
         message = f"the cluster was not ready after {limit} s: {why}"
@@ -177,6 +176,20 @@ def _head_stays_away(this: Round) -> bool:
         return False
     was_lost = [each.cause for each in before] == [Cause.HEAD_LOST]
     return was_lost and this.elapsed(this.state.launch.cluster_since) > HEAD_RETURN_SECONDS
+
+
+def _leave(this: Round, cluster: ClusterObserved) -> Decision:
+    """Have the recorded attempt, which has not begun, begin on another cluster."""
+    message = f"the head did not come back within {HEAD_RETURN_SECONDS} s, another cluster is made"
+    this.condition(ConditionType.CLUSTER_READY, False, "HeadStaysAway", message)
+    this.status = replace(this.status, cluster=_next_cluster(this))
+    number = this.status.cluster.number
+    this.record = replace(this.record, cluster=number, tier=Tier.NEW_CLUSTER)
+    this.remember(replace(this.state.launch, cluster_since=this.now))
+    retry = replace(this.state.retry, warm_failures_in_a_row=0)
+    this.remember(retry)
+    this.actions.append(DeleteCluster(cluster.number))
+    return this.end(requeue_after=0.5)
 
 
 def _provisioning_overdue(this: Round) -> int:

@@ -59,7 +59,7 @@ def _head(
 ) -> Manifest:
     plan, sizing = action.plan, pod(action.plan.sizing, PodRole.HEAD)
     # The driver and its reward code run here.
-    store = f"{plan.spec.monitoring.log_dir}/{names.HEADS_DIR}/{action.name}"
+    store = f"{plan.spec.monitoring.log_dir}/{names.HEADS_DIR}/{job.uid}/{action.name}"
     own = {names.ENV_HEAD_STORE: store, **_ray_env(action)}
     env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
     ray_head = container(

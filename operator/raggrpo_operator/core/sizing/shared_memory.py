@@ -55,15 +55,11 @@ def rollout_batch_bytes(spec: JobSpec) -> int:
 
 def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     """Return the terms of a pod with ranks and, if colocated, engines."""
-    data = spec.data
-    batch = data.train_batch_size * data.max_prompt_length * 8
     engines = max(1, num_engines(spec) // spec.resources.nodes)
     copies = max(WEIGHT_FILES, engines) if _many_pods(spec) else WEIGHT_FILES
-    loader = f"{data.num_workers} workers × {data.prefetch_factor} batches of {readable(batch)}"
     weights = of_model(f"{copies} copies of the engine's weights", facts)
     terms = [
         _store_term("shm", object_store_bytes(spec, facts)),
-        term("shm", "loader", data.num_workers * data.prefetch_factor * batch, loader),
         term("shm", "weightSync", copies * weights_bytes(spec, facts), weights),
     ]
     if spec.resources.device is Device.GPU:

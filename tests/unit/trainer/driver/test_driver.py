@@ -1,13 +1,16 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.shortage import Shortage
+from raggrpo_trainer.driver.attempt import read_inputs
 from raggrpo_trainer.driver.failure import failure_of
 from raggrpo_trainer.errors import TrainerError
+from support.builders.preflight import a_fit_config
 
 
 def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -> None:
@@ -39,3 +42,17 @@ def test_a_trainer_error_crosses_processes_with_all_it_knows() -> None:
     sent = TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, "words", Shortage.STEP)
     got = pickle.loads(pickle.dumps(sent))
     assert (got.exit_code, str(got), got.short_of) == (10, "words", Shortage.STEP)
+
+
+def test_data_is_read_from_local_copies_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
+    config = a_fit_config(tmp_path, {"data.stageToLocalDisk": True})
+    source = Path(config.data.train_files[0])
+
+    _, prompts, _ = read_inputs(config)
+    [copy] = [each for each in (tmp_path / "local/raggrpo-data").rglob("*") if each.is_file()]
+
+    assert len(prompts) == 20
+    assert copy.read_bytes() == source.read_bytes()

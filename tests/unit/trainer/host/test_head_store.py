@@ -6,15 +6,16 @@ from raggrpo_trainer.host.head_store import kept_in
 
 
 def test_a_head_keeps_its_state_and_drops_that_of_earlier_clusters(tmp_path: Path) -> None:
-    (tmp_path / "heads/small-c1/state").mkdir(parents=True)
-    mine = tmp_path / "heads/small-c2"
-    (mine / "state").mkdir(parents=True)
+    mine, foreign = (tmp_path / "heads" / each for each in ("uid/small-c2", "other/small-c1"))
+    for folder in (mine.with_name("small-c1"), mine, foreign):
+        (folder / "state").mkdir(parents=True)
 
     env = kept_in(mine)
 
     assert env == {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(mine)}
     assert [each.name for each in mine.parent.iterdir()] == ["small-c2"]
     assert [each.name for each in mine.iterdir()] == ["state"], "what was tried is gone again"
+    assert foreign.is_dir()
 
 
 @pytest.mark.parametrize("refused", ["mkdir", "fsync", "lockf", "replace"])

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -455,6 +456,21 @@ async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Pat
     assert check.state is FAILED
     assert str(tmp_path / "checkpoints") in check.evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+async def test_a_volume_without_hard_links_is_refused_before_a_gpu_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr("raggrpo_trainer.preflight.storage.os.link", refuse)
+    result = await checked(a_fit_config(tmp_path))
+
+    check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
+    assert check.state is FAILED
+    assert "its volume has no hard links (Operation not supported)" in check.evidence
+    assert "choose another volume" in check.evidence
 
 
 async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+import faulthandler
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raggrpo_trainer.host.stacks import register
+
+
+@pytest.fixture(autouse=True)
+def unregistered() -> Iterator[None]:
+    yield
+    faulthandler.unregister(signal.SIGUSR1)
+
+
+def test_stacks_are_written_when_asked_for(tmp_path: Path) -> None:
+    register(tmp_path / "attempts/1", "rank-0")
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+    assert (
+        "test_stacks_are_written_when_asked_for"
+        in (tmp_path / "attempts/1/stacks-rank-0.txt").read_text()
+    )
+
+
+def test_a_log_folder_that_cannot_be_written_ends_no_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "attempts").write_text("a file where the folder should be")
+
+    register(tmp_path / "attempts/1", "driver")
+
+    assert "stacks of driver go to its own output" in caplog.text
