@@ -186,8 +186,7 @@ def _leave(this: Round, cluster: ClusterObserved) -> Decision:
     number = this.status.cluster.number
     this.record = replace(this.record, cluster=number, tier=Tier.NEW_CLUSTER)
     this.remember(replace(this.state.launch, cluster_since=this.now))
-    retry = replace(this.state.retry, warm_failures_in_a_row=0)
-    this.remember(retry)
+    this.remember(replace(this.state.retry, warm_failures_in_a_row=0))
     this.actions.append(DeleteCluster(cluster.number))
     return this.end(requeue_after=0.5)
 
