@@ -70,6 +70,7 @@ def _head(
             {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
+        # KubeRay's own would begin after ten seconds; nodes and operator wait for this one.
         "readinessProbe": {
             "tcpSocket": {"port": 6379},
             "periodSeconds": 1,
@@ -82,8 +83,6 @@ def _head(
     return {
         "serviceType": "ClusterIP",
         # With an address of its own, which outlives the head's: Ray looks a name up too rarely.
-        # And with ready heads alone: a node that connects while the GCS starts is answered HTTP
-        # 404 on that connection for ever.
         "headService": {"spec": {"publishNotReadyAddresses": False}},
         "rayStartParams": {
             "dashboard-host": "0.0.0.0",
