@@ -31,6 +31,10 @@ def bounded_memory() -> Iterator[None]:
     assert process.memory_info().rss - idle < MAX_MEMORY_BYTES
 
 
+OF_SUCCESS = ("no content", "no UTF-8")
+"""Say with their status that a stop was taken; whether the driver ends is seen, not believed."""
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_what_no_honest_server_says_counts_as_silence(
     name: str, session: ClientSession
@@ -41,7 +45,7 @@ async def test_what_no_honest_server_says_counts_as_silence(
             RayJobs(http).status("j-a1", 1),
             RayJobs(http).environment("j-a1"),
             RayJobs(http).ray_version(),
-            RayJobs(http).stop("j-a1"),
+            *([] if name in OF_SUCCESS else [RayJobs(http).stop("j-a1")]),
             RayJobs(http).submit("j-a1", "true", {}, {}),
         ):
             began = time.monotonic()

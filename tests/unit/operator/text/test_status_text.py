@@ -175,7 +175,7 @@ def test_pods_and_terms_of_a_sizing_stand_in_columns() -> None:
     assert len(titles) == len(set(titles))
     terms = sizing[sizing.index("  terms: /dev/shm per pod") + 1 :][:6]
     assert terms[0] == "    rayObjectStore     2.1 GiB  2.0 GiB / 0.95, for Ray"
-    assert terms[1] == "    loader            16.0 MiB  8 workers × 2 batches of 1.0 MiB"
+    assert terms[1] == "    weightSync        42.5 GiB  3 copies of the engine's weights"
 
 
 def test_reasons_of_terms_are_wrapped_beside_their_amounts() -> None:
