@@ -21,7 +21,7 @@ def test_stacks_are_written_when_asked_for(tmp_path: Path) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)  # any of the process's threads may take it
 
     stacks = tmp_path / "attempts/1/stacks-rank-0.txt"
-    wait_for(lambda: "test_stacks_are_written_when_asked_for" in stacks.read_text())
+    wait_for(lambda: "most recent call first" in stacks.read_text(), 30)
 
 
 def test_a_log_folder_that_cannot_be_written_ends_no_process(
