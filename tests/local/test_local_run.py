@@ -1,11 +1,8 @@
-import os
 import signal
 from pathlib import Path
 
-import psutil
-
-from raggrpo_operator.local_runtime import warden
 from support.builders.local_job import LocalJob, kill
+from support.ray_tree import kill_gcs
 
 
 def test_crash_and_lost_head_are_recovered_and_nothing_is_left(tmp_path: Path) -> None:
@@ -14,13 +11,8 @@ def test_crash_and_lost_head_are_recovered_and_nothing_is_left(tmp_path: Path) -
     attempts = job.checkpoints / "logs" / "attempts"
     job.wait_for((attempts / "2" / "config.json").exists, process)
     temp_dir = Path(job.state["temp_dir"])
-    [gcs] = [
-        pid
-        for pid in warden.carriers(job.state["mark"])
-        if psutil.Process(pid).name() == "gcs_server"
-    ]
 
-    os.kill(gcs, signal.SIGKILL)
+    kill_gcs(job.state["mark"])
     code, output = job.end_of(process)
     job.wait_until_gone()
 

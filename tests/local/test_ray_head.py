@@ -76,12 +76,7 @@ async def test_death_of_a_ray_process_is_named_and_takes_everything_along(tmp_pa
     processes = Processes()
     try:
         head = await ray_tree.start_tree(processes, tmp_path)
-        [gcs] = [
-            pid
-            for pid in warden.carriers(head.child.mark)
-            if psutil.Process(pid).name() == "gcs_server"
-        ]
-        os.kill(gcs, signal.SIGKILL)
+        ray_tree.kill_gcs(head.child.mark)
         wait_for(lambda: head.death() != "")
         death, left = head.death(), warden.carriers(head.child.mark)
         await head.close(processes)

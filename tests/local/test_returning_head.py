@@ -2,18 +2,15 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import psutil
 import pytest
 
 from raggrpo_api import names
-from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Child, Processes, free_ports
 from raggrpo_operator.local_runtime.ray_head import (
     RAY,
@@ -21,6 +18,7 @@ from raggrpo_operator.local_runtime.ray_head import (
     make_temp_dir,
     remove_temp_dir,
 )
+from support.ray_tree import kill_gcs
 from support.waiting import wait_for
 
 RAY_START = (sys.executable, "-m", names.RAY_START, "ray", "start", "--block")
@@ -45,10 +43,10 @@ print("said", json.dumps(ray.get(counter.next.remote(), timeout=60)))
 class TwoNodes:
     """A head without CPUs and a node with some, both on this machine."""
 
-    def __init__(self, folder: Path, temp_dir: Path, **env: str) -> None:
+    def __init__(self, folder: Path, temp_dir: Path) -> None:
         self.processes, self.folder, self._temp_dir = Processes(), folder, temp_dir
         self._gcs, self._dashboard, *self._agents = free_ports(4)
-        self.env = head_env(os.environ | env, temp_dir, "a token for tests only" * 2)
+        self.env = head_env(os.environ, temp_dir, "a token for tests only" * 2)
         self.env["RAY_gcs_rpc_server_reconnect_timeout_s"] = "60"
         self.env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"  # several nodes, though on loopback
         self.env["RAY_ADDRESS"] = f"127.0.0.1:{self._gcs}"
@@ -82,14 +80,6 @@ class TwoNodes:
         said: list[int] = json.loads(ran.stdout.rpartition("said ")[2])
         return said
 
-    def kill_gcs(self) -> None:
-        [gcs] = [
-            pid
-            for pid in warden.carriers(self.processes.mark)
-            if psutil.Process(pid).name() == "gcs_server"
-        ]
-        os.kill(gcs, signal.SIGKILL)
-
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
@@ -108,7 +98,7 @@ def test_what_runs_on_other_nodes_outlives_the_head(nodes: TwoNodes) -> None:
     nodes.start_node()
     before = nodes.count()
 
-    nodes.kill_gcs()
+    kill_gcs(nodes.processes.mark)
     wait_for(lambda: first.exit_code() is not None)
     nodes.start_head()
     after = nodes.count()

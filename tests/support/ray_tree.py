@@ -6,11 +6,15 @@
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
+import psutil
+
 from raggrpo_api.trainer_config import World
 from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes, tail
 from raggrpo_operator.local_runtime.ray_head import (
     RayHead,
@@ -58,6 +62,12 @@ async def submit(head: RayHead, program: str, env: dict[str, str]) -> None:
             return await head.jobs.submit(SUBMISSION, entrypoint, env, {})
         except OperatorError:
             await asyncio.sleep(0.3)  # no answer yet
+
+
+def kill_gcs(mark: str) -> None:
+    """Kill the one GCS among the processes with this mark."""
+    [gcs] = [pid for pid in warden.carriers(mark) if psutil.Process(pid).name() == "gcs_server"]
+    os.kill(gcs, signal.SIGKILL)
 
 
 async def start_tree(processes: Processes, logs: Path) -> RayHead:

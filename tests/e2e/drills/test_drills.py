@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from raggrpo_operator.kube.cluster_objects import RAY_NODE_TYPE_LABEL
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import kill, scale
@@ -23,7 +24,7 @@ STEPS, EVERY, STRUCK = 14, 4, 5
 DOWN_SECONDS = 20
 ONCE = timedelta(seconds=2)
 """Times in the status are whole seconds."""
-HEAD = "ray.io/node-type=head"
+HEAD = f"{RAY_NODE_TYPE_LABEL}=head"
 Ended = tuple[str, str]
 """Cause of an attempt's end, and how the attempt began."""
 FIRST = "First"
@@ -41,9 +42,13 @@ def delete_worker(job: TrainingJob) -> None:
     job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
 
 
+def kill_pod(job: TrainingJob, role: str) -> None:
+    """End a pod without giving it time, as the loss of its machine would."""
+    job.kubectl("delete", "pod", job.pod(role), "--grace-period=0", "--force", "--wait=false")
+
+
 def kill_worker(job: TrainingJob) -> None:
-    """End a worker pod without giving it time, as the loss of its machine would."""
-    job.kubectl("delete", "pod", job.pod("trainer"), "--grace-period=0", "--force", "--wait=false")
+    kill_pod(job, "trainer")
 
 
 def kill_driver_and_worker(job: TrainingJob) -> None:
@@ -63,8 +68,7 @@ def delete_head(job: TrainingJob) -> None:
 
 
 def kill_head(job: TrainingJob) -> None:
-    """End the head without giving it time, as the loss of its machine would."""
-    job.kubectl("delete", "pod", job.pod("head"), "--grace-period=0", "--force", "--wait=false")
+    kill_pod(job, "head")
 
 
 def kill_head_and_worker(job: TrainingJob) -> None:

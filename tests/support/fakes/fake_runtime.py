@@ -209,8 +209,9 @@ class FakeRuntime:
         newest = self.attempt.number if self.attempt is not None else 0
         self._lost, self.attempt = (cause, message, node), None
         self._lost_at, self._saves_seconds = self.now, saves_seconds
-        back = None if away_seconds is None else self.now + timedelta(seconds=away_seconds)
-        self._successor = (newest, back) if back is not None else None
+        self._successor = None
+        if away_seconds is not None:
+            self._successor = (newest, self.now + timedelta(seconds=away_seconds))
 
     @property
     def _head_is_silent(self) -> bool:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -212,11 +212,10 @@ def _prepare_nodes(cluster: Kubernetes, own: bool) -> None:
             run(["docker", "exec", node["metadata"]["name"], *route])
     # An address of a Service that leads to no pod yet stays on the node: the network beyond it may
     # answer for every address, and a connection to such an answer would be kept.
-    for chain in ("FORWARD", "OUTPUT"):
+    for node, chain in product(nodes(), ("FORWARD", "OUTPUT")):
         rule = f"{chain} -d {SERVICES} -p tcp -j REJECT --reject-with tcp-reset"
         refuse = f"iptables -C {rule} 2>/dev/null || iptables -I {rule}"
-        for node in nodes():
-            run(["docker", "exec", node, "bash", "-c", refuse])
+        run(["docker", "exec", node, "bash", "-c", refuse])
     folders = " ".join(f"{VOLUMES_FOLDER}/volume-{i}" for i in range(VOLUMES))
     # Any user may write, as where a provisioner makes them.
     make = f"mkdir -p {folders} && chmod 0777 {folders}"

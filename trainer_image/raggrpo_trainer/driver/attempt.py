@@ -111,8 +111,7 @@ class _Attempt:
             # After ray.init, which installs a handler of its own that exits without saving.
             loop.add_signal_handler(number, self._stop.set)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
-        server = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
-        before = await server.progress()
+        server, before = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
         await server.watch([this_process()])  # a start can hang or be stopped, too
         reporter = Reporter(config, fence.epoch, publish=server.publish)
         failure = None

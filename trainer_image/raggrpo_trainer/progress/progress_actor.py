@@ -90,8 +90,8 @@ class ProgressActor:
             await self._last
 
 
-async def obtain_progress_actor(port: int, token: str) -> ProgressActor:
-    """Return the cluster's progress server, starting it if there is none.
+async def obtain_progress_actor(port: int, token: str) -> tuple[ProgressActor, Progress | None]:
+    """Return the cluster's progress server, started if there is none, and its last progress.
 
     That of a lost head keeps its name until its successor has learned of the loss.
     """
@@ -106,11 +106,9 @@ async def obtain_progress_actor(port: int, token: str) -> ProgressActor:
     while True:
         found = ProgressActor(server.remote(port, token))
         try:
-            await found.progress()
+            return found, await found.progress()
         except RayActorError as error:
             if time.monotonic() > deadline:
                 raise
             log.info("the progress server of a lost head is still known: %s", error)
             await asyncio.sleep(0.5)
-        else:
-            return found

@@ -17,6 +17,8 @@ from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
+GCS_PORT = 6379
+"""Where KubeRay starts the GCS of a head, which nodes connect to."""
 MOST_WEIGHT = 100
 """Largest weight of a preference."""
 OWN_COMMAND = "ray.io/overwrite-container-cmd"
@@ -66,13 +68,13 @@ def _head(
         plan, settings, names.HEAD_CONTAINER, sizing=sizing, env=env, with_reward_code=True
     ) | {
         "ports": [
-            {"name": "gcs-server", "containerPort": 6379},
+            {"name": "gcs-server", "containerPort": GCS_PORT},
             {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
         # KubeRay's own would begin after ten seconds; nodes and operator wait for this one.
         "readinessProbe": {
-            "tcpSocket": {"port": 6379},
+            "tcpSocket": {"port": GCS_PORT},
             "periodSeconds": 1,
             "timeoutSeconds": 1,
             "failureThreshold": 3,

@@ -1,27 +1,30 @@
 import faulthandler
-import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from raggrpo_trainer.host.stacks import register
-from support.waiting import wait_for
 
+PROGRAM = """
+import os, pathlib, signal, sys
+from raggrpo_trainer.host.stacks import register
 
-@pytest.fixture(autouse=True)
-def unregistered() -> Iterator[None]:
-    yield
-    faulthandler.unregister(signal.SIGUSR1)
+def stands_here():
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+register(pathlib.Path(sys.argv[1]), "rank-0")
+stands_here()
+"""
 
 
 def test_stacks_are_written_when_asked_for(tmp_path: Path) -> None:
-    register(tmp_path / "attempts/1", "rank-0")
-    os.kill(os.getpid(), signal.SIGUSR1)  # any of the process's threads may take it
+    folder = tmp_path / "attempts/1"
+    subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], check=True, timeout=60)
 
-    stacks = tmp_path / "attempts/1/stacks-rank-0.txt"
-    wait_for(lambda: "most recent call first" in stacks.read_text(), 30)
+    assert "in stands_here" in (folder / "stacks-rank-0.txt").read_text()
 
 
 def test_a_log_folder_that_cannot_be_written_ends_no_process(
@@ -30,5 +33,6 @@ def test_a_log_folder_that_cannot_be_written_ends_no_process(
     (tmp_path / "attempts").write_text("a file where the folder should be")
 
     register(tmp_path / "attempts/1", "driver")
+    faulthandler.unregister(signal.SIGUSR1)
 
     assert "stacks of driver go to its own output" in caplog.text
