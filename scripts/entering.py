@@ -21,13 +21,16 @@ told = os.open(os.environ.get("FUNCTIONS_SEEN", os.devnull), os.O_WRONLY | os.O_
 
 class Seen(set):
     def add(self, where):
-        if where not in self:
+        if where not in self or os.getpid() != int(os.environ.get("FUNCTIONS_CLEARED_IN", 0)):
             super().add(where)
             os.write(told, f"{where}\\n".encode())
 
 seen = Seen()
 """
-"""Told through a file, as a test's functions may run in another process."""
+"""Told through a file, as a test's functions may run in another process.
+
+That process may outlive the test, and nobody clears its set: it tells of every call.
+"""
 
 
 def telling(path: str, text: str) -> str:
@@ -47,7 +50,7 @@ class Recorder:
     def __init__(self, out: Path) -> None:
         self.out, self.told = out, out.with_suffix(".seen")
         self.told.touch()
-        os.environ["FUNCTIONS_SEEN"] = str(self.told)
+        os.environ |= {"FUNCTIONS_SEEN": str(self.told), "FUNCTIONS_CLEARED_IN": str(os.getpid())}
         self.entered: defaultdict[str, list[str]] = defaultdict(list)
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []

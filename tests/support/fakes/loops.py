@@ -64,9 +64,11 @@ def the_parts(
     rewards: Rewards,
     store: Any,
     validator: Any = None,
+    pool: ScriptedPool | None = None,
 ) -> Iterator[Parts]:
     """Yield what `train` works with; the engine answers "right", as is every prompt's answer."""
-    composer, pool = Composer(config, TOKENIZER), cast(Any, FakePool(lambda _: "right"))
+    composer = Composer(config, TOKENIZER)
+    engines = cast(Any, pool or FakePool(lambda _: "right"))
     data = [
         Prompt(index, text, query=text, answer=("right",), context="")
         for index, text in enumerate(prompts)
@@ -74,9 +76,9 @@ def the_parts(
     yield Parts(
         config=config,
         prompts=PromptSource(config, data, composer),
-        collector=Collector(config, TOKENIZER, composer, pool, retrieval, rewards),
+        collector=Collector(config, TOKENIZER, composer, engines, retrieval, rewards),
         validator=validator,
-        pool=pool,
+        pool=engines,
         ranks=cast(Any, FakeRanks()),
         retrieval=retrieval,
         store=store,

@@ -4,8 +4,9 @@
        ▲                                                                    │
        └── checkpoint when due ◀── report ◀── weights to the engines ◀──────┘
 
-Retrieval for the next step runs while this one trains; with `offPolicySteps: 1` so does its
-generation. The loop never restarts anything: it ends, and the operator decides.
+Retrieval for the next step runs while this one is generated and trained; with `offPolicySteps: 1`
+its generation, too, runs while this one trains. The loop never restarts anything: it ends, and the
+operator decides.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import logging
 import statistics
 import time
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -35,7 +37,7 @@ from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
-from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
+from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import ValidationResult, Validator
 
 from .checkpoint_score import (
@@ -46,11 +48,13 @@ from .checkpoint_score import (
     validation_due,
 )
 from .hooks import Hooks
+from .lookahead import Lookahead, Prepared
 from .self_check import check_itself, check_step
 from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_Next = tuple[Prepared, Rollouts | None]
 
 LOOK_AT_STOP_SECONDS = 0.5
 
@@ -99,7 +103,7 @@ class Parts:
 
 async def train(parts: Parts, state: TrainState) -> None:
     """Train from `state` to the target step, then validate and export."""
-    config, reporter, clock = parts.config, parts.reporter, parts.outages.working_time
+    config, reporter = parts.config, parts.reporter
     await _publish_weights(parts, state.step)
     checking = check_itself(
         config, parts.prompts, parts.collector, parts.ranks, step=state.step, cursor=state.cursor
@@ -111,21 +115,29 @@ async def train(parts: Parts, state: TrainState) -> None:
         await _after_step(parts, state)
     await _judge_newest(parts, state)
     reporter.stage(Stage.FIRST_STEP)
+    if state.step < config.training.total_steps:
+        prompts, collector = parts.prompts, parts.collector
+        ahead = Lookahead(config, prompts, collector, state.step, state.cursor)
+        with closing(ahead) as batches:
+            await _steps(parts, state, batches)
+    await _finish(parts, state)
+
+
+async def _steps(parts: Parts, state: TrainState, batches: Lookahead) -> None:
+    config, reporter, clock = parts.config, parts.reporter, parts.outages.working_time
     ahead: asyncio.Task[_Next] | None = None
     while state.step < config.training.total_steps:
         step, began = state.step + 1, clock()
         await parts.hooks.before_step(step)
-        ready = await _interruptible(parts, state, ahead or _next(parts, state, False))
+        following = ahead or _next(batches, parts.collector, generate=False)
+        ready, rollouts = await _interruptible(parts, state, following)
         retrieved = clock()
-        rollouts = ready.rollouts
         if rollouts is None:
             rollouts = await _interruptible(parts, state, parts.collector.collect(ready.batch))
         parts.collector.check_failures(rollouts)
         groups = parts.hooks.trained_groups(step, parts.collector.groups(rollouts))
-        after = TrainState(step, ready.cursor, state.saved_step)
-        if step < config.training.total_steps:
-            generate = config.training.off_policy_steps > 0
-            ahead = asyncio.create_task(_next(parts, after, generate))
+        if config.training.off_policy_steps and step < config.training.total_steps:
+            ahead = asyncio.create_task(_next(batches, parts.collector, generate=True))
         samples = sample_metrics(rollouts)
         seconds = {"retrieve": retrieved - began, **rollouts.seconds}
         position = Position(step, ready.cursor, parts.key, samples, seconds)
@@ -147,26 +159,12 @@ async def train(parts: Parts, state: TrainState) -> None:
         )
         state.step, state.cursor, state.reward = step, ready.cursor, position.reward
         await _after_step(parts, state)
-    await _finish(parts, state)
 
 
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """The next step's batch, and its rollouts if they were generated ahead."""
-
-    batch: Batch
-    cursor: Cursor
-    rollouts: Rollouts | None
-
-
-async def _next(parts: Parts, state: TrainState, generate: bool) -> _Next:
-    config = parts.config
-    sampling = Sampling(config.rollout.n, config.rollout.temperature, config.rollout.top_p)
-    step, size = state.step + 1, config.data.train_batch_size
-    start = parts.prompts.start_of(step, state.cursor, size)
-    prompts, cursor = await parts.prompts.next_batch(start, size)
-    batch = await parts.collector.prepare(step, prompts, sampling)
-    return _Next(batch, cursor, await parts.collector.collect(batch) if generate else None)
+async def _next(batches: Lookahead, collector: Collector, *, generate: bool) -> _Next:
+    """Return the next step's batch, and its rollouts if they are generated ahead."""
+    ready = await batches.next()
+    return ready, await collector.collect(ready.batch) if generate else None
 
 
 async def _trained(parts: Parts, groups: list[Group], after: Position) -> StepMetrics:

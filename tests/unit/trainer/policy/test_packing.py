@@ -105,6 +105,12 @@ def test_padded_rows_fill_the_budget_to_the_last_token() -> None:
     assert [len(part) for part in rows] == [2, 2]
 
 
+def test_padded_rows_are_as_long_as_the_longest_of_their_own_micro_batch() -> None:
+    work = items_of([a_group((9, 9, 3, 3, 3, 3), prompt=10)])  # rows of 18 and 12 tokens
+    rows = plan(work, RowLayout.PADDED, 2 * 18)
+    assert [[item.num_tokens for item in part] for part in rows] == [[18, 18], [12] * 3, [12]]
+
+
 def test_balance_gives_even_loads_and_is_deterministic() -> None:
     work = items_of([a_group((length,), prompt=10) for length in (40, 30, 30, 20, 10, 10, 1, 1)])
     shares = balance(work, 2)

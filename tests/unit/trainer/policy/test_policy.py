@@ -1,5 +1,6 @@
 import math
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,16 @@ def test_a_checkpoint_before_the_first_step_changes_nothing(model: Path, tmp_pat
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
     _, found = run_steps(policy, steps=range(1, 3))
     assert_equal(found, expected)
+
+
+def test_a_state_that_shares_no_memory_with_the_policy_is_adopted_whole(model: Path) -> None:
+    policy = a_policy(model)
+    run_steps(policy, steps=range(1, 2))
+    kept, before = deepcopy(policy.state_dict()), policy.checksum()
+    run_steps(policy, steps=range(2, 3))
+    assert policy.checksum() != before
+    policy.load_state_dict(kept)
+    assert policy.checksum() == before
 
 
 def resume(policy: Policy, folder: str) -> None:

@@ -1,0 +1,149 @@
+"""Retrieval runs one step ahead of generation, and ends with the training."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.responses import Response
+
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.data.prompts import PromptSource
+from raggrpo_trainer.data.sampler import Cursor
+from raggrpo_trainer.driver.lookahead import Lookahead
+from raggrpo_trainer.driver.loop import TrainState, train
+from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from support.builders.reports import Published, a_config
+from support.fakes.loops import FakePool, the_parts
+from support.servers.faulty_server import Received, search_r1, serving
+
+PROMPTS = [f"prompt {number}" for number in range(8)]
+FOR_THE_SELF_CHECK = 2
+LAST = 4
+
+
+class Trained(Exception):
+    """The last step is trained; what a checkpoint needs is not part of these tests."""
+
+
+class FakeStore:
+    newest = None
+
+    def save(self, *_: object, **__: object) -> None:
+        raise Trained
+
+
+class Asked:
+    """A retriever's questions, and waiting until there were so many."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+        self._changed = asyncio.Condition()
+
+    async def respond(self, received: Received) -> Response:
+        async with self._changed:
+            self.questions += received.body["queries"]
+            self._changed.notify_all()
+        return await search_r1()(received)
+
+    async def so_many(self, number: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.questions) >= number)
+
+
+class WaitingPool(FakePool):
+    """Generates a step only once the next one's passages were asked for."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(lambda _: "right")
+        self._asked, self._step = asked, -1
+        self.seen: list[int] = []
+        """How many questions were asked before each step's generation."""
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
+        self._step += 1
+        done = super().submit(requests)
+        if self._step == 0:  # the self-check
+            return done
+        self.seen.append(len(self._asked.questions))
+        return [asyncio.ensure_future(self._later(self._step, future)) for future in done]
+
+    async def _later(self, step: int, done: "asyncio.Future[Generation]") -> Generation:
+        await self._asked.so_many(FOR_THE_SELF_CHECK + min(step + 1, LAST))
+        return await done
+
+
+@pytest.mark.parametrize(
+    ("steps_off", "placement"), [(0, "Colocated"), (1, "Disaggregated")], ids=["on", "one off"]
+)
+async def test_the_next_steps_passages_are_retrieved_while_this_one_is_generated(
+    tmp_path: Path, steps_off: int, placement: str
+) -> None:
+    asked = Asked()
+    pool = WaitingPool(asked)
+    async with serving(asked.respond) as kb:
+        config = a_config(
+            tmp_path,
+            {
+                "retrieval.mode": "Prompt",
+                "retrieval.endpoints": [{"name": "kb", "url": kb.url, "cache": False}],
+                "data.trainBatchSize": 1,
+                "training.totalSteps": LAST,
+                "training.offPolicySteps": steps_off,
+                "resources.placement": placement,
+                "checkpoint.everySteps": LAST,
+            },
+        )
+        reporter = Reporter(config, 1, publish=Published())
+        async with (
+            RetrievalClient(config.retrieval, {}) as retrieval,
+            Rewards(config.reward, config.retrieval) as rewards,
+        ):
+            with (
+                the_parts(
+                    config, PROMPTS, reporter, retrieval, rewards, FakeStore(), pool=pool
+                ) as parts,
+                pytest.raises(Trained),
+            ):
+                await asyncio.wait_for(train(parts, TrainState()), 30)
+        reporter.close()
+
+    assert len(asked.questions) == FOR_THE_SELF_CHECK + LAST
+    for step, seen in enumerate(pool.seen, 1):
+        assert seen <= FOR_THE_SELF_CHECK + step + 1  # never further ahead
+
+
+class SlowCollector:
+    """Retrieves the first batch at once, and later ones never."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.dropped: list[int] = []
+
+    async def prepare(self, step: int, *_: object) -> SimpleNamespace:
+        self.steps.append(step)
+        try:
+            if step > 1:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.dropped.append(step)
+            raise
+        return SimpleNamespace(step=step)
+
+
+async def test_what_is_retrieved_ahead_is_dropped_when_the_training_ends(tmp_path: Path) -> None:
+    config, collector = a_config(tmp_path), SlowCollector()
+    prompts = [Prompt(i, "tea", query="tea", answer=("tea",), context="") for i in range(99)]
+    source = PromptSource(config, prompts)
+    with closing(Lookahead(config, source, cast(Any, collector), 0, Cursor())) as batches:
+        first = await batches.next()
+        await asyncio.sleep(0)  # the next one begins
+    await asyncio.sleep(0)
+    assert first.batch.step == 1
+    assert (collector.steps, collector.dropped) == ([1, 2], [2])
