@@ -33,6 +33,8 @@ class CheckState(StrEnum):
     """Outcome of a check."""
 
     PASSED = "Passed"
+    WARNED = "Warned"
+    """Passed, but with something that is probably not what the job's author wants."""
     FAILED = "Failed"
     NOT_EVALUATED = "NotEvaluated"
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.status import JobStatus, Phase
 from raggrpo_operator.core.lifecycle.warnings import best_interval
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
@@ -50,6 +50,21 @@ async def test_what_only_the_facts_show_is_warned_of_as_well() -> None:
     await story.until_quiet()
 
     assert "GpuMemoryUnknown" in {each.reason for each in story.status.warnings}
+
+
+async def test_what_preflight_warns_of_is_in_status_and_told_once() -> None:
+    unusual = Check(
+        id=CheckId.RETRIEVAL_REACHABLE, state=CheckState.WARNED, evidence="kb: nothing was found"
+    )
+    told = PreflightResult(facts=KNOWN_7B, checks=[unusual])
+    story = a_story({}, {"training": {"totalSteps": 40}}, preflight_result=told)
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    [found] = story.status.warnings
+    assert (found.path, found.message) == ("spec.retrieval.endpoints", "kb: nothing was found")
+    assert story.status.warning_count == 1
+    assert sum("kb: nothing was found" in each for each in notes(story)) == 1
 
 
 async def test_a_job_without_a_volume_is_refused_where_pods_vanish() -> None:

@@ -20,7 +20,12 @@ from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.violation import Severity, Violation
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
-SIGNS = {CheckState.PASSED: "ok", CheckState.FAILED: "FAILED", CheckState.NOT_EVALUATED: "-"}
+SIGNS = {
+    CheckState.PASSED: "ok",
+    CheckState.WARNED: "warning",
+    CheckState.FAILED: "FAILED",
+    CheckState.NOT_EVALUATED: "-",
+}
 
 
 def check(

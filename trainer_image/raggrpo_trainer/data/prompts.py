@@ -153,12 +153,16 @@ class Composer:
         self._threads = ThreadPoolExecutor(
             min(config.data.num_workers, cpus), thread_name_prefix="compose"
         )
-        self._started: dict[int, Future[ComposedPrompt]] = {}
+        self._started: dict[int, tuple[Prompt, Future[ComposedPrompt]]] = {}
+        """By index, which a held-out prompt may share with one of the training data."""
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
         """Run `compose` in a thread, or return the result that `begin` started earlier."""
-        started = self._started.pop(prompt.index, None)  # present only if no passages are involved
-        return await asyncio.wrap_future(started or self._submit(prompt, passages, seed))
+        begun_for, future = self._started.get(prompt.index, (None, None))
+        if begun_for is prompt and future is not None:  # only if no passages are involved
+            del self._started[prompt.index]
+            return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._submit(prompt, passages, seed))
 
     def begin(self, upcoming: Sequence[Prompt]) -> None:
         """Start composing these prompts unless they need passages; cancel all others started."""
@@ -166,9 +170,9 @@ class Composer:
             return
         previous, self._started = self._started, {}
         for prompt in upcoming:
-            future = previous.pop(prompt.index, None) or self._started.get(prompt.index)
-            self._started[prompt.index] = future or self._submit(prompt, (), 0)
-        for future in previous.values():
+            begun = previous.pop(prompt.index, None) or self._started.get(prompt.index)
+            self._started[prompt.index] = begun or (prompt, self._submit(prompt, (), 0))
+        for _, future in previous.values():
             future.cancel()
 
     def close(self) -> None:

@@ -10,11 +10,13 @@ So a step lasts as long as its retrieval or its generation and training, whichev
 import asyncio
 from dataclasses import dataclass
 
+from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer_config import TrainerConfig
 from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Batch, Sampling
+from raggrpo_trainer.sample_failures import source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,22 @@ class Lookahead:
         cursor: Cursor,
     ) -> None:
         self._config, self._prompts, self._collector = config, prompts, collector
-        self._ahead = asyncio.ensure_future(self._prepared(step + 1, cursor))
+        in_prompts = config.retrieval.mode is RetrievalMode.PROMPT
+        self._services = {source_of(e.name) for e in config.retrieval.endpoints if in_prompts}
+        """Those that are asked for batches only."""
+        self._step = step + 1
+        self._ahead = asyncio.ensure_future(self._prepared(self._step, cursor))
+
+    def needs(self, step: int, service: str) -> bool:
+        """Return whether a step's rollouts need a service, which may be asked for later ones."""
+        return service not in self._services or self._step <= step
 
     async def next(self) -> Prepared:
         """Return the next step's batch, and have the one after it prepared meanwhile."""
         ready = await self._ahead
-        if ready.batch.step < self._config.training.total_steps:
-            following = self._prepared(ready.batch.step + 1, ready.cursor)
-            self._ahead = asyncio.ensure_future(following)
+        self._step += 1
+        if self._step <= self._config.training.total_steps:
+            self._ahead = asyncio.ensure_future(self._prepared(self._step, ready.cursor))
         return ready
 
     def close(self) -> None:

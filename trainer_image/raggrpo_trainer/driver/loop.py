@@ -13,9 +13,10 @@ import asyncio
 import logging
 import statistics
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from raggrpo_api.exit_codes import ExitCode
@@ -129,11 +130,13 @@ async def _steps(parts: Parts, state: TrainState, batches: Lookahead) -> None:
     while state.step < config.training.total_steps:
         step, began = state.step + 1, clock()
         await parts.hooks.before_step(step)
+        needs = partial(batches.needs, step)
         following = ahead or _next(batches, parts.collector, generate=False)
-        ready, rollouts = await _interruptible(parts, state, following)
+        ready, rollouts = await _interruptible(parts, state, following, needs)
         retrieved = clock()
         if rollouts is None:
-            rollouts = await _interruptible(parts, state, parts.collector.collect(ready.batch))
+            collecting = parts.collector.collect(ready.batch)
+            rollouts = await _interruptible(parts, state, collecting, needs)
         parts.collector.check_failures(rollouts)
         groups = parts.hooks.trained_groups(step, parts.collector.groups(rollouts))
         if config.training.off_policy_steps and step < config.training.total_steps:
@@ -188,13 +191,18 @@ async def _publish_weights(parts: Parts, version: int) -> None:
     await parts.pool.load_weights(await parts.ranks.send_weights(version))
 
 
-async def _interruptible(parts: Parts, state: TrainState, work: Awaitable[T]) -> T:
+async def _interruptible(
+    parts: Parts,
+    state: TrainState,
+    work: Awaitable[T],
+    needs: Callable[[str], bool] = lambda _: True,
+) -> T:
     """Await discardable work, services that are down included.
 
     On a stop signal drop it and save the last finished step.
     """
     task = asyncio.ensure_future(work)
-    with parts.outages.waited_for():
+    with parts.outages.waited_for(needs):
         is_stopped = await stopped_before(parts.stop, task)
     if is_stopped:
         raise await _saved(parts, state)

@@ -31,7 +31,8 @@ class Outages:
     ) -> None:
         self._report, self._clock, self._wall_clock = report, clock, wall_clock
         self._down: dict[str, EndpointOutage] = {}
-        self._waiting = 0
+        self._needed: list[Callable[[str], bool]] = []
+        """For each stretch of waiting, which services it needs."""
         self._since: float | None = None
         self._waited = 0.0
 
@@ -60,18 +61,22 @@ class Outages:
             self._tell()
 
     @contextmanager
-    def waited_for(self) -> Iterator[None]:
-        """Mark a stretch in which the step cannot go on without its services."""
-        self._waiting += 1
+    def waited_for(self, needs: Callable[[str], bool] = lambda _: True) -> Iterator[None]:
+        """Mark a stretch in which the step cannot go on without the services that it needs."""
+        self._needed.append(needs)
         self._tell()
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._needed.remove(needs)
             self._tell()
 
     def _tell(self) -> None:
-        told = tuple(self._down.values()) if self._waiting else ()
+        told = tuple(
+            outage
+            for name, outage in self._down.items()
+            if any(needs(name) for needs in self._needed)
+        )
         if told and self._since is None:
             self._since = self._clock()
         elif not told and self._since is not None:

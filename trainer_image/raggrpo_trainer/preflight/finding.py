@@ -22,11 +22,16 @@ def judged(
     problems: Sequence[str],
     evidence: str,
     exit_code: ExitCode = ExitCode.PREFLIGHT_FAILED,
+    *,
+    is_unusual: bool = False,
 ) -> Finding:
-    """Return a failure listing every problem, or success with its evidence."""
+    """Return a failure listing every problem, or success with its evidence.
+
+    The evidence of what `is_unusual` is told as a warning.
+    """
     if problems:
         return Finding(check, CheckState.FAILED, "; ".join(problems), exit_code)
-    return Finding(check, CheckState.PASSED, evidence)
+    return Finding(check, CheckState.WARNED if is_unusual else CheckState.PASSED, evidence)
 
 
 def not_evaluated(check: CheckId, why: str) -> Finding:

@@ -38,7 +38,7 @@ REMEDIES: Final = {
 }
 UNGRADED: Final = "check judge.prompt, scorePattern and scorePath"
 NOTHING_FOUND: Final = (
-    "warning: nothing was found for the data's first row; check that the service has documents, "
+    "nothing was found for the data's first row; check that the service has documents, "
     "and its scoreThreshold and filters"
 )
 SERVICES: Final = REMEDIES.keys()
@@ -69,7 +69,8 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     failures = [failure for failure, _ in answers if failure is not None]
     is_outage = all(may_come_back(failure) for failure in failures)
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
-    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code)
+    is_unusual = NOTHING_FOUND in evidence
+    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code, is_unusual=is_unusual)
 
 
 def may_come_back(failure: CallFailed) -> bool:

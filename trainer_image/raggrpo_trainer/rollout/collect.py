@@ -67,7 +67,7 @@ class Collector:
         *,
         swap_passages: bool = False,
     ) -> Batch:
-        """Retrieve passages and compose the prompts; may run while the previous step trains.
+        """Retrieve passages and compose the prompts; may run while earlier steps go on.
 
         `swap_passages` gives every prompt another prompt's passages, a control experiment that
         shows whether the policy reads them.

@@ -126,7 +126,6 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None
     resolved = resolve(this.job, facts)
     judged = violations(this.job, resolved, facts, in_pods=this.observed.in_pods)
     found = errors(judged)
-    note_warnings(this, judged)
     lines = [violation.line() for violation in found]
     state = CheckState.FAILED if found else CheckState.PASSED
     rules = Check(id=CheckId.RULES_ON_FACTS, state=state, evidence="; ".join(lines)[:512])
@@ -141,6 +140,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None
         preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=facts),
         sizing=size(resolved.spec, facts),  # also shows what does not fit
     )
+    note_warnings(this, judged)
     this.remember(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeletePreflight())
     if failed and {c.id for c in failed} <= OF_SERVICES and _is_outage(result):

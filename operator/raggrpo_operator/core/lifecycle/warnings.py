@@ -1,4 +1,4 @@
-"""The warnings in a job's status: what the rules object to, and a better checkpoint interval. Pure.
+"""A job's warnings: of the rules, of preflight, and of its checkpoint interval. Pure.
 
 They change only in rounds that write the status for another reason, so they cost no write.
 """
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import sqrt
 
+from raggrpo_api.preflight import Check, CheckId, CheckState
 from raggrpo_api.status import Cause, JobWarning
 from raggrpo_api.text import one_line
 from raggrpo_operator.core.spec.violation import Severity, Violation
@@ -17,15 +18,17 @@ MAX_LISTED = 12
 INTERVAL_OFF = "CheckpointIntervalOff"
 SAVED_FIRST = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
 """Ends before which the driver saves: they lose no steps, whatever the interval."""
+FIELD_OF_CHECK = {CheckId.RETRIEVAL_REACHABLE: "spec.retrieval.endpoints"}
 FAR_OFF = 2.0
 """Factor between two intervals that matters: the optimum is flat."""
 
 
 def note_warnings(this: Round, found: Iterable[Violation]) -> None:
-    """List what the rules warn of, beside the advice that the job's own failures gave."""
-    ours = [each for each in this.status.warnings if each.reason == INTERVAL_OFF]
+    """List what the rules and preflight warn of, beside what the job's own failures advise."""
     told = [_warning(each) for each in found if each.severity is Severity.WARNING]
-    _list(this, [*told, *ours])
+    told += [_of_check(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED]
+    advice = _interval(this)
+    _list(this, told if advice is None else [*told, advice])
 
 
 def note_interval(this: Round) -> None:
@@ -71,6 +74,11 @@ def _interval(this: Round) -> JobWarning | None:
 def _list(this: Round, warnings: Sequence[JobWarning]) -> None:
     unique = list({(each.path, each.reason): each for each in warnings}.values())
     this.status = replace(this.status, warnings=unique[:MAX_LISTED], warning_count=len(unique))
+
+
+def _of_check(check: Check) -> JobWarning:
+    path = FIELD_OF_CHECK.get(check.id, "spec")
+    return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, 256))
 
 
 def _warning(found: Violation) -> JobWarning:

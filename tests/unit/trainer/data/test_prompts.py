@@ -300,6 +300,16 @@ async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTo
     assert [tokenizer.texts.count(text) for text in used] == [1] * 6
 
 
+async def test_a_held_out_prompt_with_the_number_of_an_upcoming_one_keeps_its_own_text(
+    composer: Composer,
+) -> None:
+    batch, _ = await PromptSource(a_config(), PROMPTS, composer).next_batch(Cursor(), 3)
+    for prompt in batch:
+        held_out = a_prompt(f"held out {prompt.index}", prompt.index)
+        assert "held out" in (await composer.compose(held_out, (), seed=1)).text
+        assert prompt.text in (await composer.compose(prompt, (), seed=1)).text
+
+
 async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Composer) -> None:
     source = PromptSource(a_config(), [a_prompt("x" * 5000, 0)], composer)
     [prompt], _ = await source.next_batch(Cursor(), 1)

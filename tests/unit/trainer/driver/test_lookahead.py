@@ -3,19 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from raggrpo_api.progress import EndpointOutage
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.driver.lookahead import Lookahead
 from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
@@ -79,44 +82,100 @@ class WaitingPool(FakePool):
         return await done
 
 
-@pytest.mark.parametrize(
-    ("steps_off", "placement"), [(0, "Colocated"), (1, "Disaggregated")], ids=["on", "one off"]
-)
+async def trained(
+    folder: Path, url: str, pool: FakePool, outages: Outages | None = None, steps_off: int = 0
+) -> None:
+    config = a_config(
+        folder,
+        {
+            "retrieval.mode": "Prompt",
+            "retrieval.endpoints": [{"name": "kb", "url": url, "cache": False}],
+            "data.trainBatchSize": 1,
+            "training.totalSteps": LAST,
+            "training.offPolicySteps": steps_off,
+            "resources.placement": "Disaggregated" if steps_off else "Colocated",
+            "checkpoint.everySteps": LAST,
+        },
+    )
+    reporter = Reporter(config, 1, publish=Published())
+    async with (
+        RetrievalClient(config.retrieval, {}, outages=outages) as retrieval,
+        Rewards(config.reward, config.retrieval) as rewards,
+    ):
+        given = (config, PROMPTS, reporter, retrieval, rewards, FakeStore())
+        with the_parts(*given, pool=pool) as parts, pytest.raises(Trained):
+            await asyncio.wait_for(
+                train(replace(parts, outages=outages or parts.outages), TrainState()), 30
+            )
+    reporter.close()
+
+
+@pytest.mark.parametrize("steps_off", [0, 1])
 async def test_the_next_steps_passages_are_retrieved_while_this_one_is_generated(
-    tmp_path: Path, steps_off: int, placement: str
+    tmp_path: Path, steps_off: int
 ) -> None:
     asked = Asked()
     pool = WaitingPool(asked)
     async with serving(asked.respond) as kb:
-        config = a_config(
-            tmp_path,
-            {
-                "retrieval.mode": "Prompt",
-                "retrieval.endpoints": [{"name": "kb", "url": kb.url, "cache": False}],
-                "data.trainBatchSize": 1,
-                "training.totalSteps": LAST,
-                "training.offPolicySteps": steps_off,
-                "resources.placement": placement,
-                "checkpoint.everySteps": LAST,
-            },
-        )
-        reporter = Reporter(config, 1, publish=Published())
-        async with (
-            RetrievalClient(config.retrieval, {}) as retrieval,
-            Rewards(config.reward, config.retrieval) as rewards,
-        ):
-            with (
-                the_parts(
-                    config, PROMPTS, reporter, retrieval, rewards, FakeStore(), pool=pool
-                ) as parts,
-                pytest.raises(Trained),
-            ):
-                await asyncio.wait_for(train(parts, TrainState()), 30)
-        reporter.close()
+        await trained(tmp_path, kb.url, pool, steps_off=steps_off)
 
     assert len(asked.questions) == FOR_THE_SELF_CHECK + LAST
     for step, seen in enumerate(pool.seen, 1):
         assert seen <= FOR_THE_SELF_CHECK + step + 1  # never further ahead
+
+
+class DownForTheSecondStep:
+    """A retriever that is down once it answered the first step, until somebody is told of it."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.is_down, self.is_told = asyncio.Event(), asyncio.Event()
+        self.told: list[EndpointOutage] = []
+
+    async def respond(self, received: Received) -> Response:
+        if self.answered > FOR_THE_SELF_CHECK and not self.is_told.is_set():
+            self.is_down.set()
+            return JSONResponse("restarting", 503)
+        self.answered += len(received.body["queries"])
+        return await search_r1()(received)
+
+    def report(self, outages: Sequence[EndpointOutage]) -> None:
+        self.told += outages
+        if outages:
+            self.is_told.set()
+
+
+class LookingPool(FakePool):
+    """Takes its time for the first step, and notes what was told meanwhile."""
+
+    def __init__(self, retriever: DownForTheSecondStep) -> None:
+        super().__init__(lambda _: "right")
+        self._retriever, self._calls = retriever, 0
+        self.told_meanwhile: list[EndpointOutage] = []
+
+    def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
+        self._calls += 1
+        done = super().submit(requests)
+        if self._calls != 2:  # the first was the self-check's
+            return done
+        return [asyncio.ensure_future(self._later(future)) for future in done]
+
+    async def _later(self, done: "asyncio.Future[Generation]") -> Generation:
+        await self._retriever.is_down.wait()
+        await asyncio.sleep(0.3)
+        self.told_meanwhile += self._retriever.told
+        return await done
+
+
+async def test_a_retriever_that_is_down_is_not_waited_for_while_earlier_passages_are_used(
+    tmp_path: Path,
+) -> None:
+    retriever = DownForTheSecondStep()
+    pool = LookingPool(retriever)
+    async with serving(retriever.respond) as kb:
+        await trained(tmp_path, kb.url, pool, Outages(retriever.report))
+    assert pool.told_meanwhile == []
+    assert {outage.name for outage in retriever.told} == {"endpoint kb"}
 
 
 class SlowCollector:

@@ -632,8 +632,8 @@ async def test_an_endpoint_that_finds_nothing_for_the_first_row_is_warned_about(
             await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
     assert [received.body["q"] for received in server.requests] == ["question 0"]
-    assert check.state is PASSED
-    assert "warning: nothing was found for the data's first row" in check.evidence
+    assert check.state is CheckState.WARNED
+    assert "nothing was found for the data's first row" in check.evidence
 
 
 async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_200(
