@@ -109,9 +109,9 @@ def delete_ray_cluster(job: TrainingJob) -> None:
 
 
 def delete_config_map(job: TrainingJob) -> None:
-    """Delete the record of the attempt; it is put back."""
+    """Delete the record of the attempt; it is put back, if need be by the next operator."""
     job.kubectl("delete", "configmap", job.record(1))
-    job.kubectl("wait", f"configmap/{job.record(1)}", "--for=create", "--timeout=60s")
+    job.kubectl("wait", f"configmap/{job.record(1)}", "--for=create", "--timeout=180s")
 
 
 def suspend_and_resume(job: TrainingJob) -> None:
