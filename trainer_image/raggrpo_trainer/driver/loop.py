@@ -137,12 +137,14 @@ async def _steps(parts: Parts, state: TrainState, batches: Lookahead) -> None:
         if rollouts is None:
             collecting = parts.collector.collect(ready.batch)
             rollouts = await _interruptible(parts, state, collecting, needs)
+            seconds = {"retrieve": retrieved - began, **rollouts.seconds}
+        else:  # made ahead, beside the training of the step before
+            seconds = {"retrieve": 0.0, "generate": retrieved - began, "reward": 0.0}
         parts.collector.check_failures(rollouts)
         groups = parts.hooks.trained_groups(step, parts.collector.groups(rollouts))
         if config.training.off_policy_steps and step < config.training.total_steps:
             ahead = asyncio.create_task(_next(batches, parts.collector, generate=True))
         samples = sample_metrics(rollouts)
-        seconds = {"retrieve": retrieved - began, **rollouts.seconds}
         position = Position(step, ready.cursor, parts.key, samples, seconds)
         training = clock()
         metrics = await _trained(parts, groups, position)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from starlette.responses import JSONResponse, Response
 
+from raggrpo_api.history import read_history
 from raggrpo_api.progress import EndpointOutage
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import PromptSource
@@ -18,12 +19,15 @@ from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.driver.lookahead import Lookahead
 from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from support.builders.reports import Published, a_config
-from support.fakes.loops import FakePool, the_parts
+from support.fakes.loops import FakePool, FakeRanks, the_parts
 from support.servers.faulty_server import Received, search_r1, serving
 
 PROMPTS = [f"prompt {number}" for number in range(8)]
@@ -83,7 +87,12 @@ class WaitingPool(FakePool):
 
 
 async def trained(
-    folder: Path, url: str, pool: FakePool, outages: Outages | None = None, steps_off: int = 0
+    folder: Path,
+    url: str,
+    pool: FakePool,
+    outages: Outages | None = None,
+    steps_off: int = 0,
+    ranks: FakeRanks | None = None,
 ) -> None:
     config = a_config(
         folder,
@@ -103,10 +112,10 @@ async def trained(
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         given = (config, PROMPTS, reporter, retrieval, rewards, FakeStore())
-        with the_parts(*given, pool=pool) as parts, pytest.raises(Trained):
-            await asyncio.wait_for(
-                train(replace(parts, outages=outages or parts.outages), TrainState()), 30
-            )
+        with the_parts(*given, pool=pool) as parts:
+            chosen: Any = {"outages": outages or parts.outages, "ranks": ranks or parts.ranks}
+            with pytest.raises(Trained):
+                await asyncio.wait_for(train(replace(parts, **chosen), TrainState()), 30)
     reporter.close()
 
 
@@ -122,6 +131,32 @@ async def test_the_next_steps_passages_are_retrieved_while_this_one_is_generated
     assert len(asked.questions) == FOR_THE_SELF_CHECK + LAST
     for step, seen in enumerate(pool.seen, 1):
         assert seen <= FOR_THE_SELF_CHECK + step + 1  # never further ahead
+
+
+class SlowPool(FakePool):
+    def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
+        done = super().submit(requests)
+        return [asyncio.ensure_future(self._later(future)) for future in done]
+
+    async def _later(self, done: "asyncio.Future[Generation]") -> Generation:
+        await asyncio.sleep(0.3)
+        return await done
+
+
+class SlowRanks(FakeRanks):
+    async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
+        await asyncio.sleep(0.3)
+        return await super().step(groups, after)
+
+
+async def test_what_is_generated_beside_training_counts_once_in_a_steps_seconds(
+    tmp_path: Path,
+) -> None:
+    async with serving(search_r1()) as kb:
+        pool = SlowPool(lambda _: "right")
+        await trained(tmp_path, kb.url, pool, steps_off=1, ranks=SlowRanks())
+    for record in read_history(tmp_path / "logs"):
+        assert sum(record["seconds"].values()) <= record["step_seconds"] + 0.01
 
 
 class DownForTheSecondStep:
