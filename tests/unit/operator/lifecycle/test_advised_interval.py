@@ -26,6 +26,7 @@ RUNS = JobStatus(
     restarts=RestartCounts(by_cause={"HeadLost": 2, "Preempted": 40}),
     restart_state=RestartState(spent=SpentTime(active_seconds=2000), slowest_save_seconds=5.0),
 )
+CALM = replace(RUNS, restarts=RestartCounts())
 # Two failures in 2000 s and saves of 5 s: √(2 · 5 · 1000) s and a little, 48 steps of 2 s.
 BEST = 48
 
@@ -102,14 +103,14 @@ def found(path: str, severity: Severity = Severity.WARNING, **more: Any) -> Viol
     return Violation(path=path, reason=Reason.LEARNING_RATE_UNUSUAL, severity=severity, **given)
 
 
-def listed(*violations: Violation, status: JobStatus = RUNS) -> JobStatus:
+def listed(*violations: Violation, status: JobStatus = CALM) -> JobStatus:
     this = a_round(status)
     note_warnings(this, violations)
     return this.status
 
 
 def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
-    this = a_round(listed(found("spec.a")))
+    this = a_round(listed(found("spec.a"), status=RUNS))
     note_interval(this)
     note_interval(this)
     both = [each.path for each in this.status.warnings]
@@ -118,8 +119,10 @@ def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
     assert [each.path for each in listed(found("spec.b"), status=this.status).warnings] == [
         "spec.b", "spec.checkpoint.everySteps",
     ]  # fmt: skip
-    mended = replace(this.status, restarts=RestartCounts())
-    calm = a_round(mended)
+    changed = a_round(this.status, every=BEST)
+    note_warnings(changed, [found("spec.b")])
+    assert [each.path for each in changed.status.warnings] == ["spec.b"]
+    calm = a_round(replace(this.status, restarts=RestartCounts()))
     note_interval(calm)
     assert [each.path for each in calm.status.warnings] == ["spec.a"]
 
