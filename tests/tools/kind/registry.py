@@ -7,8 +7,10 @@ that pods use. The layers outlive clusters in the Docker volume `raggrpo-registr
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 from tools.kind.go_programs import REGISTRY, tool_folder
 
@@ -18,6 +20,7 @@ IMAGE = f"{NAME}:{REGISTRY}"
 INSIDE = f"{NAME}:5000"
 """Where nodes find it: Docker resolves names of one network."""
 NETWORK = "kind"
+START_SECONDS = 60.0
 
 Run = Callable[[list[str]], str]
 """Runs a command and returns what it printed."""
@@ -63,7 +66,20 @@ def _start(run: Run) -> str:
             ]
         )  # fmt: skip
     port = run(["docker", "port", NAME, "5000/tcp"]).split()[0].rpartition(":")[2]
+    _wait_for(port)
     return f"localhost:{port}"  # Docker asks registries of this name for no certificate
+
+
+def _wait_for(port: str) -> None:
+    """Wait until it answers: Docker takes connections for it, and resets them, until it listens."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
 
 
 def _build(run: Run) -> None:
