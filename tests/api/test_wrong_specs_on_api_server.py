@@ -433,6 +433,7 @@ def refusal(admission: httpx.Client, raw: Mapping[str, Any]) -> str:
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=changes_to(VALUES))
 @example(changes={})
+@example(changes={"spec.volumes": [a_volume("w", "/mnt/runs/")]})
 def test_what_the_server_refuses_the_operator_refuses_too(
     changes: dict[str, Any], admission: httpx.Client
 ) -> None:

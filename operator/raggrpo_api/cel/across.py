@@ -28,8 +28,8 @@ _READS_ANSWER = (
     f"self.reward.functions.exists(f, f.name in {list(map(str, ANSWER_REWARDS))}))"
 )
 _HOLDS = (
-    "(self.checkpoint.path == {v}.mountPath || self.checkpoint.path.startsWith("
-    "{v}.mountPath.endsWith('/') ? {v}.mountPath : {v}.mountPath + '/'))"
+    "(self.checkpoint.path + '/').startsWith("
+    "{v}.mountPath.endsWith('/') ? {v}.mountPath : {v}.mountPath + '/')"
 )
 _TEMPLATE_MODES = is_one_of("retrieval.mode", "Prompt")
 
