@@ -18,10 +18,11 @@ SEEN_CODE = """
 import os
 
 told = os.open(os.environ.get("FUNCTIONS_SEEN", os.devnull), os.O_WRONLY | os.O_APPEND)
+cleared_in = int(os.environ.get("FUNCTIONS_CLEARED_IN", 0))
 
 class Seen(set):
     def add(self, where):
-        if where not in self or os.getpid() != int(os.environ.get("FUNCTIONS_CLEARED_IN", 0)):
+        if where not in self or os.getpid() != cleared_in:
             super().add(where)
             os.write(told, f"{where}\\n".encode())
 

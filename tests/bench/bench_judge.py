@@ -10,6 +10,7 @@ import hashlib
 import math
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from statistics import NormalDist
 
 from aiohttp import web
@@ -34,8 +35,13 @@ def main() -> None:
         await asyncio.sleep(delay(completion, median))
         return web.json_response({"score": score(completion)})
 
+    serve(judge)
+
+
+def serve(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
+    """Print a URL, and answer what is posted there until the process is killed."""
     app = web.Application()
-    app.router.add_post("/", judge)
+    app.router.add_post("/", answer)
     listener = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/\n")
     sys.stdout.flush()

@@ -4,35 +4,26 @@
 
 The retriever takes 5.6 s a call (log-normal) and so many calls at once; the rest is the workload
 of `train_throughput.py`, its prompts two thirds passage. `--before` measures another checkout of
-this project in the same turns. docs/benchmarks.md has the figures.
+this project in the same turns. docs/benchmarks.md describes it.
 """
 
 import argparse
 import asyncio
 import json
 import random
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from aiohttp import web
 from bench_job import job_of
-from bench_judge import delay
-from bench_process import end, run_watched
-from bench_workload import Workload, write_model
-from train_throughput import TIMEOUT_SECONDS, environment, judge
-
-from raggrpo_api.history import read_history
+from bench_judge import delay, serve
+from bench_workload import Workload, write_model, write_prompts
+from train_throughput import environment, judge, run_job, seconds_between, served
 
 MEDIAN_SECONDS = 5.6
 PASSAGE_TOKENS, QUESTION_TOKENS = 256, 128
@@ -64,13 +55,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as reward:
         folder = Path(made)
         write_model(work, folder / "model")
-        write_questions(work, folder / "train.jsonl")
+        write_prompts(replace(work, prompt_tokens=QUESTION_TOKENS), folder / "train.jsonl")
         for at_once in options.at_once:
             seconds = found.setdefault(str(at_once), {s.name: [] for s in systems})
             for repeat in range(options.repeats):
                 for system in systems:
                     at = folder / f"{at_once}-{repeat}-{systems.index(system)}"
-                    with retriever(at_once) as url:
+                    with served(Path(__file__).name, f"serve={at_once}") as url:
                         taken = measure(system, work, folder, {"rag": url, "judge": reward}, at)
                     seconds[system.name].append(taken)
                     print(f"{at_once} at once, {system.name}: {taken:.2f} s", flush=True)
@@ -83,12 +74,6 @@ def main() -> None:
             )
     if options.json:
         print(json.dumps({"bench": "slow_retrieval", "seconds": found}))
-
-
-def write_questions(work: Workload, file: Path) -> None:
-    draw = random.Random(0)
-    texts = [_words(draw, QUESTION_TOKENS) for _ in range(work.total_steps * work.prompts)]
-    file.write_text("".join(json.dumps({"prompt": t, "answer": ""}) + "\n" for t in texts))
 
 
 def measure(
@@ -116,56 +101,30 @@ def measure(
     spec["training"]["offPolicySteps"] = system.steps_off
     if system.steps_off:
         spec["resources"] |= {"placement": "Disaggregated", "rolloutEngines": 1}
-    (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(folder / "job.yaml")]
-    command += ["--dir", str(folder / "job")]
     paths = {}
     if system.checkout:
         places = (system.checkout / "operator", system.checkout / "trainer_image")
         paths["PYTHONPATH"] = ":".join(map(str, places))
-    run_watched(command, environment() | paths, folder / "run.log", TIMEOUT_SECONDS)
-    steps = read_history(folder / "checkpoints" / "logs")
-    ends = [datetime.fromisoformat(step["time"]) for step in steps]
-    taken = [(b - a).total_seconds() for a, b in pairwise(ends)]
-    return statistics.median(taken[-work.steps :])
+    _, steps = run_job(job, folder, environment() | paths)
+    return statistics.median(seconds_between(steps)[-work.steps :])
 
 
-@contextmanager
-def retriever(at_once: int) -> Iterator[str]:
-    """Serve the retriever from a process of its own until the block ends; yields its URL."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, f"serve={at_once}"], stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().decode().strip()
-    finally:
-        end(process)
-
-
-def serve(at_once: int) -> None:
+def serve_retriever(at_once: int) -> None:
     free = asyncio.Semaphore(at_once)
 
     async def answer(request: web.Request) -> web.Response:
         question = (await request.json())["q"]
         async with free:
             await asyncio.sleep(delay(question, MEDIAN_SECONDS))
-        text = _words(random.Random(question), PASSAGE_TOKENS)
+        draw = random.Random(question)
+        text = " ".join(f"w{draw.randrange(8000)}" for _ in range(PASSAGE_TOKENS))
         return web.json_response({"results": [{"id": "1", "text": text, "score": 1.0}]})
 
-    app = web.Application()
-    app.router.add_post("/", answer)
-    listener = socket.create_server(("127.0.0.1", 0))
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
-    web.run_app(app, sock=listener, print=None, access_log=None)
-
-
-def _words(draw: random.Random, number: int) -> str:
-    return " ".join(f"w{draw.randrange(8000)}" for _ in range(number))
+    serve(answer)
 
 
 if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1].startswith("serve="):
-        serve(int(sys.argv[1].removeprefix("serve=")))
+        serve_retriever(int(sys.argv[1].removeprefix("serve=")))
     else:
         main()

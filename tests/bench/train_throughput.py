@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -26,7 +26,7 @@ from bench_job import THREADS, job_of
 from bench_process import end, run_watched
 from bench_workload import TINY, Workload, write_model, write_prompts
 
-from raggrpo_api.history import read_history
+from raggrpo_api.history import Record, read_history
 
 OURS = "ours"
 SYSTEMS = {
@@ -102,10 +102,15 @@ def workload(options: argparse.Namespace) -> Workload:
     return Workload(warmup=options.warmup, steps=options.steps, **size)
 
 
-@contextmanager
-def judge() -> Iterator[str]:
+def judge() -> AbstractContextManager[str]:
     """Serve the judge until the block ends; yields its URL."""
-    command = [sys.executable, str(HERE / "bench_judge.py"), str(JUDGE_MEDIAN_SECONDS)]
+    return served("bench_judge.py", str(JUDGE_MEDIAN_SECONDS))
+
+
+@contextmanager
+def served(script: str, *arguments: str) -> Iterator[str]:
+    """Run a script of this folder that prints its URL and serves there until the block ends."""
+    command = [sys.executable, str(HERE / script), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -129,17 +134,11 @@ def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> 
 
 def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
     """Run the job file with `raggrpo run` and read its history."""
-    job = folder / "job.yaml"
-    job.write_text(yaml.safe_dump(job_of(work, inputs, folder, {"name": "Http", "url": url})))
-    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(job)]
-    command += ["--dir", str(folder / "job")]
-    peak = run_watched(command, environment(), folder / "run.log", TIMEOUT_SECONDS)
-    steps = read_history(folder / "checkpoints" / "logs")
-    ends = [datetime.fromisoformat(step["time"]) for step in steps]
+    job = job_of(work, inputs, folder, {"name": "Http", "url": url})
+    peak, steps = run_job(job, folder, environment())
     counted = steps[-work.steps :]
-    taken = [(b - a).total_seconds() for a, b in pairwise(ends)]
     return Measured(
-        step_seconds=taken[-work.steps :],
+        step_seconds=seconds_between(steps)[-work.steps :],
         response_tokens=statistics.fmean(step["response_tokens"] for step in counted),
         reward_std=statistics.fmean(step["reward_std"] for step in counted),
         peak_rss=peak,
@@ -148,6 +147,23 @@ def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measur
             for stage in counted[0]["seconds"]
         },
     )
+
+
+def run_job(
+    job: Mapping[str, Any], folder: Path, env: Mapping[str, str]
+) -> tuple[int, Sequence[Record]]:
+    """Run a job of `job_of` to its end; return its peak memory (bytes) and its history."""
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(folder / "job.yaml")]
+    command += ["--dir", str(folder / "job")]
+    peak = run_watched(command, env, folder / "run.log", TIMEOUT_SECONDS)
+    return peak, read_history(folder / "checkpoints" / "logs")
+
+
+def seconds_between(steps: Sequence[Record]) -> list[float]:
+    """Return the seconds from each step's end to the next one's."""
+    ends = [datetime.fromisoformat(step["time"]) for step in steps]
+    return [(b - a).total_seconds() for a, b in pairwise(ends)]
 
 
 def environment() -> dict[str, str]:

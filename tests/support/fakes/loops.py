@@ -34,6 +34,19 @@ class FakePool(ScriptedPool):
     async def load_weights(self, *_: object) -> None: ...
 
 
+class StepDone(Exception):
+    """Training came to a save; what a checkpoint needs is not part of these tests."""
+
+
+class EndingStore:
+    """Ends the training where it would save."""
+
+    newest = None
+
+    def save(self, *_: object, **__: object) -> None:
+        raise StepDone
+
+
 class FakeRanks:
     infos = (SimpleNamespace(precision="FP32"),)
 

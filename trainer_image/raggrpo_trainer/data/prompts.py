@@ -158,11 +158,11 @@ class Composer:
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
         """Run `compose` in a thread, or return the result that `begin` started earlier."""
-        begun_for, future = self._started.get(prompt.index, (None, None))
-        if begun_for is prompt and future is not None:  # only if no passages are involved
-            del self._started[prompt.index]
-            return await asyncio.wrap_future(future)
-        return await asyncio.wrap_future(self._submit(prompt, passages, seed))
+        begun = self._started.get(prompt.index)  # present only if no passages are involved
+        if begun is None or begun[0] is not prompt:
+            return await asyncio.wrap_future(self._submit(prompt, passages, seed))
+        del self._started[prompt.index]
+        return await asyncio.wrap_future(begun[1])
 
     def begin(self, upcoming: Sequence[Prompt]) -> None:
         """Start composing these prompts unless they need passages; cancel all others started."""

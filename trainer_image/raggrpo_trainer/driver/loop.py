@@ -13,7 +13,7 @@ import asyncio
 import logging
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,7 @@ from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.http.outages import Needs, Outages, every_service
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import SampleMetrics, StepRecord
 from raggrpo_trainer.ranks.held import Position
@@ -55,7 +55,6 @@ from .stop_signal import Stopped, stopped_before
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_Next = tuple[Prepared, Rollouts | None]
 
 LOOK_AT_STOP_SECONDS = 0.5
 
@@ -117,33 +116,33 @@ async def train(parts: Parts, state: TrainState) -> None:
     await _judge_newest(parts, state)
     reporter.stage(Stage.FIRST_STEP)
     if state.step < config.training.total_steps:
-        prompts, collector = parts.prompts, parts.collector
-        ahead = Lookahead(config, prompts, collector, state.step, state.cursor)
-        with closing(ahead) as batches:
+        source, collector = parts.prompts, parts.collector
+        batches = Lookahead(config, source, collector, state.step, state.cursor)
+        with closing(batches):
             await _steps(parts, state, batches)
     await _finish(parts, state)
 
 
 async def _steps(parts: Parts, state: TrainState, batches: Lookahead) -> None:
     config, reporter, clock = parts.config, parts.reporter, parts.outages.working_time
-    ahead: asyncio.Task[_Next] | None = None
+    ahead: asyncio.Task[tuple[Prepared, Rollouts]] | None = None
     while state.step < config.training.total_steps:
         step, began = state.step + 1, clock()
         await parts.hooks.before_step(step)
         needs = partial(batches.needs, step)
-        following = ahead or _next(batches, parts.collector, generate=False)
-        ready, rollouts = await _interruptible(parts, state, following, needs)
-        retrieved = clock()
-        if rollouts is None:
+        if ahead is None:
+            ready = await _interruptible(parts, state, batches.next(), needs)
+            retrieved = clock()
             collecting = parts.collector.collect(ready.batch)
             rollouts = await _interruptible(parts, state, collecting, needs)
             seconds = {"retrieve": retrieved - began, **rollouts.seconds}
-        else:  # made ahead, beside the training of the step before
-            seconds = {"retrieve": 0.0, "generate": retrieved - began, "reward": 0.0}
+        else:  # begun beside the training of the step before
+            ready, rollouts = await _interruptible(parts, state, ahead, needs)
+            seconds = {"retrieve": 0.0, "generate": clock() - began, "reward": 0.0}
         parts.collector.check_failures(rollouts)
         groups = parts.hooks.trained_groups(step, parts.collector.groups(rollouts))
         if config.training.off_policy_steps and step < config.training.total_steps:
-            ahead = asyncio.create_task(_next(batches, parts.collector, generate=True))
+            ahead = asyncio.create_task(_collected(batches, parts.collector))
         samples = sample_metrics(rollouts)
         position = Position(step, ready.cursor, parts.key, samples, seconds)
         training = clock()
@@ -166,10 +165,9 @@ async def _steps(parts: Parts, state: TrainState, batches: Lookahead) -> None:
         await _after_step(parts, state)
 
 
-async def _next(batches: Lookahead, collector: Collector, *, generate: bool) -> _Next:
-    """Return the next step's batch, and its rollouts if they are generated ahead."""
+async def _collected(batches: Lookahead, collector: Collector) -> tuple[Prepared, Rollouts]:
     ready = await batches.next()
-    return ready, await collector.collect(ready.batch) if generate else None
+    return ready, await collector.collect(ready.batch)
 
 
 async def _trained(parts: Parts, groups: list[Group], after: Position) -> StepMetrics:
@@ -197,7 +195,7 @@ async def _interruptible(
     parts: Parts,
     state: TrainState,
     work: Awaitable[T],
-    needs: Callable[[str], bool] = lambda _: True,
+    needs: Needs = every_service,
 ) -> T:
     """Await discardable work, services that are down included.
 

@@ -18,6 +18,13 @@ NAME_LENGTH, CAUSE_LENGTH = 128, 256
 """Characters that `Progress` takes."""
 
 Report = Callable[[Sequence[EndpointOutage]], None]
+Needs = Callable[[str], bool]
+"""Whether the step cannot go on without a service."""
+
+
+def every_service(_: str) -> bool:
+    """Need each that is down."""
+    return True
 
 
 class Outages:
@@ -31,8 +38,8 @@ class Outages:
     ) -> None:
         self._report, self._clock, self._wall_clock = report, clock, wall_clock
         self._down: dict[str, EndpointOutage] = {}
-        self._needed: list[Callable[[str], bool]] = []
-        """For each stretch of waiting, which services it needs."""
+        self._stretches: list[Needs] = []
+        """Of waiting, and what each needs."""
         self._since: float | None = None
         self._waited = 0.0
 
@@ -61,21 +68,21 @@ class Outages:
             self._tell()
 
     @contextmanager
-    def waited_for(self, needs: Callable[[str], bool] = lambda _: True) -> Iterator[None]:
+    def waited_for(self, needs: Needs = every_service) -> Iterator[None]:
         """Mark a stretch in which the step cannot go on without the services that it needs."""
-        self._needed.append(needs)
+        self._stretches.append(needs)
         self._tell()
         try:
             yield
         finally:
-            self._needed.remove(needs)
+            self._stretches.remove(needs)
             self._tell()
 
     def _tell(self) -> None:
         told = tuple(
             outage
             for name, outage in self._down.items()
-            if any(needs(name) for needs in self._needed)
+            if any(needs(name) for needs in self._stretches)
         )
         if told and self._since is None:
             self._since = self._clock()

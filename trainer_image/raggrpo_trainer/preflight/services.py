@@ -64,12 +64,12 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
         return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates need the data")
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
         answers = await asyncio.gather(*(_call(client, e, fields, row) for e in endpoints))
-    problems = [text for failure, text in answers if failure is not None]
-    evidence = "; ".join(text for _, text in answers)
-    failures = [failure for failure, _ in answers if failure is not None]
+    problems = [answer.told for answer in answers if answer.failure is not None]
+    evidence = "; ".join(answer.told for answer in answers)
+    failures = [answer.failure for answer in answers if answer.failure is not None]
     is_outage = all(may_come_back(failure) for failure in failures)
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
-    is_unusual = NOTHING_FOUND in evidence
+    is_unusual = any(answer.is_empty for answer in answers)
     return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code, is_unusual=is_unusual)
 
 
@@ -173,10 +173,20 @@ def _first_row(config: TrainerConfig) -> Prompt | None:
     return row
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of one call of an endpoint."""
+
+    told: str
+    failure: CallFailed | None = None
+    """Why there is no usable answer."""
+    is_empty: bool = False
+    """Whether it is usable and holds nothing."""
+
+
 async def _call(
     client: RetrievalClient, endpoint: RetrievalEndpoint, fields: Mapping[str, str], row: Prompt
-) -> tuple[CallFailed | None, str]:
-    """Return why there is no usable answer, None if there is one, and what happened."""
+) -> _Answer:
     sent = fields if endpoint.role is EndpointRole.ACTOR else None
     # A retriever is asked the row's question, the others are told its dialogue, as in a run.
     asked = row.query if endpoint.role is EndpointRole.RETRIEVER else row.context or row.query
@@ -188,11 +198,12 @@ async def _call(
     except RetrievalFailed as failure:
         what = f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}"
         if failure.cause is FailureCause.MISSING_FIELD:  # it says what to set
-            return failure, what
-        return failure, f"{what}; check that the service runs, its URL and its headers"
+            return _Answer(what, failure)
+        told = f"{what}; check that the service runs, its URL and its headers"
+        return _Answer(told, failure)
     seconds = time.monotonic() - began
     told = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
-    return None, told if passages else f"{told}; {NOTHING_FOUND}"
+    return _Answer(told) if passages else _Answer(f"{told}; {NOTHING_FOUND}", is_empty=True)
 
 
 async def _import(target: str, folder: str) -> str:

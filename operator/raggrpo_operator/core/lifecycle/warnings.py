@@ -3,7 +3,7 @@
 They change only in rounds that write the status for another reason, so they cost no write.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
 
@@ -27,15 +27,13 @@ def note_warnings(this: Round, found: Iterable[Violation]) -> None:
     """List what the rules and preflight warn of, beside what the job's own failures advise."""
     told = [_warning(each) for each in found if each.severity is Severity.WARNING]
     told += [_of_check(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED]
-    advice = _interval(this)
-    _list(this, told if advice is None else [*told, advice])
+    _list(this, [*told, *_interval(this)])
 
 
 def note_interval(this: Round) -> None:
     """Compare the checkpoint interval with what saving takes and how often attempts failed."""
     others = [each for each in this.status.warnings if each.reason != INTERVAL_OFF]
-    found = _interval(this)
-    _list(this, others if found is None else [*others, found])
+    _list(this, [*others, *_interval(this)])
 
 
 def best_interval(save_seconds: float, seconds_between_failures: float) -> float:
@@ -52,21 +50,21 @@ def best_interval(save_seconds: float, seconds_between_failures: float) -> float
     return young * (1 + sqrt(ratio) / 3 + ratio / 9) - save_seconds
 
 
-def _interval(this: Round) -> JobWarning | None:
+def _interval(this: Round) -> Iterator[JobWarning]:
     state, step_seconds = this.state, this.status.progress.seconds_per_step
     every, save = this.spec.checkpoint.every_steps, state.slowest_save_seconds
     by_cause = this.status.restarts.by_cause
     failures = sum(n for cause, n in by_cause.items() if cause not in SAVED_FIRST)
     active = state.spent.active_seconds
     if not (every and save and failures and active and step_seconds):
-        return None
+        return
     best = max(1, round(best_interval(save, active / failures) / step_seconds))
     if best / FAR_OFF <= every <= best * FAR_OFF:
-        return None
+        return
     counted = f"{failures} failure{'s' if failures > 1 else ''} in {active} s of training"
     message = f"{every}: saving takes {save:g} s, a step {step_seconds:g} s, {counted}"
     remedy = f"checkpoint.everySteps: {best}"
-    return JobWarning(
+    yield JobWarning(
         path="spec.checkpoint.everySteps", reason=INTERVAL_OFF, message=f"{message} → {remedy}"
     )
 

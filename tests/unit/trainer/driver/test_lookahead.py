@@ -1,7 +1,7 @@
 """Retrieval runs one step ahead of generation, and ends with the training."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,23 +27,12 @@ from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from support.builders.reports import Published, a_config
-from support.fakes.loops import FakePool, FakeRanks, the_parts
+from support.fakes.loops import EndingStore, FakePool, FakeRanks, StepDone, the_parts
 from support.servers.faulty_server import Received, search_r1, serving
 
 PROMPTS = [f"prompt {number}" for number in range(8)]
 FOR_THE_SELF_CHECK = 2
 LAST = 4
-
-
-class Trained(Exception):
-    """The last step is trained; what a checkpoint needs is not part of these tests."""
-
-
-class FakeStore:
-    newest = None
-
-    def save(self, *_: object, **__: object) -> None:
-        raise Trained
 
 
 class Asked:
@@ -64,25 +53,23 @@ class Asked:
             await self._changed.wait_for(lambda: len(self.questions) >= number)
 
 
-class WaitingPool(FakePool):
-    """Generates a step only once the next one's passages were asked for."""
+class HeldPool(FakePool):
+    """Generates what a step submits once that step may; the self-check's at once."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, may: Callable[[int], Awaitable[object]]) -> None:
         super().__init__(lambda _: "right")
-        self._asked, self._step = asked, -1
-        self.seen: list[int] = []
-        """How many questions were asked before each step's generation."""
+        self._may, self._step = may, -1
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
         self._step += 1
         done = super().submit(requests)
         if self._step == 0:  # the self-check
             return done
-        self.seen.append(len(self._asked.questions))
-        return [asyncio.ensure_future(self._later(self._step, future)) for future in done]
+        may = asyncio.ensure_future(self._may(self._step))
+        return [asyncio.ensure_future(self._held(may, future)) for future in done]
 
-    async def _later(self, step: int, done: "asyncio.Future[Generation]") -> Generation:
-        await self._asked.so_many(FOR_THE_SELF_CHECK + min(step + 1, LAST))
+    async def _held(self, may: Awaitable[object], done: "asyncio.Future[Generation]") -> Generation:
+        await may
         return await done
 
 
@@ -111,10 +98,10 @@ async def trained(
         RetrievalClient(config.retrieval, {}, outages=outages) as retrieval,
         Rewards(config.reward, config.retrieval) as rewards,
     ):
-        given = (config, PROMPTS, reporter, retrieval, rewards, FakeStore())
+        given = (config, PROMPTS, reporter, retrieval, rewards, EndingStore())
         with the_parts(*given, pool=pool) as parts:
             chosen: Any = {"outages": outages or parts.outages, "ranks": ranks or parts.ranks}
-            with pytest.raises(Trained):
+            with pytest.raises(StepDone):
                 await asyncio.wait_for(train(replace(parts, **chosen), TrainState()), 30)
     reporter.close()
 
@@ -123,24 +110,18 @@ async def trained(
 async def test_the_next_steps_passages_are_retrieved_while_this_one_is_generated(
     tmp_path: Path, steps_off: int
 ) -> None:
-    asked = Asked()
-    pool = WaitingPool(asked)
+    asked, numbers = Asked(), list[int]()
+
+    async def next_ones_are_asked(step: int) -> None:
+        numbers.append(len(asked.questions))
+        await asked.so_many(FOR_THE_SELF_CHECK + min(step + 1, LAST))
+
     async with serving(asked.respond) as kb:
-        await trained(tmp_path, kb.url, pool, steps_off=steps_off)
+        await trained(tmp_path, kb.url, HeldPool(next_ones_are_asked), steps_off=steps_off)
 
     assert len(asked.questions) == FOR_THE_SELF_CHECK + LAST
-    for step, seen in enumerate(pool.seen, 1):
+    for step, seen in enumerate(numbers, 1):
         assert seen <= FOR_THE_SELF_CHECK + step + 1  # never further ahead
-
-
-class SlowPool(FakePool):
-    def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
-        done = super().submit(requests)
-        return [asyncio.ensure_future(self._later(future)) for future in done]
-
-    async def _later(self, done: "asyncio.Future[Generation]") -> Generation:
-        await asyncio.sleep(0.3)
-        return await done
 
 
 class SlowRanks(FakeRanks):
@@ -153,7 +134,7 @@ async def test_what_is_generated_beside_training_counts_once_in_a_steps_seconds(
     tmp_path: Path,
 ) -> None:
     async with serving(search_r1()) as kb:
-        pool = SlowPool(lambda _: "right")
+        pool = HeldPool(lambda _: asyncio.sleep(0.3))
         await trained(tmp_path, kb.url, pool, steps_off=1, ranks=SlowRanks())
     for record in read_history(tmp_path / "logs"):
         assert sum(record["seconds"].values()) <= record["step_seconds"] + 0.01
@@ -180,36 +161,20 @@ class DownForTheSecondStep:
             self.is_told.set()
 
 
-class LookingPool(FakePool):
-    """Takes its time for the first step, and notes what was told meanwhile."""
-
-    def __init__(self, retriever: DownForTheSecondStep) -> None:
-        super().__init__(lambda _: "right")
-        self._retriever, self._calls = retriever, 0
-        self.told_meanwhile: list[EndpointOutage] = []
-
-    def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
-        self._calls += 1
-        done = super().submit(requests)
-        if self._calls != 2:  # the first was the self-check's
-            return done
-        return [asyncio.ensure_future(self._later(future)) for future in done]
-
-    async def _later(self, done: "asyncio.Future[Generation]") -> Generation:
-        await self._retriever.is_down.wait()
-        await asyncio.sleep(0.3)
-        self.told_meanwhile += self._retriever.told
-        return await done
-
-
 async def test_a_retriever_that_is_down_is_not_waited_for_while_earlier_passages_are_used(
     tmp_path: Path,
 ) -> None:
-    retriever = DownForTheSecondStep()
-    pool = LookingPool(retriever)
+    retriever, told_meanwhile = DownForTheSecondStep(), list[EndpointOutage]()
+
+    async def is_down_for_a_while(step: int) -> None:
+        if step == 1:
+            await retriever.is_down.wait()
+            await asyncio.sleep(0.3)
+            told_meanwhile.extend(retriever.told)
+
     async with serving(retriever.respond) as kb:
-        await trained(tmp_path, kb.url, pool, Outages(retriever.report))
-    assert pool.told_meanwhile == []
+        await trained(tmp_path, kb.url, HeldPool(is_down_for_a_while), Outages(retriever.report))
+    assert told_meanwhile == []
     assert {outage.name for outage in retriever.told} == {"endpoint kb"}
 
 

@@ -15,17 +15,8 @@ from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from support.builders.reports import Published, a_config
-from support.fakes.loops import the_parts
+from support.fakes.loops import EndingStore, StepDone, the_parts
 from support.servers.faulty_server import Received, search_r1, serving
-
-
-class EnoughSeen(Exception):
-    """The step has been reported; what a checkpoint needs is not part of these tests."""
-
-
-class FakeStore:
-    def save(self, *_: object, **__: object) -> None:
-        raise EnoughSeen
 
 
 async def fails_for_broken(received: Received) -> Response:
@@ -55,8 +46,8 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
     ):
         prompts = ["tea", "broken"]
         with (
-            the_parts(config, prompts, reporter, retrieval, rewards, FakeStore()) as parts,
-            pytest.raises(EnoughSeen),
+            the_parts(config, prompts, reporter, retrieval, rewards, EndingStore()) as parts,
+            pytest.raises(StepDone),
         ):
             await train(replace(parts, outages=outages), TrainState())
     reporter.close()
