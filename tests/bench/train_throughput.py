@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from bench_bounds import step_flops
 from bench_job import THREADS, job_of
 from bench_process import end, run_watched
 from bench_workload import TINY, Workload, write_model, write_prompts
@@ -35,6 +36,13 @@ SYSTEMS = {
     "trl-serial": "TRL, transformers, serial rewards",
     "trl-vllm": "TRL, vLLM patched, gathered rewards",
 }
+ENGINES: Mapping[str, Mapping[str, Any]] = {
+    "blocks of 32": {"block_size": 32, "enforce_eager": True},
+    "blocks of 64": {"block_size": 64, "enforce_eager": True},
+    "blocks of 128": {"block_size": 128, "enforce_eager": True},
+    "compiled, blocks of 32": {"block_size": 32},
+}
+"""vLLM's settings whose offline throughput bounds generation."""
 JUDGE_MEDIAN_SECONDS = 0.150
 TIMEOUT_SECONDS = 3600.0
 HERE = Path(__file__).parent
@@ -59,10 +67,21 @@ class Measured:
         return statistics.median(self.step_seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one turn measured without our software around it."""
+
+    engines: dict[str, float]
+    """vLLM's own offline throughput (tokens/s) by its settings."""
+    products: dict[str, float]
+    """FLOP/s of matrix products by shape."""
+
+
 def main() -> None:
     options = arguments()
     work = workload(options)
     runs: dict[str, list[Measured]] = {name: [] for name in options.systems}
+    bounds: list[Bounds] = []
     with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as url:
         folder = Path(made)
         parameters = write_model(work, folder / "model")
@@ -73,7 +92,10 @@ def main() -> None:
                 run = measure(name, work, folder, url, folder / f"{name}-{repeat}")
                 runs[name].append(run)
                 print(f"repeat {repeat + 1}: {SYSTEMS[name]}: {run.seconds:.2f} s/step", flush=True)
-    result = summary(work, parameters, runs)
+            if options.bounds:
+                bounds.append(measure_bounds(folder, folder / f"bounds-{repeat}"))
+                print(f"repeat {repeat + 1}: {bounds[-1]}", flush=True)
+    result = summary(work, parameters, runs, bounds)
     print("\n".join(table(result)))
     if options.json:
         print(json.dumps(result))
@@ -86,6 +108,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5, help="counted steps")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--bounds", action="store_true", help="vLLM alone and matrix products, too")
     parser.add_argument("--quick", action="store_true", help="tiny model, one short repeat")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
@@ -120,16 +143,39 @@ def served(script: str, *arguments: str) -> Iterator[str]:
 
 
 def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
-    folder.mkdir()
     if name == OURS:
+        folder.mkdir()
         return measure_ours(work, inputs, url, folder)
-    result = folder / "result.json"
-    command = [sys.executable, str(HERE / "bench_trl.py"), str(inputs / "workload.json")]
-    command += [str(inputs), url, name, str(result)]
-    peak = run_watched(command, environment(), folder / "run.log", TIMEOUT_SECONDS)
-    found = json.loads(result.read_text())
+    peak, found = run_script("bench_trl.py", [url, name], inputs, folder, environment())
     found["step_seconds"] = found["step_seconds"][-work.steps :]
     return Measured(**found, peak_rss=peak, stages={})
+
+
+def measure_bounds(inputs: Path, folder: Path) -> Bounds:
+    """Measure vLLM alone with each of its settings, and matrix products."""
+    folder.mkdir()
+    compiling = {k: v for k, v in environment().items() if k != "TORCHDYNAMO_DISABLE"}
+    engines = {}
+    for number, (name, settings) in enumerate(ENGINES.items()):
+        env = environment() if settings.get("enforce_eager") else compiling
+        what = [json.dumps(settings)]
+        _, found = run_script("bench_bounds.py", what, inputs, folder / str(number), env)
+        engines[name] = found["tokens_per_second"]
+    _, products = run_script(
+        "bench_bounds.py", ["products"], inputs, folder / "products", environment()
+    )
+    return Bounds(engines, products)
+
+
+def run_script(
+    script: str, what: Sequence[str], inputs: Path, folder: Path, env: Mapping[str, str]
+) -> tuple[int, dict[str, Any]]:
+    """Run a script of this folder on the workload; return its peak memory (bytes) and result."""
+    folder.mkdir()
+    result = folder / "result.json"
+    command = [sys.executable, str(HERE / script), str(inputs / "workload.json"), str(inputs)]
+    peak = run_watched([*command, *what, str(result)], env, folder / "run.log", TIMEOUT_SECONDS)
+    return peak, json.loads(result.read_text())
 
 
 def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
@@ -181,7 +227,10 @@ def environment() -> dict[str, str]:
 
 
 def summary(
-    work: Workload, parameters: int, runs: Mapping[str, Sequence[Measured]]
+    work: Workload,
+    parameters: int,
+    runs: Mapping[str, Sequence[Measured]],
+    bounds: Sequence[Bounds],
 ) -> dict[str, Any]:
     ours = [run.seconds for run in runs.get(OURS, ())]
     return {
@@ -200,6 +249,20 @@ def summary(
             for name, found in runs.items()
             if ours and name != OURS
         },
+        "bounds": [asdict(each) for each in bounds],
+        "reached": [reached(work, *pair) for pair in zip(runs.get(OURS, ()), bounds, strict=False)],
+    }
+
+
+def reached(work: Workload, ours: Measured, bounds: Bounds) -> dict[str, float]:
+    """Return the share of each bound that our step reaches."""
+    tokens = work.samples * ours.response_tokens / ours.stages["generate"]
+    flops = step_flops(work) / ours.stages["train"]
+    return {
+        "tokens_per_second": tokens,
+        "of_engine": tokens / max(bounds.engines.values()),
+        "flops": flops,
+        **{f"of_{shape}_products": flops / rate for shape, rate in bounds.products.items()},
     }
 
 
@@ -231,6 +294,10 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
         stages = [run["stages"] for run in ours["runs"]]
         medians = {name: statistics.median(s[name] for s in stages) for name in stages[0]}
         yield "ours by stage: " + ", ".join(f"{name} {s:.2f} s" for name, s in medians.items())
+    for found in result["reached"]:
+        yield "of what bounds it: " + ", ".join(
+            f"{name} {share:.3g}" for name, share in found.items()
+        )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ repeated; seconds are those of the whole test, with seeding a volume and the job
 The cluster has two nodes. The node drained is that of head and driver; the job goes on with both
 on the other one.
 
-Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes of tests, three at a time.
+Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes of tests.
 
 | done to the job | attempts ended | next one on | lost steps | result | s |
 |---|---|---|---|---|---|
