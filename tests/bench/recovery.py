@@ -184,8 +184,8 @@ class Bench:
 
     def kept_shares(self) -> dict[str, float | None]:
         """Return the effective training time ratio of both kinds; none: it did not get through."""
-        # Every second step takes two seconds longer: an entry for each has no room in a variable.
-        pace = ";".join(f"slow-step@step={n}:2@attempt=0" for n in range(2, ETTR_STEPS + 1, 2))
+        # Every third step takes three seconds longer: an entry for each has no room in a variable.
+        pace = ";".join(f"slow-step@step={n}:3@attempt=0" for n in range(3, ETTR_STEPS + 1, 3))
         env = [{"name": names.ENV_FAULT, "value": pace}]
         job = self.job("ours-ettr", ETTR_STEPS, ETTR_SAVE_EVERY, env=env)
         shares = {}

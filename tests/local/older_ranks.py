@@ -22,6 +22,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.actors import end_actor
 from raggrpo_trainer.ranks import older_ranks
 from raggrpo_trainer.ranks.held import Held, Position
+from raggrpo_trainer.ranks.left_behind import mark
 from raggrpo_trainer.ranks.older_ranks import OlderRanks
 from raggrpo_trainer.ranks.rank_actor import RankActor
 from raggrpo_trainer.ranks.ranks import Ranks, rank_name
@@ -86,7 +87,11 @@ async def states(cluster: Cluster) -> dict[str, object]:
     came: dict[str, object] = {}
     first = await cluster.ranks()
     before = await first.checksums()
+    await first.leave()
+    left = [mark(info.process.pid) for info in first.infos]
+    came["marked as left"] = all(each.exists() for each in left)
     ranks, held = await cluster.adopted()
+    came["marked once adopted"] = any(each.exists() for each in left)
     came["held"] = held.position == HELD
     came["same checksum"] = len(before) == 1 and await ranks.checksums() == before
     try:

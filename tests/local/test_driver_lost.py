@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import pytest
 
 from local.drill import STEPS, Outcome, Run
 from raggrpo_api.history import read_history
+from raggrpo_trainer.progress.driver_process import POD_GOES
 
 OLDER_RANKS = Path(__file__).with_name("older_ranks.py")
 
@@ -45,6 +47,8 @@ def test_ranks_are_continued_only_if_they_prove_what_they_hold() -> None:
     told = {state: came.pop(state) for state in reasons}
     assert all(reason in told[state] for state, reason in reasons.items()), told
     assert came == {
+        "marked as left": True,
+        "marked once adopted": False,
         "held": True,
         "same checksum": True,
         "driver that was superseded": "SUPERSEDED",
@@ -55,7 +59,7 @@ def test_ranks_are_continued_only_if_they_prove_what_they_hold() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_driver_killed_three_times_at_any_moment_loses_no_step(
+def test_a_driver_killed_or_ended_for_its_pod_at_any_moment_loses_no_step(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")
@@ -70,10 +74,10 @@ def test_a_driver_killed_three_times_at_any_moment_loses_no_step(
 
         run.wait_for(is_trained, f"step {step} of attempt {number}")
         time.sleep(random.uniform(0.0, 0.7))
-        run.victim("driver").kill()
+        run.victim("driver").send_signal(POD_GOES if number == 2 else signal.SIGKILL)
     outcome = run.finish(process)
 
-    assert outcome.causes == ["ProgramError"] * 3
+    assert outcome.causes == ["ProgramError", "Preempted", "ProgramError"]
     assert [attempt["lostSteps"] for attempt in outcome.summary["attempts"]] == [0] * 4
     steps = [each["step"] for each in read_history(tmp_path / "run" / "checkpoints" / "logs")]
     assert steps == list(range(1, STEPS + 1))

@@ -5,7 +5,8 @@ nothing to save. Once the driver has ended, nothing in the pod is worth keeping,
 regular shutdown takes half a minute, during which the pods still hold GPUs and quota.
 
 If the RayCluster was deleted, a worker may be unable to reach the head although the driver is still
-saving. A driver ends its ranks before itself: living ranks mean a driver that lives, or was killed.
+saving. A driver ends its ranks before itself, or has them marked as left: living ones without that
+mark mean a driver that lives, or was killed.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from raggrpo_api import names
+from raggrpo_trainer.ranks.left_behind import mark
 
 PAUSE_SECONDS = 0.5
 CALL_SECONDS = 5.0
@@ -59,7 +61,10 @@ def main(
         if is_running is not None:
             heard = clock()
         elif clock() < heard + SILENCE_SECONDS:
-            is_running = any(command[0].startswith(RANK) for _, command in commands(processes))
+            is_running = any(
+                command[0].startswith(RANK) and not mark(process).exists()
+                for process, command in commands(processes)
+            )
         if not is_running:
             break
         sleep(PAUSE_SECONDS)

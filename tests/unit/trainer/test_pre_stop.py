@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import pytest
 from raggrpo_trainer.pre_stop import end_ray, main
 from raggrpo_trainer.progress.driver_process import DriverProcess
 from raggrpo_trainer.progress.progress_server import ProgressServer
+from raggrpo_trainer.ranks.left_behind import mark
 
 
 @contextmanager
@@ -23,13 +25,13 @@ def serving(stop_driver: Callable[[], bool], token: str = "") -> Iterator[dict[s
         server.close()
 
 
-# The first SIGTERM is noted, as the driver does while it saves; a second one would end it.
+# The first signal is noted, as the driver does while it saves; a second one would end it.
 DRIVER = """
 import signal
 def note(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     print("asked", flush=True)
-signal.signal(signal.SIGTERM, note)
+signal.signal(signal.SIGHUP, note)
 print("ready", flush=True)
 while True:
     signal.pause()
@@ -92,6 +94,26 @@ def test_a_rank_tells_of_a_driver_that_cannot_be_reached(tmp_path: Path) -> None
     assert main(nobody, port, clock=lambda: sum(waits), sleep=sleep, processes=tmp_path) == 0
 
     assert len(waits) == 3
+
+
+def test_ranks_that_their_driver_left_tell_of_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "815").mkdir()
+    (tmp_path / "815" / "cmdline").write_text("ray::RankActor\0")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mark(815).touch()
+    waits: list[float] = []
+
+    main(
+        ["--head", "127.0.0.1", "--seconds", "300"],
+        {"RAGGRPO_PROGRESS_PORT": "1"},
+        clock=lambda: sum(waits),
+        sleep=waits.append,
+        processes=tmp_path,
+    )
+
+    assert waits == []
 
 
 def test_ranks_without_a_driver_are_not_waited_for_as_long_as_a_save(tmp_path: Path) -> None:

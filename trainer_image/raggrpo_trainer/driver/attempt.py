@@ -40,6 +40,7 @@ from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
+from raggrpo_trainer.progress.driver_process import POD_GOES
 from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Held
@@ -84,6 +85,7 @@ class _Attempt:
     def __init__(self, config: TrainerConfig, env: Mapping[str, str], hooks: Hooks) -> None:
         self._config, self._env, self._hooks = config, env, hooks
         self._stop = asyncio.Event()
+        self._pod_goes = False
         self._ranks: Ranks | None = None
 
     async def run(self) -> int:
@@ -110,6 +112,7 @@ class _Attempt:
         for number in (signal.SIGTERM, signal.SIGINT):
             # After ray.init, which installs a handler of its own that exits without saving.
             loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(POD_GOES, self._end_with_a_pod)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server, before = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
         await server.watch([this_process()])  # a start can hang or be stopped, too
@@ -128,10 +131,23 @@ class _Attempt:
         reporter.close(failure)
         await server.flush()
         if failure is None or failure.exit_code != ExitCode.SUPERSEDED:
-            if self._ranks is not None:  # only a driver that dies leaves them to the next one
-                self._ranks.end()
+            await self._end_ranks(failure)
             fence.release()
         return failure.exit_code if failure else ExitCode.DONE
+
+    def _end_with_a_pod(self) -> None:
+        self._pod_goes = True
+        self._stop.set()
+
+    async def _end_ranks(self, failure: Failure | None) -> None:
+        """End the ranks, or leave them to the next driver if the reason lies in a pod alone."""
+        if self._ranks is None:
+            return
+        is_stopped = failure is not None and failure.exit_code == ExitCode.PREEMPTED
+        if is_stopped and self._pod_goes:
+            await self._ranks.leave()
+        else:
+            self._ranks.end()
 
     async def _train(
         self, fence: Fence, reporter: Reporter, server: ProgressActor, before: Progress | None

@@ -3,6 +3,9 @@
 import os
 import signal
 
+POD_GOES = signal.SIGHUP
+"""Asks the driver to save and exit because a pod ends, and maybe that pod alone."""
+
 
 class DriverProcess:
     """The driver's PID, and whether it has been asked to stop."""
@@ -19,7 +22,7 @@ class DriverProcess:
         """
         if not self.pid:
             return False
-        number = 0 if self._asked == self.pid else signal.SIGTERM
+        number = 0 if self._asked == self.pid else POD_GOES
         try:
             os.kill(self.pid, number)
         except ProcessLookupError:

@@ -9,6 +9,7 @@ the actor's process, while the driver goes on.
 
 import importlib
 import logging
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ from raggrpo_trainer.weights.shared_memory import SharedMemorySender
 from raggrpo_trainer.weights.transfer import WeightSender
 
 from .held import Held, Position
+from .left_behind import mark
 
 if TYPE_CHECKING:
     from raggrpo_trainer.policy.policy import Policy
@@ -77,6 +79,8 @@ class RankActor:
         with large_import():
             importlib.import_module("raggrpo_trainer.policy.policy")  # start now, `build` needs it
         self._rank, self._world_size, self._epoch = rank, world_size, epoch
+        self._mark = mark(os.getpid())
+        self._mark.unlink(missing_ok=True)  # of a process that had this number before
         self._precision = ""
         self._policy: Policy | None = None
         self._held: Held | None = None
@@ -116,12 +120,18 @@ class RankActor:
         """
         self._check(epoch)
         self._epoch = epoch
+        self._mark.unlink(missing_ok=True)
         register(Path(log_folder), f"rank-{self._rank}")
         keep_ray_logs(Path(log_folder))
         configure_logs(level)
         if self._policy is None or self._held is None:
             return None
         return self._info(self._policy), self._held
+
+    def leave(self, epoch: int) -> None:
+        """Wait for the next driver; this one ends."""
+        self._check(epoch)
+        self._mark.touch()
 
     def checksum(self, epoch: int) -> int:
         """Return the checksum of the state as it is now (collective)."""

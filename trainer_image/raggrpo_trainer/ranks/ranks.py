@@ -1,12 +1,13 @@
 """The driver's handle to the FSDP2 ranks. What a rank does is in `rank_actor`."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.shortage import Shortage
@@ -27,6 +28,10 @@ from raggrpo_trainer.weights.transfer import SentWeights
 from .held import Held, Position
 from .rank_actor import RankActor, RankInfo
 
+log = logging.getLogger(__name__)
+
+LEAVE_SECONDS = 5.0
+"""How long idle ranks may take to answer a driver that ends."""
 BUILDING = ("build", "load")
 """Calls of a rank that hold no activations: what is short in them is the model's own state."""
 
@@ -142,6 +147,18 @@ class Ranks:
     async def close(self) -> None:
         """Remove what the ranks left in shared memory."""
         await self._all(lambda a: a.close.remote(), self.actors[:1])
+
+    async def leave(self) -> None:
+        """Leave the ranks to the next driver with what they hold, or end those that do not answer.
+
+        Raises nothing: the driver ends, too.
+        """
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._all(lambda a: a.leave.remote(self._epoch))
+        except (TimeoutError, TrainerError, RayError) as error:
+            log.info("the ranks are ended: %r", error)
+            self.end()
 
     def end(self) -> None:
         """Kill the ranks without waiting for them; they may hang."""

@@ -19,6 +19,8 @@ from .pods import container, pod_labels, pod_spec, trainer_env
 
 GCS_PORT = 6379
 """Where KubeRay starts the GCS of a head, which nodes connect to."""
+AGENT_PORT = 52365
+"""Where Ray's agent on every node serves HTTP."""
 MOST_WEIGHT = 100
 """Largest weight of a preference."""
 OWN_COMMAND = "ray.io/overwrite-container-cmd"
@@ -72,13 +74,7 @@ def _head(
             {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
-        # KubeRay's own would begin after ten seconds; nodes and operator wait for this one.
-        "readinessProbe": {
-            "tcpSocket": {"port": GCS_PORT},
-            "periodSeconds": 1,
-            "timeoutSeconds": 1,
-            "failureThreshold": 3,
-        },
+        "readinessProbe": _probe({"tcpSocket": {"port": GCS_PORT}}, misses=3),
         "command": ["/bin/sh", "-c", HEAD_COMMAND],
         "lifecycle": _lifecycle(action.grace_seconds, "127.0.0.1"),
     }
@@ -113,6 +109,10 @@ def _group(
     plan = action.plan
     env = trainer_env(plan.spec, _ray_env(action))
     ray_worker = container(plan, settings, names.WORKER_CONTAINER, sizing=sizing, env=env) | {
+        # A busy node's agent is late now and then, which is no reason to begin nothing on it.
+        "readinessProbe": _probe(
+            {"httpGet": {"port": AGENT_PORT, "path": "/api/local_raylet_healthz"}}, misses=10
+        ),
         "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP"),
     }
     return {
@@ -130,6 +130,11 @@ def _group(
             "spec": pod_spec(plan, settings, ray_worker, sizing=sizing) | _end_and_place(action),
         },
     }
+
+
+def _probe(look: Manifest, *, misses: int) -> Manifest:
+    """Return a probe that looks every second; KubeRay's own would begin after ten."""
+    return look | {"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": misses}
 
 
 def _end_and_place(action: CreateCluster) -> Manifest:
