@@ -236,6 +236,10 @@ def export(rank: int, world_size: int, model: str, folder: str) -> None:
     dist.barrier()
 
 
+def logprobs(rank: int, world_size: int, model: str) -> list[list[float]]:
+    return a_policy(Path(model), rank=rank, world_size=world_size).logprobs(uneven_groups())
+
+
 def checksum(rank: int, world_size: int, model: str) -> int:
     return a_policy(Path(model), rank=rank, world_size=world_size).checksum()
 

@@ -344,6 +344,14 @@ def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
     assert together[0] == [None, pytest.approx(alone[1]), None, pytest.approx(alone[3])]
 
 
+def test_two_ranks_find_the_log_probabilities_that_one_finds(model: Path, two_ranks: Ranks) -> None:
+    alone = a_policy(model).logprobs(uneven_groups())
+    first, second = two_ranks.run(policy_support.logprobs, str(model))
+
+    assert first == second
+    assert first == [pytest.approx(each, abs=1e-6) for each in alone]
+
+
 def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
     two_ranks.run(policy_support.export, str(model), str(tmp_path / "exported"))
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
