@@ -85,7 +85,7 @@ def offline(work: Workload, folder: Path, settings: Mapping[str, Any]) -> dict[s
 
 
 def step_flops(work: Workload) -> float:
-    """Return the least matrix work of one training step with shared prompts (FLOP).
+    """Return about the least matrix work of one training step with shared prompts (FLOP).
 
     Layers at every position, the head where a token was sampled, attention where one is allowed.
     """

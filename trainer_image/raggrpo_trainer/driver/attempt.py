@@ -85,7 +85,7 @@ class _Attempt:
     def __init__(self, config: TrainerConfig, env: Mapping[str, str], hooks: Hooks) -> None:
         self._config, self._env, self._hooks = config, env, hooks
         self._stop = asyncio.Event()
-        self._pod_goes = False
+        self._leaves_ranks = False
         self._ranks: Ranks | None = None
 
     async def run(self) -> int:
@@ -111,8 +111,8 @@ class _Attempt:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             # After ray.init, which installs a handler of its own that exits without saving.
-            loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(POD_GOES, self._end_with_a_pod)
+            loop.add_signal_handler(number, self._end, False)
+        loop.add_signal_handler(POD_GOES, self._end, True)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server, before = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
         await server.watch([this_process()])  # a start can hang or be stopped, too
@@ -135,16 +135,17 @@ class _Attempt:
             fence.release()
         return failure.exit_code if failure else ExitCode.DONE
 
-    def _end_with_a_pod(self) -> None:
-        self._pod_goes = True
+    def _end(self, for_a_pod: bool) -> None:
+        """Save and end; whoever asks for another reason than a pod's end wants new ranks."""
+        self._leaves_ranks = for_a_pod and (self._leaves_ranks or not self._stop.is_set())
         self._stop.set()
 
     async def _end_ranks(self, failure: Failure | None) -> None:
-        """End the ranks, or leave them to the next driver if the reason lies in a pod alone."""
+        """End the ranks, or leave them to the next driver if the reason lies in a pod."""
         if self._ranks is None:
             return
         is_stopped = failure is not None and failure.exit_code == ExitCode.PREEMPTED
-        if is_stopped and self._pod_goes:
+        if is_stopped and self._leaves_ranks:
             await self._ranks.leave()
         else:
             self._ranks.end()
@@ -252,8 +253,8 @@ class _Attempt:
         reading: "asyncio.Task[Inputs]",
         before: Progress | None,
     ) -> tuple[Ranks, Held] | None:
-        """Return the ranks of an attempt whose driver died, and what they hold."""
-        if not older:
+        """Return the ranks of an attempt whose driver died or left them, and what they hold."""
+        if not older.is_complete(self._config.world.num_ranks):
             return None
         config = self._config
         _, prompts, _ = await reading

@@ -36,7 +36,8 @@ async def resume(
     """Return where the ranks stand as `held` tells, or load the newest readable checkpoint.
 
     Unreadable checkpoints are marked rejected and reported. `reported` is the last step that the
-    driver before this one told of; the record of the one after it is made up for.
+    driver before this one is known to have told of, as it did of every step that is saved; the
+    record of the one after it is made up for.
     """
     newest = store.newest
     saved = newest.meta.step if newest is not None else 0
@@ -44,7 +45,7 @@ async def resume(
         ref = newest.ref() if newest is not None else None
         log.info("the ranks hold step %d; nothing is loaded", at.step)
         reporter.resumed(at.step, ref, store.best, store.skipped)
-        if (record := held.record()) is not None and at.step > reported:
+        if (record := held.record()) is not None and at.step > max(reported, saved):
             reporter.step(record)
         return TrainState(at.step, at.cursor, saved, reward=at.reward)
     state = await _loaded(config, store, ranks, reporter, identity)

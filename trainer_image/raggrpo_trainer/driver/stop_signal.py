@@ -1,11 +1,11 @@
-"""Ending on SIGTERM or SIGINT: what is waited for meanwhile is given up."""
+"""Ending on a signal: what is waited for meanwhile is given up."""
 
 import asyncio
 from typing import Any
 
 
 class Stopped(Exception):
-    """SIGTERM or SIGINT arrived; everything up to the last finished step has been saved."""
+    """A signal to end arrived; everything up to the last finished step has been saved."""
 
 
 async def stopped_before(stop: asyncio.Event, task: "asyncio.Future[Any]") -> bool:

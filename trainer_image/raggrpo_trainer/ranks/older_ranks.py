@@ -39,9 +39,10 @@ class OlderRanks:
         names = [name for name in ray.util.list_named_actors() if name.startswith("rank-")]
         return cls([name for name in names if _epoch_of(name) < epoch])
 
-    def __bool__(self) -> bool:
-        """Return whether there are any."""
-        return bool(self._names)
+    def is_complete(self, num_ranks: int) -> bool:
+        """Return whether all ranks of the newest epoch are there to be asked."""
+        epochs = [_epoch_of(name) for name in self._names]
+        return epochs.count(max(epochs, default=0)) == num_ranks
 
     async def adopt(
         self,

@@ -149,15 +149,18 @@ class Ranks:
         await self._all(lambda a: a.close.remote(), self.actors[:1])
 
     async def leave(self) -> None:
-        """Leave the ranks to the next driver with what they hold, or end those that do not answer.
+        """Leave the ranks to the next driver with what they hold, or end them if one is silent.
 
         Raises nothing: the driver ends, too.
         """
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                await self._all(lambda a: a.leave.remote(self._epoch))
-        except (TimeoutError, TrainerError, RayError) as error:
-            log.info("the ranks are ended: %r", error)
+                await asyncio.gather(*(_value(a.leave.remote(self._epoch)) for a in self.actors))
+        except (TimeoutError, RayError) as error:
+            reason = of_task(error) if isinstance(error, RayTaskError) else error
+            if isinstance(reason, TrainerError) and reason.exit_code is ExitCode.SUPERSEDED:
+                return  # they have another driver already
+            log.info("the ranks are ended: %r", reason)
             self.end()
 
     def end(self) -> None:
