@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,8 @@ def products(work: Workload) -> dict[str, float]:
     found = {}
     for name, (m, k, n) in shapes.items():
         a, b = torch.randn(m, k), torch.randn(k, n)
-        times = max(1, SQUARE**3 // (m * k * n))
-
-        def multiply(a: Any = a, b: Any = b, times: int = times) -> None:
-            for _ in range(times):
-                torch.mm(a, b)
-
-        found[name] = FLOPS * m * k * n * times / seconds_of(multiply)
+        seconds = seconds_of(partial(torch.mm, a, b), times=max(1, SQUARE**3 // (m * k * n)))
+        found[name] = FLOPS * m * k * n / seconds
     return found
 
 
@@ -99,15 +95,15 @@ def step_flops(work: Workload) -> float:
     return FLOPS * PASSES * work.prompts * (linear + head + attention)
 
 
-def seconds_of(call: Callable[[], object]) -> float:
-    """Return the median seconds of some calls, after one that is not counted."""
-    call()
+def seconds_of(call: Callable[[], object], times: int) -> float:
+    """Return the seconds of a call, the median of some rows of calls after one not counted."""
     found = []
-    for _ in range(REPEATS):
+    for _ in range(1 + REPEATS):
         begin = time.monotonic()
-        call()
-        found.append(time.monotonic() - begin)
-    return statistics.median(found)
+        for _ in range(times):
+            call()
+        found.append((time.monotonic() - begin) / times)
+    return statistics.median(found[1:])
 
 
 if __name__ == "__main__":

@@ -144,7 +144,6 @@ def served(script: str, *arguments: str) -> Iterator[str]:
 
 def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
     if name == OURS:
-        folder.mkdir()
         return measure_ours(work, inputs, url, folder)
     peak, found = run_script("bench_trl.py", [url, name], inputs, folder, environment())
     found["step_seconds"] = found["step_seconds"][-work.steps :]
@@ -154,17 +153,17 @@ def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> 
 def measure_bounds(inputs: Path, folder: Path) -> Bounds:
     """Measure vLLM alone with each of its settings, and matrix products."""
     folder.mkdir()
-    compiling = {k: v for k, v in environment().items() if k != "TORCHDYNAMO_DISABLE"}
+    plain = environment()
+    compiling = {k: v for k, v in plain.items() if k != "TORCHDYNAMO_DISABLE"}
+
+    def run(what: str, into: str, env: Mapping[str, str]) -> dict[str, Any]:
+        return run_script("bench_bounds.py", [what], inputs, folder / into, env)[1]
+
     engines = {}
     for number, (name, settings) in enumerate(ENGINES.items()):
-        env = environment() if settings.get("enforce_eager") else compiling
-        what = [json.dumps(settings)]
-        _, found = run_script("bench_bounds.py", what, inputs, folder / str(number), env)
-        engines[name] = found["tokens_per_second"]
-    _, products = run_script(
-        "bench_bounds.py", ["products"], inputs, folder / "products", environment()
-    )
-    return Bounds(engines, products)
+        env = plain if settings.get("enforce_eager") else compiling
+        engines[name] = run(json.dumps(settings), str(number), env)["tokens_per_second"]
+    return Bounds(engines, run("products", "products", plain))
 
 
 def run_script(
@@ -180,6 +179,7 @@ def run_script(
 
 def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
     """Run the job file with `raggrpo run` and read its history."""
+    folder.mkdir()
     job = job_of(work, inputs, folder, {"name": "Http", "url": url})
     peak, steps = run_job(job, folder, environment())
     counted = steps[-work.steps :]
@@ -255,7 +255,7 @@ def summary(
 
 
 def reached(work: Workload, ours: Measured, bounds: Bounds) -> dict[str, float]:
-    """Return the share of each bound that our step reaches."""
+    """Return the rates of our step, and the share of each bound that they are."""
     tokens = work.samples * ours.response_tokens / ours.stages["generate"]
     flops = step_flops(work) / ours.stages["train"]
     return {
@@ -295,9 +295,7 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
         medians = {name: statistics.median(s[name] for s in stages) for name in stages[0]}
         yield "ours by stage: " + ", ".join(f"{name} {s:.2f} s" for name, s in medians.items())
     for found in result["reached"]:
-        yield "of what bounds it: " + ", ".join(
-            f"{name} {share:.3g}" for name, share in found.items()
-        )
+        yield "ours and its bounds: " + ", ".join(f"{name} {n:.3g}" for name, n in found.items())
 
 
 if __name__ == "__main__":

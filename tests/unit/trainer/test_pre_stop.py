@@ -96,40 +96,32 @@ def test_a_rank_tells_of_a_driver_that_cannot_be_reached(tmp_path: Path) -> None
     assert len(waits) == 3
 
 
+def waits_beside_a_rank(processes: Path, pid: int) -> list[float]:
+    """Return how long the hook waits each time, where a rank lives and nobody answers."""
+    (processes / str(pid)).mkdir()
+    (processes / str(pid) / "cmdline").write_text("ray::RankActor.train\0")
+    waits: list[float] = []
+    main(
+        ["--head", "127.0.0.1", "--seconds", "300"],
+        {"RAGGRPO_PROGRESS_PORT": "1"},
+        clock=lambda: sum(waits),
+        sleep=waits.append,
+        processes=processes,
+    )
+    return waits
+
+
 def test_ranks_that_their_driver_left_tell_of_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "815").mkdir()
-    (tmp_path / "815" / "cmdline").write_text("ray::RankActor\0")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     mark(815).touch()
-    waits: list[float] = []
 
-    main(
-        ["--head", "127.0.0.1", "--seconds", "300"],
-        {"RAGGRPO_PROGRESS_PORT": "1"},
-        clock=lambda: sum(waits),
-        sleep=waits.append,
-        processes=tmp_path,
-    )
-
-    assert waits == []
+    assert waits_beside_a_rank(tmp_path, 815) == []
 
 
 def test_ranks_without_a_driver_are_not_waited_for_as_long_as_a_save(tmp_path: Path) -> None:
-    (tmp_path / "815").mkdir()
-    (tmp_path / "815" / "cmdline").write_text("ray::RankActor.train\0")
-    waits: list[float] = []
-
-    main(
-        ["--head", "127.0.0.1", "--seconds", "300"],
-        {"RAGGRPO_PROGRESS_PORT": "1"},
-        clock=lambda: sum(waits),
-        sleep=waits.append,
-        processes=tmp_path,
-    )
-
-    assert sum(waits) == pytest.approx(30, abs=0.5)
+    assert sum(waits_beside_a_rank(tmp_path, 815)) == pytest.approx(30, abs=0.5)
 
 
 def test_nobody_there_means_no_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,9 +254,9 @@ class _Attempt:
         before: Progress | None,
     ) -> tuple[Ranks, Held] | None:
         """Return the ranks of an attempt whose driver died or left them, and what they hold."""
-        if not older.is_complete(self._config.world.num_ranks):
-            return None
         config = self._config
+        if not older.is_complete(config.world.num_ranks):
+            return None
         _, prompts, _ = await reading
         identity = identity_of(config, len(prompts))
         # A driver may have died in the middle of a step, which its ranks finish.
