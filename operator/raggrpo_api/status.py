@@ -156,7 +156,7 @@ class JobWarning:
     """Field of the specification."""
     reason: Annotated[Words, Field(max_length=64)]
     """CamelCase, from a closed set."""
-    message: Annotated[Words, Field(max_length=256)] = ""
+    message: Annotated[Message, Field(max_length=512)] = ""
     """What is unusual → what to write instead."""
 
 
@@ -480,7 +480,7 @@ class JobStatus:
     preset: str = ""
     """The job's, as kubectl's column shows it: the spec may leave it to the default."""
     conditions: Annotated[list[Condition], Field(max_length=32)] = field(default_factory=list)
-    warnings: Annotated[list[JobWarning], Field(max_length=12)] = field(default_factory=list)
+    warnings: Annotated[list[JobWarning], Field(max_length=32)] = field(default_factory=list)
     warning_count: int = 0
     """How many warnings there are, as kubectl's column shows it; may exceed those listed."""
     progress: ProgressStatus = ProgressStatus()

@@ -168,6 +168,17 @@ def test_nothing_survives_a_run_that_a_signal_ends(number: signal.Signals, owner
     wait_for(owner.is_gone)
 
 
+def test_these_tests_need_no_caller_that_lets_hangups_end_them(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        owner = Owner(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    owner.process.send_signal(signal.SIGHUP)
+    wait_for(owner.is_gone)
+    owner.close()
+
+
 def signals(pid: int, *masks: str) -> int:
     """Return which signals these masks of a process hold, bit n - 1 for signal n."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -1,11 +1,13 @@
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Cause, ConditionType, Phase
+from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,
@@ -16,6 +18,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.observed import Observed, SubmissionStatus
 from raggrpo_operator.errors import TransientError
+from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
 from support.fakes.fake_runtime import (
     Attempt,
     FakeRuntime,
@@ -36,6 +39,7 @@ class PodsRuntime(FakeRuntime):
     waiting_for: str = ""
     final_cause: Cause | None = None
     preflight_waits: bool = False
+    retrievers_wait: bool = False
     slow_deletion: bool = False
     lost_worker: bool = False
     evidence_after: float | None = None
@@ -45,6 +49,9 @@ class PodsRuntime(FakeRuntime):
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         observed = await super().observe(job)
+        if self.retrievers_wait:
+            waiting = [replace(each, is_ready=False) for each in observed.retrievers]
+            observed = replace(observed, retrievers=tuple(waiting))
         if self.preflight_waits and observed.preflight is not None:
             waiting = replace(observed.preflight, result=None, waiting_for=WORDS)
             return replace(observed, preflight=waiting)
@@ -89,6 +96,29 @@ async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with
     status = await story.until_quiet()
     assert status.phase is Phase.SUCCEEDED
     assert story.count(CreateCluster) == 1
+
+
+async def test_a_job_all_of_whose_pods_wait_for_nodes_is_told_in_eight_sentences() -> None:
+    managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
+    runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
+    story = Story(a_story_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime)
+
+    def tells(kind: ConditionType, *told: str) -> Callable[[JobStatus], bool]:
+        return lambda s: any(c.type == kind and (c.status, c.reason) == told for c in s.conditions)
+
+    await story.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsWaiting"))
+    runtime.preflight_waits = False
+    await story.until(lambda s: story.condition(ConditionType.RETRIEVER_READY)[0] == "False")
+    runtime.retrievers_wait = False
+    await story.until(tells(ConditionType.CLUSTER_READY, "False", "PodsWaiting"))
+    runtime.waiting_for = ""
+    await story.until_quiet()
+
+    both = pairwise([JobStatus(), *runtime.statuses])
+    told = [each.note for old, new in both for each in transitions(old, new)]
+    assert story.status.phase is Phase.SUCCEEDED
+    assert any(each.startswith("Waiting for managed retrievers") for each in told)
+    assert len(told) == 8, told
 
 
 async def test_a_start_that_cannot_succeed_ends_the_job_with_the_pods_words() -> None:

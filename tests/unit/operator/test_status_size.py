@@ -61,8 +61,8 @@ def test_a_status_fits_whatever_its_texts_hold(
             for kind in list(ConditionType)[:16]
         ],
         warnings=[
-            JobWarning(path=f"{n}{text}"[:128], reason="R" * 64, message=text[:256])
-            for n in range(12)
+            JobWarning(path=f"{n}{text}"[:128], reason="R" * 64, message=text[:512])
+            for n in range(32)
         ],
         attempts=[record] * attempts,
         checkpoint=CheckpointRef(step=10**9, path=text, time=text[:256]),

@@ -14,7 +14,7 @@ from raggrpo_operator.core.spec.violation import Severity, Violation
 
 from .round import Round
 
-MAX_LISTED = 12
+MAX_LISTED = 32
 INTERVAL_OFF = "CheckpointIntervalOff"
 SAVED_FIRST = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
 """Ends before which the driver saves: they lose no steps, whatever the interval."""
@@ -24,16 +24,17 @@ FAR_OFF = 2.0
 
 
 def note_warnings(this: Round, found: Iterable[Violation]) -> None:
-    """List what the rules and preflight warn of, beside what the job's own failures advise."""
+    """List what the job's own failures advise beside what the rules and preflight warn of."""
     told = [_warning(each) for each in found if each.severity is Severity.WARNING]
     told += [_of_check(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED]
-    _list(this, [*told, *_interval(this)])
+    _list(this, [*_interval(this), *told])
 
 
 def note_interval(this: Round) -> None:
     """Compare the checkpoint interval with what saving takes and how often attempts failed."""
-    others = [each for each in this.status.warnings if each.reason != INTERVAL_OFF]
-    _list(this, [*others, *_interval(this)])
+    listed = this.status.warnings
+    others = [each for each in listed if each.reason != INTERVAL_OFF]
+    _list(this, [*_interval(this), *others], this.status.warning_count - len(listed))
 
 
 def best_interval(save_seconds: float, seconds_between_failures: float) -> float:
@@ -69,16 +70,17 @@ def _interval(this: Round) -> Iterator[JobWarning]:
     )
 
 
-def _list(this: Round, warnings: Sequence[JobWarning]) -> None:
+def _list(this: Round, warnings: Sequence[JobWarning], unlisted: int = 0) -> None:
     unique = list({(each.path, each.reason): each for each in warnings}.values())
-    this.status = replace(this.status, warnings=unique[:MAX_LISTED], warning_count=len(unique))
+    count = len(unique) + unlisted
+    this.status = replace(this.status, warnings=unique[:MAX_LISTED], warning_count=count)
 
 
 def _of_check(check: Check) -> JobWarning:
     path = FIELD_OF_CHECK.get(check.id, "spec")
-    return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, 256))
+    return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, 512))
 
 
 def _warning(found: Violation) -> JobWarning:
-    message = f"{one_line(found.message, 140)} → {one_line(found.remedy, 113)}"
+    message = f"{one_line(found.message, 340)} → {one_line(found.remedy, 169)}"
     return JobWarning(path=one_line(found.path, 128), reason=str(found.reason), message=message)

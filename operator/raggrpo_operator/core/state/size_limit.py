@@ -45,11 +45,12 @@ def _cut(status: JobStatus, *, length: int, few: int) -> JobStatus:
         each.model_copy(update={"evidence": each.evidence[:length]})
         for each in status.preflight.checks
     ]
+    warnings = status.warnings[: max(few, 8)]  # their number stays
     remedies = _newest(status.restart_state.remedies, few)
     return replace(
         status,
         conditions=[replace(each, message=each.message[:length]) for each in status.conditions],
-        warnings=[replace(each, message=each.message[:length]) for each in status.warnings],
+        warnings=[replace(each, message=each.message[:length]) for each in warnings],
         attempts=[short(each) for each in status.attempts],
         progress=replace(status.progress, metrics=status.progress.metrics[:few]),
         preflight=replace(status.preflight, checks=checks),

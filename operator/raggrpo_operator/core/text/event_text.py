@@ -37,8 +37,6 @@ def _head(status: JobStatus, now: Condition, before: Condition) -> str:
             return "Managed retrievers are ready:"
         case ConditionType.RETRIEVER_READY, "False":
             return "Waiting for managed retrievers:"
-        case ConditionType.CLUSTER_READY, "True":
-            return "The Ray cluster is ready" if before.reason == PODS_WAITING else ""
         case ConditionType.CLUSTER_READY, "False":
             return "The Ray cluster waits for its pods:" if now.reason == PODS_WAITING else ""
         case ConditionType.PROGRESSING, "False":

@@ -59,6 +59,13 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     for warning in new.warnings:
         if (warning.path, warning.reason) not in known:
             yield Transition(warning.reason, f"{warning.path}: {warning.message}", is_warning=True)
+    if (more := _unlisted(new)) > _unlisted(old):
+        note = f"{more} more warnings: `raggrpo plan` shows them all"
+        yield Transition("MoreWarnings", note, is_warning=True)
+
+
+def _unlisted(status: JobStatus) -> int:
+    return max(0, status.warning_count - len(status.warnings))
 
 
 def trouble(condition: Condition) -> Transition:

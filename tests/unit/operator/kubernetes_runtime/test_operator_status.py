@@ -1,5 +1,5 @@
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
@@ -221,6 +221,15 @@ async def test_a_warning_is_one_event_even_after_the_operator_was_restarted() ->
         ("Warning", "First", "spec.x: odd → even"),
         ("Warning", "Second", "spec.x: odd → even"),
     }
+
+
+def test_warnings_that_have_no_room_are_told_by_their_number() -> None:
+    some = replace(warned("First"), warning_count=3)
+    assert [each.note for each in transitions(warned("First"), some)] == [
+        "2 more warnings: `raggrpo plan` shows them all"
+    ]
+    assert list(transitions(some, some)) == []
+    assert list(transitions(some, replace(some, warning_count=2))) == []
 
 
 REASONS = ("Because", *map(str, Cause), "Restarting", "PodsWaiting", "Queued", "OlderCheckpoint")

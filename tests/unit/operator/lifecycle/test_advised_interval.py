@@ -115,9 +115,9 @@ def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
     note_interval(this)
     both = [each.path for each in this.status.warnings]
 
-    assert both == ["spec.a", "spec.checkpoint.everySteps"]
+    assert both == ["spec.checkpoint.everySteps", "spec.a"]
     assert [each.path for each in listed(found("spec.b"), status=this.status).warnings] == [
-        "spec.b", "spec.checkpoint.everySteps",
+        "spec.checkpoint.everySteps", "spec.b",
     ]  # fmt: skip
     changed = a_round(this.status, every=BEST)
     note_warnings(changed, [found("spec.b")])
@@ -127,12 +127,21 @@ def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
     assert [each.path for each in calm.status.warnings] == ["spec.a"]
 
 
-def test_only_warnings_are_listed_each_once_and_twelve_at_most() -> None:
+def test_only_warnings_are_listed_each_once_and_as_many_as_there_is_room_for() -> None:
     twice = listed(found("spec.a"), found("spec.a"), found("spec.b", Severity.ERROR))
     assert ([each.path for each in twice.warnings], twice.warning_count) == (["spec.a"], 1)
-    many = listed(*(found(f"spec.n{n}") for n in range(15)))
-    assert [each.path for each in many.warnings] == [f"spec.n{n}" for n in range(12)]
-    assert many.warning_count == 15
+    many = listed(*(found(f"spec.n{n}") for n in range(35)))
+    assert [each.path for each in many.warnings] == [f"spec.n{n}" for n in range(32)]
+    assert many.warning_count == 35
+
+
+def test_advice_on_the_interval_is_listed_and_counted_once_however_full_the_list_is() -> None:
+    this = a_round(listed(*(found(f"spec.n{n}") for n in range(35)), status=CALM))
+    this.status = replace(this.status, restarts=RUNS.restarts)
+    for _ in range(2):
+        note_interval(this)
+        assert this.status.warnings[0].path == "spec.checkpoint.everySteps"
+        assert (len(this.status.warnings), this.status.warning_count) == (32, 36)
 
 
 def test_a_warning_fits_and_keeps_the_beginning_of_its_remedy() -> None:
@@ -140,6 +149,6 @@ def test_a_warning_fits_and_keeps_the_beginning_of_its_remedy() -> None:
     assert told == JobWarning(
         path="spec." + "p" * 123,
         reason="LearningRateUnusual",
-        message="m" * 140 + " → " + "r" * 113,
+        message="m" * 340 + " → " + "r" * 169,
     )
-    assert len(told.message) == 256
+    assert len(told.message) == 512

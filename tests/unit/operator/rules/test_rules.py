@@ -13,6 +13,9 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.status import JobStatus, Pinned
+from raggrpo_operator.core.lifecycle.observed import Observed
+from raggrpo_operator.core.lifecycle.round import Round
+from raggrpo_operator.core.lifecycle.warnings import note_warnings
 from raggrpo_operator.core.rules import (
     RULES,
     batch,
@@ -37,6 +40,7 @@ from raggrpo_operator.core.spec.violation import Reason, Severity, Violation, er
 from raggrpo_operator.core.text.plan import render_plan
 from raggrpo_operator.local_runtime.mounts import mounted
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+from support.fakes.fake_runtime import T0
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
 SEARCH = KB | {"protocol": "Http", "body": {"query": "{question}", "size": "{top_k}"}}
@@ -707,6 +711,16 @@ def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
     assert found[0].message
     assert found[0].remedy
     assert "\n" not in found[0].line()
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.severity is WARNING], ids=row_name)
+def test_a_warning_is_in_status_uncut(row: Row) -> None:
+    [found] = row.rule(seen_by_rule(row.fails, row, row.status))
+    this = Round(a_job(), Observed(), T0, JobStatus(), resolve(a_job(), None))
+    note_warnings(this, [found])
+
+    [told] = this.status.warnings
+    assert (told.path, told.message) == (found.path, f"{found.message} → {found.remedy}")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_name)

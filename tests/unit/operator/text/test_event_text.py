@@ -46,7 +46,7 @@ def told(
         (Kind.RETRIEVER_READY, "True", "False", f"Managed retrievers are ready: {WHY}"),
         (Kind.RETRIEVER_READY, "False", "Unknown", f"Waiting for managed retrievers: {WHY}"),
         (Kind.RETRIEVER_READY, "Unknown", "True", ""),
-        (Kind.CLUSTER_READY, "True", "False/PodsWaiting", "The Ray cluster is ready"),
+        (Kind.CLUSTER_READY, "True", "False/PodsWaiting", ""),
         (Kind.CLUSTER_READY, "True", "False/Provisioning", ""),
         (Kind.CLUSTER_READY, "False/PodsWaiting", "False",
          f"The Ray cluster waits for its pods: {WHY}"),
