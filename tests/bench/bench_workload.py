@@ -29,10 +29,17 @@ class Workload:
     prompts: int = 4
     n: int = 8
     learning_rate: float = 1e-6
+    precision: str = "FP32"
+    """Or BF16: forward and backward passes and generation; the weights are kept in FP32."""
     warmup: int = 2
     """Steps that are not counted."""
     steps: int = 5
     """Steps that are."""
+
+    @property
+    def dtype(self) -> str:
+        """Torch's name of the type that both sides compute in."""
+        return {"FP32": "float32", "BF16": "bfloat16"}[self.precision]
 
     @property
     def samples(self) -> int:

@@ -1,6 +1,6 @@
 """Training throughput of `raggrpo run` against TRL's GRPOTrainer on the same RAG workload.
 
-    python tests/bench/train_throughput.py [--prompt 384] [--repeats 3] [--json] [--quick]
+    python tests/bench/train_throughput.py [--prompt 384] [--precision BF16] [--repeats 3] [--quick]
 
 Every measurement is a process of its own; systems take turns within a repeat, so that slow
 moments of the machine meet all of them. docs/benchmarks.md describes the method.
@@ -104,6 +104,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="training throughput against TRL")
     parser.add_argument("--prompt", type=int, choices=(256, 384, 512), default=384)
+    parser.add_argument("--precision", choices=("FP32", "BF16"), default="FP32")
     parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted, ≥ 1")
     parser.add_argument("--steps", type=int, default=5, help="counted steps")
     parser.add_argument("--repeats", type=int, default=3)
@@ -122,7 +123,7 @@ def arguments() -> argparse.Namespace:
 
 def workload(options: argparse.Namespace) -> Workload:
     size: dict[str, Any] = TINY if options.quick else {"prompt_tokens": options.prompt}
-    return Workload(warmup=options.warmup, steps=options.steps, **size)
+    return Workload(warmup=options.warmup, steps=options.steps, precision=options.precision, **size)
 
 
 def judge() -> AbstractContextManager[str]:
@@ -270,8 +271,8 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
     work = result["workload"]
     yield (
         f"{work['parameters'] / 1e6:.1f}M parameters, {work['prompts']} prompts × n {work['n']}, "
-        f"prompt {work['prompt_tokens']}, response {work['response_tokens']} tokens, FP32, "
-        f"{work['threads']} threads"
+        f"prompt {work['prompt_tokens']}, response {work['response_tokens']} tokens, "
+        f"{work['precision']}, {work['threads']} threads"
     )
     titles = f"{'s/step':>8}{'samples/s':>11}{'tokens':>8}{'GiB':>6}{'ours is × faster':>23}"
     yield f"{'':<37}{titles}"

@@ -48,7 +48,8 @@ def chunked_logprobs(
     """Return log softmax(transform(hidden @ weight.T + bias) / temperature)[target] in fp32: [K].
 
     Logits are computed for `chunk` tokens at a time, reduced and discarded, then recomputed in the
-    backward pass, so peak memory does not grow with K. With bf16 inputs the matrix products run in
+    backward pass, so peak memory does not grow with K. Those of the last chunk are kept: backward
+    begins with it, when it needs the memory anyway. With bf16 inputs the matrix products run in
     bf16; softmax, sums and the accumulation of the weight's gradient over chunks run in fp32.
     """
     chunk = chunk or max(1, LOGIT_CHUNK // weight.shape[0])
@@ -73,11 +74,13 @@ class _ChunkedLogprobs(torch.autograd.Function):
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
         normalizers = torch.empty_like(logprobs)
         for part in _parts(len(targets), chunk):
-            logits = _logits(hidden[part], weight, bias, transform).div_(temperature)
-            normalizers[part] = logits.logsumexp(-1)
-            picked = logits.gather(-1, targets[part, None]).squeeze(-1)
+            scaled = _logits(hidden[part], weight, bias, transform).div_(temperature)
+            normalizers[part] = scaled.logsumexp(-1)
+            picked = scaled.gather(-1, targets[part, None]).squeeze(-1)
             logprobs[part] = picked - normalizers[part]
         ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
+        # a soft cap's gradient needs the logits as they were before the temperature
+        ctx.kept = scaled if len(targets) and transform.soft_cap is None else None
         ctx.transform, ctx.temperature, ctx.chunk = transform, temperature, chunk
         return logprobs
 
@@ -87,12 +90,17 @@ class _ChunkedLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-        for part in _parts(len(targets), ctx.chunk):
-            logits = _logits(hidden[part], weight, bias, ctx.transform)
+        for part in reversed(_parts(len(targets), ctx.chunk)):
+            logits, ctx.kept = ctx.kept, None
+            if logits is None:
+                logits = _logits(hidden[part], weight, bias, ctx.transform)
+                scaled = logits if ctx.transform.soft_cap is None else logits.clone()
+                scaled.div_(ctx.temperature)
+            else:
+                scaled = logits
             scale = grad[part, None] / ctx.temperature
             # d logprob / d logits = one_hot(target) - softmax; without a soft cap in their place
-            scaled = logits if ctx.transform.soft_cap is None else logits.clone()
-            delta = scaled.div_(ctx.temperature).sub_(normalizers[part, None]).exp_().mul_(-scale)
+            delta = scaled.sub_(normalizers[part, None]).exp_().mul_(-scale)
             delta.scatter_add_(-1, targets[part, None], scale)
             ctx.transform.chain_(delta, logits)
             if grad_bias is not None:

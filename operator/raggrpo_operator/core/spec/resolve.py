@@ -25,7 +25,7 @@ from .mitigations import mitigated
 from .presets import preset_values
 from .world import cpus_per_pod, decay_steps, total_steps, world
 
-MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 2048}
+MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 4096}
 """Below this, vLLM's prefill is starved on a GPU; a CPU is kept busy by less."""
 MAX_WORKERS = 16
 PASSAGE_SHARE = 0.75

@@ -88,7 +88,7 @@ def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
     [
         ({}, "rollout.maxNumBatchedTokens", 8192),
         ({"data.maxPromptLength": 9000}, "rollout.maxNumBatchedTokens", 9512),
-        ({"resources": {"device": "CPU"}}, "rollout.maxNumBatchedTokens", 2048),
+        ({"resources": {"device": "CPU"}}, "rollout.maxNumBatchedTokens", 4096),
         ({}, "training.miniBatchPrompts", 128),
         ({}, "data.numWorkers", 8),
         ({"resources": {"device": "CPU"}}, "data.numWorkers", 2),

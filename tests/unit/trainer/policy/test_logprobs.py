@@ -113,3 +113,13 @@ class Sizes(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-
         if isinstance(result, Tensor):
             self.largest = max(self.largest, result.numel())
         return result
+
+
+def test_a_second_backward_pass_finds_the_same_gradients() -> None:
+    hidden, weight, bias, targets = inputs()
+    found = chunked_logprobs(hidden, weight, targets, bias=bias, chunk=5).sum()
+    first, second = (
+        torch.autograd.grad(found, [hidden, weight, bias], retain_graph=True) for _ in range(2)
+    )
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
