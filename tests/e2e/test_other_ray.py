@@ -3,7 +3,7 @@
 import pytest
 
 from raggrpo_api.names import ANNOTATION_RETRY
-from tools.kind.images import OTHER_RAY, Images, give_name, with_other_ray
+from tools.kind.images import OTHER_RAY, Images, give_name, in_registry, with_other_ray
 from tools.kind.jobs import condition, has_ended, status_when
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
@@ -49,3 +49,30 @@ def test_another_ray_never_continues_a_job(
     done = job.until_complete()
     assert done["pinned"]["rayVersion"] == began_with
     assert attempts(done) == [(1, "Suspended", "First"), (2, "Succeeded", "NewCluster")]
+
+
+@pytest.mark.timeout(3600)
+def test_later_pods_run_the_digest_that_the_registry_has_of_the_first_image(
+    cluster: Kubernetes, operator: Images, seeded: str
+) -> None:
+    image = in_registry(operator.trainer)
+    job = TrainingJob(cluster, seeded, "pinned")
+
+    def images() -> set[str]:
+        """Return what the containers of Ray's pods ask for."""
+        path = "-o=jsonpath={.items[*].spec.containers[*].image}"
+        of_job = ("pods", "-l", f"raggrpo.io/job-name={job.name}")
+        return set(job.kubectl("get", *of_job, path).split())
+
+    cluster.apply(a_job(job.name, image, STEPS), namespace=seeded)
+    job.until_done(2, attempt=1)
+    assert images() == {image}
+    name, _, digest = job.status()["pinned"]["imageId"].partition("@")
+    assert (name, digest.partition(":")[0]) == (image.rpartition(":")[0], "sha256")
+
+    job.patch(suspend=True)
+    job.until_freed(60)
+    job.patch(suspend=False)
+    job.until_done(2, attempt=2)
+    assert images() == {f"{image}@{digest}"}
+    assert attempts(job.until_complete())[-1] == (2, "Succeeded", "NewCluster")

@@ -194,6 +194,17 @@ def test_nothing_is_created_until_retriever_is_ready(cluster: Kubernetes, runnin
     assert waits < ready < times["Verified", "Attempt 1 began on a new cluster from step 0"]
 
 
+def test_the_columns_tell_what_the_trainer_measured(cluster: Kubernetes, running: Running) -> None:
+    asked = ("get", "rgj", "searching", "-n", running.namespace, "-o", "wide")
+
+    def shown(column: str) -> float:
+        header, row = cluster.kubectl(*asked).stdout.splitlines()
+        return float(row[header.index(column) :].split(" ")[0] or 0)
+
+    for column in ("TOKENS/S", "ETA", "S/STEP"):
+        wait_for(lambda column=column: shown(column) > 0)
+
+
 def test_whoever_has_no_token_reaches_nothing_of_ray(
     cluster: Kubernetes, operator: Images, running: Running, namespace: str
 ) -> None:

@@ -174,9 +174,11 @@ def test_these_tests_need_no_caller_that_lets_hangups_end_them(tmp_path: Path) -
         owner = Owner(tmp_path)
     finally:
         signal.signal(signal.SIGHUP, before)
-    owner.process.send_signal(signal.SIGHUP)
-    wait_for(owner.is_gone)
-    owner.close()
+    try:
+        owner.process.send_signal(signal.SIGHUP)
+        wait_for(owner.is_gone)
+    finally:
+        owner.close()
 
 
 def signals(pid: int, *masks: str) -> int:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.kind import registry
 from tools.kind.kind_cluster import (
     BASE_IMAGE,
     CannotStart,
@@ -81,6 +82,18 @@ def with_other_ray(trainer: str) -> str:
             run(["docker", "build", "-q", "-t", name, context])
     load(name)
     return name
+
+
+def in_registry(trainer: str) -> str:
+    """Return a name of the test cluster's registry for the trainer's image; no node has it yet.
+
+    It has a label of its own, so that nodes do not take it for the one that they have.
+    """
+    name = f"{trainer}-labelled"
+    with tempfile.TemporaryDirectory() as context:
+        Path(context, "Dockerfile").write_text(f"FROM {trainer}\nLABEL of=registry\n")
+        run(["docker", "build", "-q", "-t", name, context])
+    return registry.offer(run, name)
 
 
 def give_name(name: str, image: str) -> None:

@@ -216,6 +216,7 @@ def _prepare_nodes(cluster: Kubernetes, own: bool) -> None:
         rule = f"{chain} -d {SERVICES} -p tcp -j REJECT --reject-with tcp-reset"
         refuse = f"iptables -C {rule} 2>/dev/null || iptables -I {rule}"
         run(["docker", "exec", node, "bash", "-c", refuse])
+    registry.let_pull(run, nodes())
     folders = " ".join(f"{VOLUMES_FOLDER}/volume-{i}" for i in range(VOLUMES))
     # Any user may write, as where a provisioner makes them.
     make = f"mkdir -p {folders} && chmod 0777 {folders}"

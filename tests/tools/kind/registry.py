@@ -1,8 +1,9 @@
 """An image registry in a container beside kind's nodes: what reaches a node is only new layers.
 
 `kind load` writes a whole image, 7 GB for the trainer, though only its thin last layer changed.
-Nodes need no settings for it: containerd's own client pulls by name and gives the image the name
-that pods use. The layers outlive clusters in the Docker volume `raggrpo-registry`.
+containerd's own client pulls by name and gives the image the name that pods use; the kubelet pulls
+what pods ask this registry itself for. The layers outlive clusters in the Docker volume
+`raggrpo-registry`.
 """
 
 import shutil
@@ -28,15 +29,30 @@ Run = Callable[[list[str]], str]
 
 def deliver(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
     """Give images of this machine's Docker to nodes; layers that they have are not moved."""
-    outside = _start(run)
     for image in images:
-        run(["docker", "tag", image, f"{outside}/{image}"])
-        run(["docker", "push", "-q", f"{outside}/{image}"])
-        run(["docker", "rmi", "--no-prune", f"{outside}/{image}"])
+        offer(run, image)
         for node in nodes:
             ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
             run([*ctr, "pull", "--plain-http", f"{INSIDE}/{image}"])
             run([*ctr, "tag", "--force", f"{INSIDE}/{image}", full_name(image)])
+
+
+def offer(run: Run, image: str) -> str:
+    """Put an image of this machine's Docker into the registry; return its name for pods."""
+    outside = _start(run)
+    run(["docker", "tag", image, f"{outside}/{image}"])
+    run(["docker", "push", "-q", f"{outside}/{image}"])
+    run(["docker", "rmi", "--no-prune", f"{outside}/{image}"])
+    return f"{INSIDE}/{image}"
+
+
+def let_pull(run: Run, nodes: Iterable[str]) -> None:
+    """Tell nodes that this registry has no certificate; containerd reads it at every pull."""
+    settings = f'[host."http://{INSIDE}"]\n  capabilities = ["pull", "resolve"]\n'
+    folder = f"/etc/containerd/certs.d/{INSIDE}"
+    write = f"mkdir -p {folder} && printf '%s' '{settings}' > {folder}/hosts.toml"
+    for node in nodes:
+        run(["docker", "exec", node, "bash", "-c", write])
 
 
 def stop(run: Run) -> None:

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,8 +82,26 @@ def test_a_status_fits_whatever_its_texts_hold(
     assert size_of(fitted) <= MAX_BYTES
     assert status_from_json(json.loads(json.dumps(status_to_json(fitted)))) == fitted
     assert within_limit(fitted) == fitted
+    assert fitted.warnings[0].path == status.warnings[0].path
     if size_of(status) <= MAX_BYTES:
         assert fitted == status
+
+
+@pytest.mark.parametrize(("records", "left"), [(6, 32), (7, 16), (10, 8)])
+def test_a_full_status_keeps_the_first_warnings(records: int, left: int) -> None:
+    long = AttemptRecord(number=1, message="\U0001f600" * 1000)
+    warnings = [JobWarning(path=f"spec.{n}", reason="R", message="w" * 512) for n in range(32)]
+    told = [
+        Condition(type=kind, status="True", reason="R", message=long.message)
+        for kind in list(ConditionType)[: 2 * (records - 6)]
+    ]
+    status = JobStatus(
+        warnings=warnings, warning_count=32, attempts=[long] * records, conditions=told
+    )
+
+    fitted = within_limit(status)
+    assert [each.path for each in fitted.warnings] == [f"spec.{n}" for n in range(left)]
+    assert fitted.warning_count == 32
 
 
 def test_a_status_of_just_the_limit_stays_whole() -> None:

@@ -18,6 +18,8 @@ MAX_LISTED = 32
 INTERVAL_OFF = "CheckpointIntervalOff"
 SAVED_FIRST = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
 """Ends before which the driver saves: they lose no steps, whatever the interval."""
+LONGEST = 512
+"""Characters of a warning."""
 FIELD_OF_CHECK = {CheckId.RETRIEVAL_REACHABLE: "spec.retrieval.endpoints"}
 FAR_OFF = 2.0
 """Factor between two intervals that matters: the optimum is flat."""
@@ -78,9 +80,10 @@ def _list(this: Round, warnings: Sequence[JobWarning], unlisted: int = 0) -> Non
 
 def _of_check(check: Check) -> JobWarning:
     path = FIELD_OF_CHECK.get(check.id, "spec")
-    return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, 512))
+    return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, LONGEST))
 
 
 def _warning(found: Violation) -> JobWarning:
-    message = f"{one_line(found.message, 340)} → {one_line(found.remedy, 169)}"
+    remedy = f" → {one_line(found.remedy, LONGEST // 2)}"
+    message = one_line(found.message, LONGEST - len(remedy)) + remedy
     return JobWarning(path=one_line(found.path, 128), reason=str(found.reason), message=message)

@@ -42,7 +42,9 @@ def by_digest(image: str, pinned: Pinned) -> str:
 def _is_of(full: str, image: str) -> bool:
     """Return whether a node's name without a digest is this image's.
 
-    Short names leave out the registry and `library/`, which each node's runtime adds.
+    Short names leave out the registry and `library/`, which each node's runtime adds. A node that
+    has the same image from two registries may tell the one that short names do not lead to: then
+    no pod can pull it, and the job's image needs its registry's name.
     """
     folder, slash, last = image.partition("@")[0].rpartition("/")
     name = folder + slash + last.partition(":")[0]

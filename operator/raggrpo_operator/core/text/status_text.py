@@ -64,7 +64,8 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     for warning in status.warnings:
         yield from labelled("warning", f"{warning.path}: {warning.message}", width)
     if (more := status.warning_count - len(status.warnings)) > 0:
-        yield from labelled("warning", f"and {more} more: `raggrpo plan` shows them all", width)
+        text = f"and {more} more: `raggrpo plan` shows those of the specification"
+        yield from labelled("warning", text, width)
     for condition in status.conditions:
         yield from labelled("condition", _condition(condition), width)
     if status.sizing.pods:

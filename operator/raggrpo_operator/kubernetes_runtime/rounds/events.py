@@ -60,7 +60,7 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
         if (warning.path, warning.reason) not in known:
             yield Transition(warning.reason, f"{warning.path}: {warning.message}", is_warning=True)
     if (more := _unlisted(new)) > _unlisted(old):
-        note = f"{more} more warnings: `raggrpo plan` shows them all"
+        note = f"{more} more: `raggrpo plan` shows those of the specification"
         yield Transition("MoreWarnings", note, is_warning=True)
 
 
@@ -75,12 +75,11 @@ def trouble(condition: Condition) -> Transition:
 
 
 def _subject(condition: Condition) -> tuple[str, str, str]:
-    """Return what makes an Event new: of the message what names an attempt, or pods and why."""
+    """Return what makes an Event new: of the message what names an attempt, or why pods wait."""
     about = condition.message if condition.type is ConditionType.RESUME_VERIFIED else ""
     if condition.reason == PODS_WAITING:
         # Of `trainer pod NAME: Unschedulable: 0/3 nodes …` the rest changes with pods and nodes.
-        pod, _, why = condition.message.partition(": ")
-        about = f"{pod.partition(' ')[0]} {why.partition(':')[0]}"
+        about = condition.message.partition(": ")[2].partition(":")[0]
     return condition.status, condition.reason, about
 
 

@@ -226,7 +226,7 @@ async def test_a_warning_is_one_event_even_after_the_operator_was_restarted() ->
 def test_warnings_that_have_no_room_are_told_by_their_number() -> None:
     some = replace(warned("First"), warning_count=3)
     assert [each.note for each in transitions(warned("First"), some)] == [
-        "2 more warnings: `raggrpo plan` shows them all"
+        "2 more: `raggrpo plan` shows those of the specification"
     ]
     assert list(transitions(some, some)) == []
     assert list(transitions(some, replace(some, warning_count=2))) == []
@@ -259,6 +259,8 @@ def test_another_pods_trouble_is_an_event_of_its_own() -> None:
     assert told.note == f"The Ray cluster waits for its pods: {worker}"
     assert list(transitions(waiting(worker, "PodsWaiting"), waiting(worker, "PodsWaiting"))) == []
     assert list(transitions(waiting(head, "Other"), waiting(worker, "Other"))) == []
+    alike = [f"{role} pod x-{role}: Unschedulable: no node" for role in ("head", "trainer")]
+    assert list(transitions(*(waiting(each, "PodsWaiting") for each in alike))) == []
 
 
 def test_pods_that_wait_for_one_reason_are_one_event_whatever_the_scheduler_counts() -> None:

@@ -149,6 +149,6 @@ def test_a_warning_fits_and_keeps_the_beginning_of_its_remedy() -> None:
     assert told == JobWarning(
         path="spec." + "p" * 123,
         reason="LearningRateUnusual",
-        message="m" * 340 + " → " + "r" * 169,
+        message="m" * 253 + " → " + "r" * 256,
     )
     assert len(told.message) == 512

@@ -130,7 +130,7 @@ def test_what_happened_is_told_once_it_happened() -> None:
         "effective 0.93 of the time went into steps that were kept",
         "waited    0.02 of the time was spent waiting for services",
         "warning   spec.rollout.topP: low",
-        "warning   and 1 more: `raggrpo plan` shows them all",
+        "warning   and 1 more: `raggrpo plan` shows those of the specification",
         "condition WaitingForEndpoint=True Down: kb",
         "attempt   1 (First): running, steps ? to 0, lost 0",
     } <= set(lines)
