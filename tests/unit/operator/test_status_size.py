@@ -87,17 +87,16 @@ def test_a_status_fits_whatever_its_texts_hold(
         assert fitted == status
 
 
-@pytest.mark.parametrize(("records", "left"), [(6, 32), (7, 16), (10, 8)])
-def test_a_full_status_keeps_the_first_warnings(records: int, left: int) -> None:
-    long = AttemptRecord(number=1, message="\U0001f600" * 1000)
-    warnings = [JobWarning(path=f"spec.{n}", reason="R", message="w" * 512) for n in range(32)]
+@pytest.mark.parametrize(("conditions", "left"), [(0, 32), (2, 16), (10, 8)])
+def test_a_full_status_keeps_the_first_warnings(conditions: int, left: int) -> None:
+    long = "\U0001f600" * 1000
     told = [
-        Condition(type=kind, status="True", reason="R", message=long.message)
-        for kind in list(ConditionType)[: 2 * (records - 6)]
+        Condition(type=kind, status="True", reason="R", message=long)
+        for kind in list(ConditionType)[:conditions]
     ]
-    status = JobStatus(
-        warnings=warnings, warning_count=32, attempts=[long] * records, conditions=told
-    )
+    warnings = [JobWarning(path=f"spec.{n}", reason="R", message="w" * 512) for n in range(32)]
+    attempts = [AttemptRecord(number=1, message=long)] * conditions
+    status = JobStatus(warnings=warnings, warning_count=32, attempts=attempts, conditions=told)
 
     fitted = within_limit(status)
     assert [each.path for each in fitted.warnings] == [f"spec.{n}" for n in range(left)]
