@@ -125,6 +125,15 @@ def test_a_recorded_attempt_whose_spec_became_invalid_is_never_submitted() -> No
     assert decision.actions == ()
 
 
+@pytest.mark.parametrize(("judged", "phase"), [(1, Phase.PROVISIONING), (0, Phase.INVALID)])
+def test_a_spec_that_was_accepted_is_not_judged_again(judged: int, phase: Phase) -> None:
+    accepted = a_condition(ACCEPTED, "True", "Valid", generation=judged)
+    job = a_job_with(accepted, changes=INVALID)  # by the rules of a newer release
+    assert job.metadata.generation == 1
+
+    assert decide(job, Observed(), T0).status.phase is phase
+
+
 def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -> None:
     job = a_job_with(changes={"suspend": True})
 

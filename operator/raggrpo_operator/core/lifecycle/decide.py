@@ -45,8 +45,9 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     )
     this = Round(job, observed, now, status, resolved)
 
-    found = () if _runs_as_accepted(job) else violations(job, resolved, in_pods=observed.in_pods)
-    if not _is_accepted(job):
+    found: tuple[Violation, ...] = ()
+    if not _is_accepted(job):  # what was accepted once is not judged again, nor by a newer release
+        found = violations(job, resolved, in_pods=observed.in_pods)
         note_warnings(this, [*found, *_on_facts(this)])
     if wrong := errors(found):  # 1. an invalid spec starts nothing
         return _invalid(this, wrong)
@@ -83,11 +84,6 @@ def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
     this.condition(ConditionType.CLUSTER_READY, False, "Invalid")
     this.actions.extend(_releases(this.observed))
     return this.end(requeue_after=None)
-
-
-def _runs_as_accepted(job: RagGrpoJob) -> bool:
-    """Return whether an attempt runs by a spec that was accepted; it need not be judged again."""
-    return _is_accepted(job) and _is_running(job.status)
 
 
 def _is_accepted(job: RagGrpoJob) -> bool:

@@ -172,5 +172,6 @@ class Round:
         runs = runs and not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)
         ready = runs or is_true(self.status, ConditionType.COMPLETE)
         self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
-        self.status = within_limit(replace(self.status, phase=phase_from(self.status)))
+        status = replace(self.status, phase=phase_from(self.status))
+        self.status = status if status == self.job.status else within_limit(status)
         return Decision(self.status, tuple(self.actions), requeue_after)
