@@ -98,7 +98,7 @@ async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with
     assert story.count(CreateCluster) == 1
 
 
-async def test_a_job_all_of_whose_pods_wait_for_nodes_is_told_in_eight_sentences() -> None:
+async def test_a_job_that_waits_for_nodes_at_every_stage_is_told_in_eight_sentences() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
     runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
     story = Story(a_story_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime)

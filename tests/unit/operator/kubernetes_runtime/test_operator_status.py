@@ -259,8 +259,11 @@ def test_another_pods_trouble_is_an_event_of_its_own() -> None:
     assert told.note == f"The Ray cluster waits for its pods: {worker}"
     assert list(transitions(waiting(worker, "PodsWaiting"), waiting(worker, "PodsWaiting"))) == []
     assert list(transitions(waiting(head, "Other"), waiting(worker, "Other"))) == []
-    alike = [f"{role} pod x-{role}: Unschedulable: no node" for role in ("head", "trainer")]
-    assert list(transitions(*(waiting(each, "PodsWaiting") for each in alike))) == []
+    full = [f"{role} pod x: Unschedulable: no {what}" for role, what in
+            (("head", "cpu"), ("trainer", "cpu"), ("trainer", "nvidia.com/gpu"))]  # fmt: skip
+    first, second, third = (waiting(each, "PodsWaiting") for each in full)
+    assert len(list(transitions(first, second))) == 1
+    assert list(transitions(second, third)) == []
 
 
 def test_pods_that_wait_for_one_reason_are_one_event_whatever_the_scheduler_counts() -> None:
