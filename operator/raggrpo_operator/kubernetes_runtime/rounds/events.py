@@ -59,7 +59,8 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     for warning in new.warnings:
         if (warning.path, warning.reason) not in known:
             yield Transition(warning.reason, f"{warning.path}: {warning.message}", is_warning=True)
-    if (more := _unlisted(new)) > _unlisted(old):
+    more = _unlisted(new)
+    if more > _unlisted(old) and new.warning_count > old.warning_count:  # a full status lists fewer
         note = f"{more} more: `raggrpo plan` shows those of the specification"
         yield Transition("MoreWarnings", note, is_warning=True)
 

@@ -1,14 +1,12 @@
 """kopf's connection to the API server: of objects it lets through only what the caches keep.
 
 kopf holds every object that it has listed until all kinds are listed, and one that has changed for
-a while; each may have megabytes that whoever created it chose. So lists are read a few objects at
-a time, but handed over whole: while kopf lists, every page would wake all that wait for the last
-one, which takes minutes for thousands of objects.
+a while; each may have megabytes that whoever created it chose.
 """
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any
 
@@ -22,7 +20,6 @@ from .kept import CHILDREN, IDENTITY, kept
 log = logging.getLogger(__name__)
 
 KINDS = frozenset(each.kind for each in (JOBS, *CHILDREN))
-PAGE_TIMEOUT = aiohttp.ClientTimeout(total=30)
 LISTS = frozenset(f"{kind}List" for kind in KINDS)
 
 
@@ -62,9 +59,6 @@ def _trimmed(line: bytes) -> bytes:
 
 
 class _TrimmedResponse(aiohttp.ClientResponse):
-    more: Callable[..., Any]
-    """Asks for a list's next page."""
-
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         await super().start(connection)
         if self.url.query.get("watch") == "true" and self.status == HTTPStatus.OK:
@@ -72,19 +66,6 @@ class _TrimmedResponse(aiohttp.ClientResponse):
         return self
 
     async def json(self, **options: Any) -> Any:
-        found = await self._page(**options)
-        if found.get("kind") not in LISTS:
-            return found
-        items = found["items"]
-        while token := found.get("metadata", {}).get("continue"):
-            async with self.more(self.url.update_query({"continue": token})) as response:
-                if response.status != HTTPStatus.OK:  # the token is too old, say: kopf lists anew
-                    raise aiohttp.ClientPayloadError(f"{self.url.path}: {response.status}")
-                found = await response._page()
-            items += found["items"]
-        return {**found, "items": items}
-
-    async def _page(self, **options: Any) -> Any:
         found = await super().json(**options)
         if found.get("kind") in LISTS:
             kind = found["kind"].removesuffix("List")
@@ -97,14 +78,10 @@ async def connect(**context: Any) -> kopf.AiohttpSession | None:
     found = kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
     if found is None:
         return None
-
-    class Response(_TrimmedResponse):
-        more = staticmethod(lambda url: session.get(url, timeout=PAGE_TIMEOUT))
-
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
         headers=found.as_http_headers(),
-        response_class=Response,
+        response_class=_TrimmedResponse,
         proxy=found.proxy_url,
         trust_env=found.trust_env,
     )

@@ -23,21 +23,6 @@ async def a_list(request: web.Request) -> web.Response:
     return web.json_response({"kind": request.match_info["kind"], "items": [item]})
 
 
-async def pages(request: web.Request) -> web.Response:
-    """Answer three objects one by one; the third page asks for the token of the second."""
-    number = int(request.query.get("continue", "0"))
-    assert request.query["limit"] == "1"
-    item = {"metadata": {"name": f"n{number}", "uid": "1"}, "data": {"text": HUGE}}
-    metadata = {"resourceVersion": "9", "continue": str(number + 1) if number < 2 else ""}
-    return web.json_response({"kind": "PodList", "metadata": metadata, "items": [item]})
-
-
-async def expired(request: web.Request) -> web.Response:
-    if "continue" in request.query:
-        return web.json_response({"kind": "Status", "code": 410}, status=410)
-    return web.json_response({"kind": "PodList", "metadata": {"continue": "1"}, "items": []})
-
-
 async def a_watch(request: web.Request) -> web.StreamResponse:
     metadata = {"name": "theirs", "uid": "1", "resourceVersion": "7"}
     kind = request.match_info["kind"].removesuffix("List")
@@ -80,31 +65,6 @@ async def test_lists_are_trimmed_before_kopf_keeps_them(
 
     assert listed["items"][0]["metadata"]["name"] == "theirs"
     assert (len(json.dumps(listed)) < 1000) is is_trimmed
-
-
-async def test_a_list_is_read_in_pages_and_handed_over_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        connected(pages, tmp_path, monkeypatch) as (server, session),
-        session.get(server.make_url("/PodList?limit=1&labelSelector=a%3Db")) as answer,
-    ):
-        listed = await answer.json()
-
-    assert [each["metadata"]["name"] for each in listed["items"]] == ["n0", "n1", "n2"]
-    assert listed["metadata"] == {"resourceVersion": "9", "continue": ""}
-    assert len(json.dumps(listed)) < 1000
-
-
-async def test_a_page_that_is_refused_is_an_error_after_which_kopf_lists_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        connected(expired, tmp_path, monkeypatch) as (server, session),
-        session.get(server.make_url("/PodList?limit=1")) as answer,
-    ):
-        with pytest.raises(aiohttp.ClientPayloadError, match="/PodList: 410"):
-            await answer.json()
 
 
 @pytest.mark.parametrize(("kind", "is_trimmed"), [("ConfigMapList", True), ("TheirList", False)])

@@ -230,6 +230,7 @@ def test_warnings_that_have_no_room_are_told_by_their_number() -> None:
     ]
     assert list(transitions(some, some)) == []
     assert list(transitions(some, replace(some, warning_count=2))) == []
+    assert list(transitions(some, replace(some, warnings=[]))) == []
 
 
 REASONS = ("Because", *map(str, Cause), "Restarting", "PodsWaiting", "Queued", "OlderCheckpoint")
