@@ -512,6 +512,11 @@ class JobStatus:
     completion_time: Time = None
 
     @property
+    def unlisted_warnings(self) -> int:
+        """How many warnings have no room in the list."""
+        return max(0, self.warning_count - len(self.warnings))
+
+    @property
     def ray_version(self) -> str:
         """The Ray version that the attempts so far ran with; empty before the first."""
         began_with = self.pinned.ray_version or self.preflight.facts.ray_version

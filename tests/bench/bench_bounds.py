@@ -43,9 +43,8 @@ def products(work: Workload) -> dict[str, float]:
         "square": (SQUARE, SQUARE, SQUARE),
         "layer": (rows, work.hidden, work.intermediate),
     }
-    found = {}
+    found, dtype = {}, getattr(torch, work.dtype)
     for name, (m, k, n) in shapes.items():
-        dtype = getattr(torch, work.dtype)
         a, b = torch.randn(m, k, dtype=dtype), torch.randn(k, n, dtype=dtype)
         seconds = seconds_of(partial(torch.mm, a, b), times=max(1, SQUARE**3 // (m * k * n)))
         found[name] = FLOPS * m * k * n / seconds

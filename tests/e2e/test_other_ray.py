@@ -2,7 +2,7 @@
 
 import pytest
 
-from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.names import ANNOTATION_RETRY, LABEL_JOB
 from tools.kind.images import OTHER_RAY, Images, give_name, in_registry, with_other_ray
 from tools.kind.jobs import condition, has_ended, status_when
 from tools.kind.kubernetes import Kubernetes
@@ -61,7 +61,7 @@ def test_later_pods_run_the_digest_that_the_registry_has_of_the_first_image(
     def images() -> set[str]:
         """Return what the containers of Ray's pods ask for."""
         path = "-o=jsonpath={.items[*].spec.containers[*].image}"
-        of_job = ("pods", "-l", f"raggrpo.io/job-name={job.name}")
+        of_job = ("pods", "-l", f"{LABEL_JOB}={job.name}")
         return set(job.kubectl("get", *of_job, path).split())
 
     cluster.apply(a_job(job.name, image, STEPS), namespace=seeded)

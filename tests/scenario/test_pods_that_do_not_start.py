@@ -1,7 +1,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise
 
 import pytest
 
@@ -18,7 +17,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 )
 from raggrpo_operator.core.lifecycle.observed import Observed, SubmissionStatus
 from raggrpo_operator.errors import TransientError
-from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
+from support.builders.rounds import notes
 from support.fakes.fake_runtime import (
     Attempt,
     FakeRuntime,
@@ -114,8 +113,7 @@ async def test_a_job_that_waits_for_nodes_at_every_stage_is_told_in_eight_senten
     runtime.waiting_for = ""
     await story.until_quiet()
 
-    both = pairwise([JobStatus(), *runtime.statuses])
-    told = [each.note for old, new in both for each in transitions(old, new)]
+    told = notes(story)
     assert story.status.phase is Phase.SUCCEEDED
     assert any(each.startswith("Waiting for managed retrievers") for each in told)
     assert len(told) == 8, told

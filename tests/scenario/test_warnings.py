@@ -1,23 +1,16 @@
 """What a job is warned of: in status, as one Event each, at the cost of no round and no write."""
 
-from itertools import pairwise
-
 import pytest
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
-from raggrpo_api.status import JobStatus, Phase
+from raggrpo_api.status import Phase
 from raggrpo_operator.core.lifecycle.warnings import best_interval
-from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
 from support.builders.jobs import KNOWN_7B
-from support.fakes.fake_runtime import Story, a_story, exits, head_is_lost
+from support.builders.rounds import notes
+from support.fakes.fake_runtime import a_story, exits, head_is_lost
 
 WARM = {"training": {"totalSteps": 40, "learningRate": 0.01}}
-
-
-def notes(story: Story) -> list[str]:
-    statuses = [JobStatus(), *story.runtime.statuses]
-    return [each.note for old, new in pairwise(statuses) for each in transitions(old, new)]
 
 
 async def test_a_warning_of_the_specification_is_in_status_and_told_once() -> None:

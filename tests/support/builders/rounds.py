@@ -1,11 +1,13 @@
 """What tests of single rounds say of time, and ask of a decision."""
 
 from datetime import datetime, timedelta
+from itertools import pairwise
 
-from raggrpo_api.status import Condition, ConditionType
+from raggrpo_api.status import Condition, ConditionType, JobStatus
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
-from support.fakes.fake_runtime import T0
+from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
+from support.fakes.fake_runtime import T0, Story
 
 
 def at(seconds: float) -> datetime:
@@ -36,3 +38,9 @@ def kinds(decision: Decision) -> list[type]:
 def is_soon(decision: Decision) -> bool:
     """Return whether the next look comes within a second, but not at once."""
     return decision.requeue_after is not None and 0 < decision.requeue_after <= 1
+
+
+def notes(story: Story) -> list[str]:
+    """Return what the Events of a job say, from its first status to its last."""
+    statuses = [JobStatus(), *story.runtime.statuses]
+    return [each.note for old, new in pairwise(statuses) for each in transitions(old, new)]

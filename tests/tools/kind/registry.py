@@ -30,11 +30,11 @@ Run = Callable[[list[str]], str]
 def deliver(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
     """Give images of this machine's Docker to nodes; layers that they have are not moved."""
     for image in images:
-        offer(run, image)
+        inside = offer(run, image)
         for node in nodes:
             ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
-            run([*ctr, "pull", "--plain-http", f"{INSIDE}/{image}"])
-            run([*ctr, "tag", "--force", f"{INSIDE}/{image}", full_name(image)])
+            run([*ctr, "pull", "--plain-http", inside])
+            run([*ctr, "tag", "--force", inside, full_name(image)])
 
 
 def offer(run: Run, image: str) -> str:

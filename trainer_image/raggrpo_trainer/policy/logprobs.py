@@ -91,13 +91,12 @@ class _ChunkedLogprobs(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         for part in reversed(_parts(len(targets), ctx.chunk)):
-            logits, ctx.kept = ctx.kept, None
-            if logits is None:
+            logits = scaled = ctx.kept
+            ctx.kept = None
+            if scaled is None:
                 logits = _logits(hidden[part], weight, bias, ctx.transform)
                 scaled = logits if ctx.transform.soft_cap is None else logits.clone()
                 scaled.div_(ctx.temperature)
-            else:
-                scaled = logits
             scale = grad[part, None] / ctx.temperature
             # d logprob / d logits = one_hot(target) - softmax; without a soft cap in their place
             delta = scaled.sub_(normalizers[part, None]).exp_().mul_(-scale)

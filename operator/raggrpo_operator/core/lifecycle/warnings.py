@@ -34,9 +34,8 @@ def note_warnings(this: Round, found: Iterable[Violation]) -> None:
 
 def note_interval(this: Round) -> None:
     """Compare the checkpoint interval with what saving takes and how often attempts failed."""
-    listed = this.status.warnings
-    others = [each for each in listed if each.reason != INTERVAL_OFF]
-    _list(this, [*_interval(this), *others], this.status.warning_count - len(listed))
+    others = [each for each in this.status.warnings if each.reason != INTERVAL_OFF]
+    _list(this, [*_interval(this), *others], this.status.unlisted_warnings)
 
 
 def best_interval(save_seconds: float, seconds_between_failures: float) -> float:

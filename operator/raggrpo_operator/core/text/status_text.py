@@ -63,7 +63,7 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
         yield from labelled("attempt", _attempt(attempt), width)
     for warning in status.warnings:
         yield from labelled("warning", f"{warning.path}: {warning.message}", width)
-    if (more := status.warning_count - len(status.warnings)) > 0:
+    if more := status.unlisted_warnings:
         text = f"and {more} more: `raggrpo plan` shows those of the specification"
         yield from labelled("warning", text, width)
     for condition in status.conditions:

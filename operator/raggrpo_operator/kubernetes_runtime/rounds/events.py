@@ -59,14 +59,12 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     for warning in new.warnings:
         if (warning.path, warning.reason) not in known:
             yield Transition(warning.reason, f"{warning.path}: {warning.message}", is_warning=True)
-    more = _unlisted(new)
-    if more > _unlisted(old) and new.warning_count > old.warning_count:  # a full status lists fewer
+    more = new.unlisted_warnings
+    if (
+        more > old.unlisted_warnings and new.warning_count > old.warning_count
+    ):  # a full status lists fewer
         note = f"{more} more: `raggrpo plan` shows those of the specification"
         yield Transition("MoreWarnings", note, is_warning=True)
-
-
-def _unlisted(status: JobStatus) -> int:
-    return max(0, status.warning_count - len(status.warnings))
 
 
 def trouble(condition: Condition) -> Transition:
