@@ -20,6 +20,7 @@ from support.chart_release import Account
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import Script
+from support.fakes.interrupted_api_server import a_way_to
 from support.operator_world import (
     World,
     a_world,
@@ -167,6 +168,63 @@ async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str
     assert world.ray.submitted == ["small-a1"]
     assert len(world.kuberay.clusters_seen) == 1
     assert status["restarts"]["total"] == 0
+
+
+async def test_an_operator_that_restarts_decides_nothing_before_every_list_is_there(
+    operator_account: Account, fake: World, tmp_path: Path
+) -> None:
+    fake.ray.scripts["small-a1"] = Script(waits_at=7)
+    async with a_way_to(operator_account.kubeconfig, tmp_path) as (way, kubeconfig):
+        taken = {"KUBECONFIG": str(kubeconfig)}
+        fake.operator = an_operator(operator_account, tmp_path, fake.ray, fake.namespace, **taken)
+        fake.operator.start()
+        await fake.apply()
+        await fake.until(lambda status: status.get("progress", {}).get("step") == 7)
+        fake.operator.stop()
+        before = await fake.status()
+        way.hold("pods")
+        fake.operator.start()
+
+        async def is_waiting() -> bool:
+            return way.lists_held > 0
+
+        await fake.until_true(is_waiting)
+        fake.ray.go_on = True
+        await asyncio.sleep(4)  # of what must not happen nothing tells
+        assert (await fake.status()) == before
+        way.go_on()
+        status = await fake.until(is_phase("Succeeded"))
+        fake.operator.stop()
+
+    assert fake.ray.submitted == ["small-a1"]
+    assert (len(fake.kuberay.clusters_seen), status["restarts"]["total"]) == (1, 0)
+
+
+async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made_again(
+    operator_account: Account, fake: World, tmp_path: Path
+) -> None:
+    fake.ray.scripts["small-a1"] = Script(waits_at=12)
+    async with a_way_to(operator_account.kubeconfig, tmp_path) as (way, kubeconfig):
+        taken = {"KUBECONFIG": str(kubeconfig)}
+        fake.operator = an_operator(operator_account, tmp_path, fake.ray, fake.namespace, **taken)
+        fake.operator.start()
+        await fake.apply()
+        await fake.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+        cluster = await fake.cluster_name()
+        way.hold("rayclusters", "pods")
+        path = path_of("ray.io/v1", "rayclusters", fake.namespace, cluster)
+        await fake.api.delete(path)
+
+        async def is_gone() -> bool:
+            return await fake.api.get(path) is None and way.lists_held > 1
+
+        await fake.until_true(is_gone)
+        way.go_on()
+        status = await fake.until(is_phase("Succeeded"))
+        fake.operator.stop()
+
+    assert [each["cause"] for each in status["attempts"][1:]] == ["HeadLost"]
+    assert status["attempts"][0]["fromStep"] == 10
 
 
 async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None:

@@ -15,7 +15,7 @@ from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.client import KubeClient, connect
-from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
+from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kube.lease import Lease
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
     InstallationKeys,
@@ -33,6 +33,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.reconciler import Reconciler
 from raggrpo_operator.kubernetes_runtime.rounds.resync import Resync
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
+from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
 from raggrpo_operator.kubernetes_runtime.watching.informer import kopf_settings, registry
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
@@ -80,15 +81,15 @@ class _Operator:
         metrics: Metrics,
     ) -> None:
         self._settings, self._client, self._metrics = settings, client, metrics
-        self._objects = ClusterObjects()
+        self._caches = Caches(len(set(settings.namespaces)) or 1)
         self._evidence = EvidenceBook(timedelta(seconds=settings.start_grace_seconds))
-        self._store = store = JobStore(self._objects)
+        self._store = store = JobStore(self._caches.objects)
         pace = Pace(settings.poll_seconds, settings.status_seconds)
         writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
         children = Children(client, cluster_settings(settings, keys), keys)
         context = ReconcilerContext(
             client,
-            self._objects,
+            self._caches.objects,
             children,
             heads,
             self._evidence,
@@ -144,20 +145,24 @@ class _Operator:
 
     async def _work(self, more: list[Coroutine[Any, Any, None]]) -> None:
         settings = self._settings
-        watched = (self._client, self._objects, self._queue.add)
+        watched = (self._client, self._caches, self._queue.add)
         resync = Resync(*watched, self._health, self._metrics, settings.namespaces)
-        parts = [*more, self._queue.run(), resync.run(settings.resync_seconds)]
+        parts = [*more, self._rounds(), resync.run(settings.resync_seconds)]
         parts.append(until_watches_end(self._ready))
         tasks = [asyncio.create_task(part) for part in parts]
         await asyncio.sleep(0)  # kopf cancels only the tasks that started after it
         informer = kopf.operator(
-            registry=registry(self._objects, self._evidence, self._store, self._queue.add, _now),
+            registry=registry(self._caches, self._evidence, self._store, self._queue.add, _now),
             settings=kopf_settings(settings),
             namespaces=settings.namespaces,
             clusterwide=not settings.namespaces,
             ready_flag=self._ready,
         )
         await _until_one_ends(tasks, [informer])
+
+    async def _rounds(self) -> None:
+        await self._caches.filled.wait()
+        await self._queue.run()
 
 
 def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSettings:

@@ -5,10 +5,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from raggrpo_operator.errors import NotFound, OperatorError
-from raggrpo_operator.kube.client import JOBS, KubeClient
-from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
+from raggrpo_operator.kube.client import JOBS, RAY_CLUSTERS, KubeClient
+from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.probes import Health
+from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
 
 from .children import NO_KUBERAY
 
@@ -31,13 +32,13 @@ class Resync:
     def __init__(
         self,
         client: KubeClient,
-        objects: ClusterObjects,
+        caches: Caches,
         changed: Callable[[JobKey], None],
         health: Health,
         metrics: Metrics,
         namespaces: Sequence[str],
     ) -> None:
-        self._client, self._objects, self._changed = client, objects, changed
+        self._client, self._caches, self._changed = client, caches, changed
         self._health, self._metrics, self._namespaces = health, metrics, namespaces
         self._has_kuberay: bool | None = None
         self._missed: dict[JobKey, tuple[int, float]] = {}
@@ -52,9 +53,9 @@ class Resync:
             await self._pause(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep; where KubeRay is missing, only until it is there."""
+        """Sleep; where KubeRay may be missing, only until it is there."""
         until = self._health.clock() + seconds
-        while self._has_kuberay is False and self._health.clock() + KUBERAY_SECONDS < until:
+        while not self._has_kuberay and self._health.clock() + KUBERAY_SECONDS < until:
             await asyncio.sleep(KUBERAY_SECONDS)
             if await self._look_for_kuberay():
                 return
@@ -68,7 +69,7 @@ class Resync:
             for job in await self._client.list_metadata(JOBS, namespace):
                 live[JobKey.of(job)] = int(job["metadata"]["resourceVersion"])
         self._compare(live)
-        for key in list(self._objects.jobs):  # what they lack would have no round
+        for key in list(self._caches.objects.jobs):  # what they lack would have no round
             self._changed(key)
 
     def _compare(self, live: dict[JobKey, int]) -> None:
@@ -84,7 +85,7 @@ class Resync:
         self._health.behind_since = min(times) if times else None
 
     def _cached(self, key: JobKey) -> int:
-        found = self._objects.job(key)
+        found = self._caches.objects.job(key)
         return int(found["metadata"]["resourceVersion"]) if found is not None else 0
 
     async def _look_for_kuberay(self) -> bool:
@@ -101,6 +102,7 @@ class Resync:
         if has_kuberay == self._has_kuberay:
             return has_kuberay
         if not has_kuberay:
+            self._caches.lacks(RAY_CLUSTERS.kind)
             log.error("%s; jobs wait until then", NO_KUBERAY)
         elif self._has_kuberay is False:
             log.info("KubeRay is there now")

@@ -1,23 +1,26 @@
-"""The informer: kopf's watches fill the caches and report which job each event is about.
+"""The informer: kopf lists and watches, and reports which job each event is about.
 
-Only `on.event` and `index` are used: kopf's other handlers write annotations and finalizers.
+Only `on.event` is used. kopf's other handlers write annotations and finalizers, and its indices
+make the events of a list wait for each other, in a time that grows with the square of their number.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import kopf
 
 from raggrpo_api import names
-from raggrpo_operator.kube.client import Manifest
-from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, job_key_of
+from raggrpo_operator.kube.client import JOBS
+from raggrpo_operator.kube.cluster_objects import JobKey, job_key_of
 from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 
+from .caches import Caches
 from .connection import connect
 from .evidence_book import EvidenceBook
 from .job_store import JobStore
-from .kept import CHILDREN, kept
+from .kept import CHILDREN
 
 OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 PAGE = 4
@@ -66,49 +69,32 @@ class _NoComparison(kopf.DiffBaseStorage):
 
 
 def registry(
-    objects: ClusterObjects,
+    caches: Caches,
     evidence: EvidenceBook,
     store: JobStore,
     changed: Callable[[JobKey], None],
     clock: Callable[[], datetime],
 ) -> kopf.OperatorRegistry:
-    """Return kopf's handlers, which fill `objects` and `evidence` and call `changed` for a job.
+    """Return kopf's handlers, whose connection fills `caches`; they call `changed` for a job.
 
     What the operator itself wrote last is no news: the round that wrote it has asked for the next.
     """
     made = kopf.OperatorRegistry()
-    kopf.on.login(registry=made)(connect)
 
-    async def index_job(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
-        return {JobKey.of(body): kept(body)}
-
-    async def index_child(body: kopf.Body, **_: Any) -> dict[JobKey, Manifest]:
-        return {job_key_of(body): kept(body)}
-
-    async def on_job(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
-        _publish(objects, indexes)
-        if type == "DELETED" or not store.has_written(body):
-            changed(JobKey.of(body))
-
-    async def on_child(body: kopf.Body, type: str | None, **indexes: Any) -> None:  # noqa: A002
-        _publish(objects, indexes)
+    def tell(body: Mapping[str, Any], *, was_deleted: bool) -> None:
+        if body["kind"] == names.KIND:
+            if was_deleted or not store.has_written(body):
+                changed(JobKey.of(body))
+            return
         key = job_key_of(body)
-        if body.get("kind") == "Pod":
-            evidence.note(key, kept(body), clock(), was_deleted=type == "DELETED")
+        if body["kind"] == "Pod":
+            evidence.note(key, dict(body), clock(), was_deleted=was_deleted)
         changed(key)
 
-    kopf.index(names.GROUP, names.VERSION, names.PLURAL, registry=made, id="jobs")(index_job)
-    kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)(on_job)
-    for each in CHILDREN:
-        kopf.index(each.api_version, each.plural, registry=made, id=each.plural)(index_child)
-        kopf.on.event(each.api_version, each.plural, registry=made)(on_child)
+    async def on_event(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002
+        tell(body, was_deleted=type == "DELETED")
+
+    kopf.on.login(registry=made)(partial(connect, caches, partial(tell, was_deleted=True)))
+    for each in (JOBS, *CHILDREN):
+        kopf.on.event(each.api_version, each.plural, registry=made)(on_event)
     return made
-
-
-def _publish(objects: ClusterObjects, indexes: dict[str, Any]) -> None:
-    """Publish the caches; kopf fills all of them before it reports the first event."""
-    objects.jobs = indexes["jobs"]
-    objects.ray_clusters = indexes["rayclusters"]
-    objects.pods = indexes["pods"]
-    objects.config_maps = indexes["configmaps"]
-    objects.deployments = indexes["deployments"]

@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from raggrpo_operator.errors import NotFound
-from raggrpo_operator.kube.client import Manifest
-from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
+from raggrpo_operator.errors import NotFound, TransientError
+from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, Manifest
+from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_probes
 from raggrpo_operator.kubernetes_runtime.rounds import resync
 from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared, Resync
+from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
 from support.builders.jobs import a_raw_job
 from support.fakes.fake_kube import FakeKube
 
@@ -22,11 +23,16 @@ class Kube(FakeKube):
     """A cluster that knows RayClusters or does not."""
 
     has_kuberay: bool = True
+    is_down: bool = False
+    calls_while_up: int = 0
 
     def __post_init__(self) -> None:
         super().__init__()
 
     async def document(self, path: str) -> Manifest:
+        if self.is_down:
+            raise TransientError("the API server does not answer")
+        self.calls_while_up += 1
         if not self.has_kuberay:
             raise NotFound(path)
         return {"resources": [{"name": "rayclusters"}]}
@@ -41,7 +47,7 @@ class World:
     ready: bool = False
     namespaces: tuple[str, ...] = ()
     kube: Kube = field(default_factory=Kube)
-    objects: ClusterObjects = field(default_factory=ClusterObjects)
+    caches: Caches = field(default_factory=lambda: Caches(1))
     changed: list[JobKey] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -49,7 +55,7 @@ class World:
         self.health = Health(lambda: self.now, lambda: self.round_seconds, lambda: self.ready)
         self.resync = Resync(
             self.kube,
-            self.objects,
+            self.caches,
             self.changed.append,
             self.health,
             self.metrics,
@@ -100,7 +106,7 @@ async def test_a_resync_looks_at_the_jobs_in_the_caches_even_at_those_that_are_g
     await world.resync.look()
     assert world.changed == [], "the caches are not filled yet, and report every job by themselves"
 
-    world.objects.jobs = {JobKey("default", "gone"): []}
+    world.caches.objects.jobs = {JobKey("default", "gone"): []}
     await world.resync.look()
     assert world.changed == [JobKey("default", "gone")]
 
@@ -113,7 +119,7 @@ async def test_a_change_that_the_watches_miss_is_noticed_and_forgotten_when_it_a
     await world.resync.look()
     assert world.health.behind_since == 10.0
 
-    world.objects.jobs = {KEY: [job]}
+    world.caches.objects.jobs = {KEY: [job]}
     await world.resync.look()
     assert world.health.behind_since is None
 
@@ -130,7 +136,7 @@ async def test_caches_that_fill_after_the_first_look_are_no_reason_to_restart(
             raise asyncio.CancelledError
         world.now += seconds
         problems.append(world.problems())
-        world.objects.jobs = {KEY: [job]}
+        world.caches.objects.jobs = {KEY: [job]}
 
     monkeypatch.setattr(resync.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
@@ -145,7 +151,7 @@ async def test_a_busy_job_whose_every_change_arrives_a_little_late_is_no_deaf_wa
     seen = world.put_job()
     for second in range(0, 1000, 100):
         world.now = float(second)
-        world.objects.jobs = {KEY: [dict(seen)]}
+        world.caches.objects.jobs = {KEY: [dict(seen)]}
         seen = world.kube.put({**seen, "metadata": dict(seen["metadata"])})
         await world.resync.look()
         assert "missed" not in world.problems()
@@ -156,7 +162,29 @@ async def test_a_missing_kuberay_is_told_once(caplog: pytest.LogCaptureFixture) 
     await world.resync.look()
     await world.resync.look()
     assert caplog.text.count("install KubeRay") == 1
+    for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS):
+        assert not world.caches.filled.is_set()
+        world.caches.page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
+    assert world.caches.filled.is_set(), "nobody waits for a list of RayClusters"
     assert b"raggrpo_operator_kuberay_available 0.0" in world.metrics.text()
+
+
+async def test_an_operator_that_does_not_know_of_kuberay_soon_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(kube=Kube(is_down=True))
+
+    async def sleep(seconds: float) -> None:
+        if world.kube.calls_while_up:
+            raise asyncio.CancelledError
+        world.now += seconds
+        world.kube.is_down = False
+
+    monkeypatch.setattr(resync.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await world.resync.run(300.0)
+
+    assert world.now < 30
 
 
 async def test_a_namespaced_operator_restarts_when_kuberay_appears() -> None:
@@ -179,7 +207,7 @@ async def test_jobs_that_wait_for_kuberay_go_on_seconds_after_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(kube=Kube(has_kuberay=False))
-    world.objects.jobs = {KEY: [world.put_job()]}
+    world.caches.objects.jobs = {KEY: [world.put_job()]}
     rounds: list[float] = []
 
     async def sleep(seconds: float) -> None:

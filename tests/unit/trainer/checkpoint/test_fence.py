@@ -134,6 +134,14 @@ def test_a_live_job_keeps_its_path_against_another_one(tmp_path: Path) -> None:
     assert not (tmp_path / "fence" / "00000002").exists()
 
 
+def test_a_live_job_that_took_the_path_after_this_one_keeps_it(tmp_path: Path) -> None:
+    a_claim(tmp_path, uid="mine").release()
+    with another_job(tmp_path):
+        assert probe(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
+        with pytest.raises(TrainerError, match="in use by job other-job"):
+            a_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
+
+
 def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> None:
     with another_job(tmp_path):
         pass  # ended by SIGKILL
