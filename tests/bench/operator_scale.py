@@ -248,6 +248,9 @@ async def life_of_all(bench: Bench, watch_seconds: float) -> Operator:
 
 async def look_again(bench: Bench) -> Operator:
     """Let a new operator look at the jobs, which have all ended."""
+    pods = path_of("v1", "pods", NAMESPACE)
+    while await bench.api.items(pods):  # noqa: ASYNC110 - till then jobs are looked at each second
+        await asyncio.sleep(5)
     async with running_operator(bench) as operator:
         async with bench.stage("look again", operator, is_start=True):
             asked = time.monotonic()

@@ -429,6 +429,9 @@ def test_alerts_and_panels_ask_for_series_that_exist(chart: Chart) -> None:
 
     names = {name for text in asked for name in re.findall(r"\braggrpo_[a-z0-9_]+", text)}
     assert len(names) > 15
+    in_panels = " ".join(t["expr"] for panel in board["panels"] for t in panel["targets"])
+    for name in ("effective_training_time_ratio", "lost_steps", "restarts_by_cause"):
+        assert f"raggrpo_job_{name}" in in_panels
     assert names - series() == set()
 
 

@@ -322,6 +322,17 @@ async def test_success_whose_progress_can_never_be_read_is_not_believed() -> Non
     assert causes(story) == [Cause.FALSE_SUCCESS, Cause.SUCCEEDED]
 
 
+async def test_status_keeps_the_last_ten_attempts_of_a_job_that_had_more() -> None:
+    faults = {(number, 10 * number + 7): CRASH for number in range(1, 12)}
+    story = a_story(faults, {"training.totalSteps": 130})
+
+    await story.until_quiet()
+
+    attempts = story.status.attempts
+    assert [record.number for record in attempts] == list(range(12, 2, -1))
+    assert attempts[0].cause is Cause.SUCCEEDED
+
+
 async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
     def crashes_and_forgets(runtime: FakeRuntime, attempt: Attempt) -> None:
         runtime.resume_at = 10

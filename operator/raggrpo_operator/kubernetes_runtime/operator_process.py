@@ -35,7 +35,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
-from raggrpo_operator.kubernetes_runtime.watching.informer import kopf_settings, registry
+from raggrpo_operator.kubernetes_runtime.watching.informer import kopf_settings, listener, registry
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
 log = logging.getLogger(__name__)
@@ -81,9 +81,9 @@ class _Operator:
         metrics: Metrics,
     ) -> None:
         self._settings, self._client, self._metrics = settings, client, metrics
-        self._caches = Caches(len(set(settings.namespaces)) or 1)
-        self._evidence = EvidenceBook(timedelta(seconds=settings.start_grace_seconds))
-        self._store = store = JobStore(self._caches.objects)
+        self._caches = Caches(len(settings.namespaces) or 1)
+        evidence = EvidenceBook(timedelta(seconds=settings.start_grace_seconds))
+        store = JobStore(self._caches.objects)
         pace = Pace(settings.poll_seconds, settings.status_seconds)
         writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
         children = Children(client, cluster_settings(settings, keys), keys)
@@ -92,7 +92,7 @@ class _Operator:
             self._caches.objects,
             children,
             heads,
-            self._evidence,
+            evidence,
             writer,
             _now,
             reads_nodes=settings.read_nodes,
@@ -104,13 +104,14 @@ class _Operator:
             group=lambda key: key.namespace,
             observer=metrics,
         )
+        self._caches.told = listener(evidence, store, self._queue.add, _now)
         self._metrics.longest.set_function(lambda: self._queue.longest_running)
         self._ready = asyncio.Event()
         self._waits = settings.leader_election
         self._health = Health(
             time.monotonic,
             lambda: self._queue.longest_running,
-            lambda: self._waits or self._ready.is_set(),
+            lambda: self._waits or self._caches.filled.is_set(),
         )
 
     async def run(self) -> None:
@@ -152,7 +153,7 @@ class _Operator:
         tasks = [asyncio.create_task(part) for part in parts]
         await asyncio.sleep(0)  # kopf cancels only the tasks that started after it
         informer = kopf.operator(
-            registry=registry(self._caches, self._evidence, self._store, self._queue.add, _now),
+            registry=registry(self._caches),
             settings=kopf_settings(settings),
             namespaces=settings.namespaces,
             clusterwide=not settings.namespaces,
@@ -161,7 +162,7 @@ class _Operator:
         await _until_one_ends(tasks, [informer])
 
     async def _rounds(self) -> None:
-        await self._caches.filled.wait()
+        await self._caches.until_filled()
         await self._queue.run()
 
 

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.long
 
 STEPS, EVERY, STRUCK = 14, 4, 5
 """Of the run, between checkpoints, and when something is done to it from outside."""
+WAITS = f"slow-step@step={STRUCK + 5}:20"
+"""The first attempt's wait for what is done to it: a busy machine may take seconds to do it."""
 DOWN_SECONDS = 20
 ONCE = timedelta(seconds=2)
 """Times in the status are whole seconds."""
@@ -209,7 +211,8 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     # A drain finds pods by their job's name in all namespaces, those of other drills too.
     drill, job = DRILLS[name], TrainingJob(cluster, seeded, f"drill-{uuid.uuid4().hex[:8]}")
     manifest = a_job(job.name, operator.trainer, STEPS, **drill.spec)
-    manifest["spec"]["env"][0]["value"] += ";" + drill.faults if drill.faults else ""
+    more = [each for each in (drill.faults, WAITS if drill.act is not nothing else "") if each]
+    manifest["spec"]["env"][0]["value"] = ";".join([manifest["spec"]["env"][0]["value"], *more])
     with lifetimes(cluster, seeded) as clusters:
         cluster.apply(manifest, namespace=seeded)
         struck: set[str] = set()

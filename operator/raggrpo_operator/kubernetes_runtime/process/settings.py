@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -37,6 +38,14 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def _namespaces(text: str) -> list[str]:
+    """Return the names; kopf would take others for patterns, which it does not watch here."""
+    found = _split(text)
+    if not all(NAMESPACE.fullmatch(name) for name in found):
+        raise ValueError("no namespace has such a name")
+    return list(dict.fromkeys(found))
+
+
 def _networks(text: str) -> list[str]:
     """Return networks as the API server writes them; a single address is one, too."""
     found = [ip_network(word, strict=False) for word in _split(text)]
@@ -54,9 +63,11 @@ def _own_network(host: str) -> list[str]:
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Namespaces = Annotated[tuple[str, ...], BeforeValidator(_namespaces)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
 OwnNetwork = Annotated[tuple[str, ...], BeforeValidator(_own_network)]
 Rules = Annotated[tuple[dict[str, Any], ...], BeforeValidator(json.loads)]
+NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
 
@@ -65,7 +76,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, alias_generator=str.upper)
 
-    namespaces: Words = Field((), alias="WATCH_NAMESPACES")
+    namespaces: Namespaces = Field(
+        (), alias="WATCH_NAMESPACES", description="give names of namespaces, by commas"
+    )
     """WATCH_NAMESPACES, separated by commas; empty: the whole cluster."""
     own_namespace: str = Field("default", alias="NAMESPACE")
     """NAMESPACE of the operator's pod and of the Lease."""

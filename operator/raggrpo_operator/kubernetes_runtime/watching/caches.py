@@ -1,10 +1,11 @@
 """`Caches`: what lists and watches last told of jobs and of what belongs to them.
 
-They are filled as answers arrive, before kopf reports anything of them, so that no event waits for
-the others. What vanished while nobody watched is dropped with the next list.
+What vanished while nobody watched is dropped with the next list. Of each object only what rounds
+read is kept, whatever its creator put into it.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
@@ -19,9 +20,17 @@ from raggrpo_operator.kube.client import (
 )
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, job_key_of
 
-from .kept import CHILDREN
+from .kept import CHILDREN, IDENTITY, kept
+
+log = logging.getLogger(__name__)
 
 KINDS = frozenset(each.kind for each in (JOBS, *CHILDREN))
+PATIENCE_SECONDS = 180.0
+"""How long no page of any list may arrive; kopf gives up on an API server earlier."""
+
+
+class NotListed(Exception):
+    """A kind is not listed at all: kopf looked for kinds before it was served."""
 
 
 class KindCache(Mapping[JobKey, Collection[Manifest]]):
@@ -68,6 +77,9 @@ class Caches:
     """
 
     def __init__(self, num_paths: int) -> None:
+        self.told: Callable[[str, Manifest], None] = lambda *_: None
+        """Called with the type of event (`DELETED`, `VANISHED` while nobody watched, or another)
+        and what is kept of its object, once the cache has it."""
         self.filled = asyncio.Event()
         """Every kind that is served was listed to its end: only now a missing object is none."""
         jobs, children = KindCache(JobKey.of), {each: KindCache(job_key_of) for each in CHILDREN}
@@ -87,42 +99,75 @@ class Caches:
         self._complete: defaultdict[str, set[str]] = defaultdict(set)
         """Kind → paths that were listed to their end."""
         self._absent: set[str] = set()
+        self._num_pages = 0
+
+    async def until_filled(self, patience: float = PATIENCE_SECONDS) -> None:
+        """Wait until `filled`. Raises NotListed when a list does not begin or does not go on."""
+        while not self.filled.is_set():
+            num_pages = self._num_pages
+            try:
+                await asyncio.wait_for(self.filled.wait(), patience)
+            except TimeoutError:
+                if self._num_pages == num_pages:
+                    raise NotListed(f"no list of {', '.join(self._awaited())}") from None
 
     def page(
         self, path: str, kind: str, items: Iterable[Manifest], *, is_first: bool, is_last: bool
-    ) -> list[Manifest]:
-        """Take a page of a list; with the last one, return what has vanished since it was known."""
+    ) -> None:
+        """Take a page of a list; the last one tells what has vanished."""
         cache, listed, known = self._kinds[kind], self._listed[path], self._known[path]
         if is_first:
             listed.clear()
         for body in items:
-            cache.put(body)
-            listed.add(body["metadata"]["uid"])
-        known |= listed
+            listed.add(self._put(path, "LISTED", body))
+        self._num_pages += 1
         if not is_last:
-            return []
-        vanished = [gone for uid in known - listed if (gone := cache.drop(uid)) is not None]
-        known &= listed
+            return
+        for uid in known - listed:
+            known.discard(uid)
+            if (gone := cache.drop(uid)) is not None:
+                self.told("VANISHED", gone)
         listed.clear()
         self._complete[kind].add(path)
         self._look_whether_filled()
-        return vanished
 
-    def event(self, path: str, kind: str, event_type: str, body: Manifest) -> None:
+    def event(self, path: str, event_type: str, body: Manifest) -> None:
         """Take what a watch tells of an object."""
-        uid = body["metadata"]["uid"]
-        if event_type == "DELETED":
-            self._kinds[kind].drop(uid)
-            self._known[path].discard(uid)
-        else:
-            self._kinds[kind].put(body)
-            self._known[path].add(uid)
+        if event_type != "DELETED":
+            self._put(path, event_type, body)
+            return
+        uid, found = body["metadata"]["uid"], _readable(body)
+        self._kinds[body["kind"]].drop(uid)
+        self._known[path].discard(uid)
+        self.told(event_type, found)
 
     def lacks(self, kind: str) -> None:
         """Wait no longer for the list of a kind that the API server does not serve."""
         self._absent.add(kind)
         self._look_whether_filled()
 
+    def _put(self, path: str, event_type: str, body: Manifest) -> str:
+        uid: str = body["metadata"]["uid"]
+        found = _readable(body)
+        self._kinds[body["kind"]].put(found)
+        self._known[path].add(uid)
+        self.told(event_type, found)
+        return uid
+
     def _look_whether_filled(self) -> None:
-        if all(len(self._complete[kind]) >= self._num_paths for kind in KINDS - self._absent):
+        if not self._awaited():
             self.filled.set()
+
+    def _awaited(self) -> list[str]:
+        wanted = KINDS - self._absent
+        return sorted(kind for kind in wanted if len(self._complete[kind]) < self._num_paths)
+
+
+def _readable(body: Mapping[str, Any]) -> Manifest:
+    """Return what is kept of an object; only whose it is if that fails, or kopf would end."""
+    try:
+        return kept(body)
+    except Exception:
+        log.exception("a %s cannot be read", body["kind"])
+        metadata = {field: body["metadata"].get(field) for field in IDENTITY}
+        return {"kind": body["kind"], "metadata": metadata}

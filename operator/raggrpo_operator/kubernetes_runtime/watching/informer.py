@@ -1,10 +1,9 @@
-"""The informer: kopf lists and watches, and reports which job each event is about.
+"""The informer: kopf lists and watches; what it reads is taken by the connection into the caches.
 
-Only `on.event` is used. kopf's other handlers write annotations and finalizers, and its indices
-make the events of a list wait for each other, in a time that grows with the square of their number.
+kopf's other handlers than `on.event` write annotations and finalizers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import kopf
 
 from raggrpo_api import names
-from raggrpo_operator.kube.client import JOBS
+from raggrpo_operator.kube.client import JOBS, PODS, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey, job_key_of
 from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 
@@ -28,23 +27,17 @@ PAGE = 4
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
-    """Return settings with which kopf writes nothing and notices a dead watch."""
+    """Return settings with which kopf notices a dead watch and reads few objects at once."""
     made = kopf.OperatorSettings()
-    made.persistence.diffbase_storage = _NoComparison()
-    made.persistence.finalizer = "raggrpo.io/finalizer"  # unused: no handler here needs one
     made.watching.inactivity_timeout = 70
     made.watching.server_timeout = 300
     made.watching.connect_timeout = 10
     made.watching.chunk_size = PAGE
-    made.queueing.idle_timeout = 1  # so long kopf holds the whole of an object that has changed
     for each in CHILDREN:
         made.watching.label_selectors[each.api_version, each.plural] = OURS
     made.networking.request_timeout = 30
     made.networking.connect_timeout = 5
     made.networking.error_backoffs = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55]  # then the pod restarts
-    made.execution.default_backoff = 15
-    made.posting.enabled = False
-    made.posting.loggers = False
     made.process.ultimate_exiting_timeout = 60
     made.peering.standalone = True
     # Scanning for new kinds and namespaces needs rights on the whole cluster.
@@ -52,49 +45,38 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     return made
 
 
-class _NoComparison(kopf.DiffBaseStorage):
-    """Keeps kopf from comparing an object with its previous version.
+def registry(caches: Caches) -> kopf.OperatorRegistry:
+    """Return what makes kopf list and watch; the connection takes all that it reads."""
+    made = kopf.OperatorRegistry()
+    kopf.on.login(registry=made)(partial(connect, caches))
 
-    That would copy every object several times for the benefit of handlers we do not have.
-    """
+    async def nothing_is_left(**_: Any) -> None:
+        """Stand for the kind: kopf watches those that somebody handles."""
 
-    def build(self, **_: Any) -> kopf.BodyEssence:
-        return kopf.BodyEssence()
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        raise NotImplementedError("nothing is written into objects")
+    for each in (JOBS, *CHILDREN):
+        kopf.on.event(each.api_version, each.plural, registry=made)(nothing_is_left)
+    return made
 
 
-def registry(
-    caches: Caches,
+def listener(
     evidence: EvidenceBook,
     store: JobStore,
     changed: Callable[[JobKey], None],
     clock: Callable[[], datetime],
-) -> kopf.OperatorRegistry:
-    """Return kopf's handlers, whose connection fills `caches`; they call `changed` for a job.
+) -> Callable[[str, Manifest], None]:
+    """Return what is told of each event: it notes evidence, and calls `changed` for its job.
 
     What the operator itself wrote last is no news: the round that wrote it has asked for the next.
     """
-    made = kopf.OperatorRegistry()
 
-    def tell(body: Mapping[str, Any], *, was_deleted: bool) -> None:
+    def told(event_type: str, body: Manifest) -> None:
         if body["kind"] == names.KIND:
-            if was_deleted or not store.has_written(body):
+            if event_type in ("DELETED", "VANISHED") or not store.has_written(body):
                 changed(JobKey.of(body))
             return
         key = job_key_of(body)
-        if body["kind"] == "Pod":
-            evidence.note(key, dict(body), clock(), was_deleted=was_deleted)
+        if body["kind"] == PODS.kind and event_type != "VANISHED":  # nobody knows when
+            evidence.note(key, body, clock(), was_deleted=event_type == "DELETED")
         changed(key)
 
-    async def on_event(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002
-        tell(body, was_deleted=type == "DELETED")
-
-    kopf.on.login(registry=made)(partial(connect, caches, partial(tell, was_deleted=True)))
-    for each in (JOBS, *CHILDREN):
-        kopf.on.event(each.api_version, each.plural, registry=made)(on_event)
-    return made
+    return told

@@ -1,3 +1,4 @@
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,26 +14,32 @@ from raggrpo_operator.kube.client import (
     Resource,
 )
 from raggrpo_operator.kube.cluster_objects import JobKey
-from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
+from raggrpo_operator.kubernetes_runtime.watching.caches import Caches, NotListed
 
 A, B = JobKey("team", "a"), JobKey("team", "b")
 KINDS = (JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
 
 
-def a_body(uid: str, key: JobKey = A, **more: Any) -> Manifest:
+def a_body(uid: str, key: JobKey = A, kind: str = "Pod", **more: Any) -> Manifest:
     labels = {names.LABEL_JOB: key.name}
     metadata = {"uid": uid, "namespace": key.namespace, "name": key.name, "labels": labels}
-    return {"metadata": metadata, **more}
+    return {"kind": kind, "metadata": metadata, **more}
 
 
-def take(caches: Caches, kind: Resource, *bodies: Manifest, namespace: str = "") -> list[Manifest]:
+def take(caches: Caches, kind: Resource, *bodies: Manifest, namespace: str = "") -> None:
     """Take a list that has a single page."""
-    path = kind.path(namespace)
-    return caches.page(path, kind.kind, bodies, is_first=True, is_last=True)
+    caches.page(kind.path(namespace), kind.kind, bodies, is_first=True, is_last=True)
 
 
 def uids(caches: Caches, key: JobKey = A) -> list[str]:
     return [each["metadata"]["uid"] for each in caches.objects.pods.get(key, ())]
+
+
+def what_is_told(caches: Caches) -> list[tuple[str, str]]:
+    """Return a list that grows by (type of event, uid) with all that the caches tell."""
+    told: list[tuple[str, str]] = []
+    caches.told = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
+    return told
 
 
 def test_they_are_filled_when_every_kind_was_listed_to_its_end_in_every_namespace() -> None:
@@ -52,9 +59,10 @@ def test_a_list_that_has_another_page_is_waited_for(kind: Resource) -> None:
         if other is not kind:
             take(caches, other)
 
-    caches.page(kind.path(""), kind.kind, [a_body("1")], is_first=True, is_last=False)
+    first, second = (a_body(uid, kind=kind.kind) for uid in "12")
+    caches.page(kind.path(""), kind.kind, [first], is_first=True, is_last=False)
     assert not caches.filled.is_set()
-    caches.page(kind.path(""), kind.kind, [a_body("2")], is_first=False, is_last=True)
+    caches.page(kind.path(""), kind.kind, [second], is_first=False, is_last=True)
     assert caches.filled.is_set()
 
 
@@ -77,27 +85,42 @@ def test_a_kind_that_is_not_served_is_not_waited_for(is_told_last: bool) -> None
 def test_objects_are_found_by_the_job_they_belong_to() -> None:
     caches = Caches(1)
     take(caches, PODS, a_body("1"), a_body("2", B), a_body("3"))
-    job = {"metadata": {"uid": "4", "namespace": "team", "name": "a"}}
-    take(caches, JOBS, job)
+    take(caches, JOBS, a_body("4", kind=names.KIND, spec={"model": {}}))
 
     assert (uids(caches), uids(caches, B)) == (["1", "3"], ["2"])
-    assert caches.objects.job(A) == job
+    job = caches.objects.job(A)
+    assert job is not None
+    assert (job["metadata"]["uid"], job["spec"]) == ("4", {"model": {}})
     assert list(caches.objects.jobs) == [A]
 
 
 def test_a_watch_changes_removes_and_moves_what_was_listed() -> None:
     caches, path = Caches(1), PODS.path("")
     take(caches, PODS, a_body("1"), a_body("2"))
-    caches.event(path, "Pod", "MODIFIED", a_body("1", spec="new"))
-    caches.event(path, "Pod", "DELETED", a_body("2"))
-    caches.event(path, "Pod", "DELETED", a_body("never known"))
-    caches.event(path, "Pod", "ADDED", a_body("3"))
+    told = what_is_told(caches)
+    caches.event(path, "MODIFIED", a_body("1", status={"phase": "Running"}))
+    caches.event(path, "DELETED", a_body("2"))
+    caches.event(path, "DELETED", a_body("never known"))
+    caches.event(path, "ADDED", a_body("3"))
 
-    assert [each.get("spec") for each in caches.objects.pods[A]] == ["new", None]
+    assert [each["status"].get("phase") for each in caches.objects.pods[A]] == ["Running", None]
     assert uids(caches) == ["1", "3"]
-    caches.event(path, "Pod", "MODIFIED", a_body("1", B))
-    caches.event(path, "Pod", "DELETED", a_body("3"))
+    types = ["MODIFIED", "DELETED", "DELETED", "ADDED"]
+    assert told == list(zip(types, ["1", "2", "never known", "3"], strict=True))
+    caches.event(path, "MODIFIED", a_body("1", B))
+    caches.event(path, "DELETED", a_body("3"))
     assert (list(caches.objects.pods), uids(caches, B)) == ([B], ["1"])
+
+
+def test_what_is_told_of_is_in_the_cache_by_then() -> None:
+    caches = Caches(1)
+    seen: list[list[str]] = []
+    caches.told = lambda *_: seen.append(uids(caches))
+
+    take(caches, PODS, a_body("1"))
+    caches.event(PODS.path(""), "DELETED", a_body("1"))
+
+    assert seen == [["1"], []]
 
 
 def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_told_once() -> None:
@@ -105,25 +128,49 @@ def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_to
     elsewhere = a_body("9", JobKey("other", "a"))
     take(caches, PODS, a_body("1"), a_body("2"), namespace="team")
     take(caches, PODS, elsewhere, namespace="other")
-    caches.event(path, "Pod", "ADDED", a_body("3"))
-    caches.event(path, "Pod", "ADDED", a_body("4"))
-    caches.event(path, "Pod", "DELETED", a_body("4"))
+    caches.event(path, "ADDED", a_body("3"))
+    caches.event(path, "ADDED", a_body("4"))
+    caches.event(path, "DELETED", a_body("4"))
+    told = what_is_told(caches)
 
-    vanished = take(caches, PODS, a_body("2"), namespace="team")
+    take(caches, PODS, a_body("2"), namespace="team")
 
-    assert sorted(each["metadata"]["uid"] for each in vanished) == ["1", "3"]
+    assert sorted(told) == [("LISTED", "2"), ("VANISHED", "1"), ("VANISHED", "3")]
     assert uids(caches) == ["2"]
     assert uids(caches, JobKey("other", "a")) == ["9"], "another path's list says nothing of it"
-    assert take(caches, PODS, a_body("2"), namespace="team") == []
+    take(caches, PODS, a_body("2"), namespace="team")
+    assert len(told) == 4
 
 
 def test_a_list_that_broke_off_is_no_reason_to_drop_or_to_keep_anything() -> None:
     caches, path = Caches(1), PODS.path("")
     take(caches, PODS, a_body("1"), a_body("2"))
+    told = what_is_told(caches)
     caches.page(path, "Pod", [a_body("1"), a_body("new")], is_first=True, is_last=False)
     assert uids(caches) == ["1", "2", "new"]
 
-    vanished = take(caches, PODS, a_body("2"))
+    take(caches, PODS, a_body("2"))
 
-    assert sorted(each["metadata"]["uid"] for each in vanished) == ["1", "new"]
+    assert sorted(told)[-2:] == [("VANISHED", "1"), ("VANISHED", "new")]
     assert uids(caches) == ["2"]
+
+
+async def test_a_kind_that_nobody_lists_is_named_instead_of_waited_for_without_end() -> None:
+    caches = Caches(1)
+    for kind in (JOBS, PODS, CONFIG_MAPS):
+        take(caches, kind)
+
+    with pytest.raises(NotListed, match="no list of Deployment, RayCluster"):
+        await caches.until_filled(patience=0.01)
+
+
+async def test_lists_that_go_on_are_waited_for_however_long_they_take() -> None:
+    caches = Caches(1)
+    waiting = asyncio.create_task(caches.until_filled(patience=0.2))
+    for _ in range(8):
+        await asyncio.sleep(0.05)
+        caches.page(PODS.path(""), "Pod", [], is_first=True, is_last=False)
+    assert not waiting.done()
+    for kind in KINDS:
+        take(caches, kind)
+    await asyncio.wait_for(waiting, 5)

@@ -54,12 +54,17 @@ async def a_watch(request: web.Request) -> web.StreamResponse:
 
 @dataclass
 class Connected:
-    """A server, kopf's session, and what has come of it."""
+    """A server, kopf's session, and the caches that it fills."""
 
     url: Callable[[str], URL]
     session: aiohttp.ClientSession
     caches: Caches
-    vanished: list[Manifest]
+    told: list[tuple[str, str]]
+
+    async def read(self, page: str) -> Manifest:
+        async with self.session.get(self.url(page)) as answer:
+            found: Manifest = await answer.json()
+            return found
 
 
 @asynccontextmanager
@@ -69,42 +74,55 @@ async def connected(
     """Yield a server that answers thus, and kopf's session."""
     app = web.Application()
     app.router.add_get("/{kind}", handler)
-    caches, vanished = Caches(1), list[Manifest]()
+    caches, told = Caches(1), list[tuple[str, str]]()
+    caches.told = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
     async with TestServer(app) as server:
         monkeypatch.setenv("KUBECONFIG", str(a_kubeconfig(folder, str(server.make_url("/")))))
-        found = await connect(caches, vanished.append, **CONTEXT)
+        found = await connect(caches, **CONTEXT)
         assert found is not None
         async with found.aiohttp_session as session:
-            yield Connected(server.make_url, session, caches, vanished)
+            yield Connected(server.make_url, session, caches, told)
 
 
-@pytest.mark.parametrize(("kind", "is_trimmed"), [("ConfigMapList", True), ("TheirList", False)])
-async def test_lists_are_trimmed_before_kopf_keeps_them(
-    kind: str, is_trimmed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        connected(a_list, tmp_path, monkeypatch) as to,
-        to.session.get(to.url(f"/{kind}")) as answer,
-    ):
-        listed = await answer.json()
-
-    assert listed["items"][0]["metadata"]["name"] == "1"
-    assert (len(json.dumps(listed)) < 1000) is is_trimmed
-
-
-async def test_the_pages_of_a_list_fill_the_caches_and_tell_what_has_vanished(
+async def test_a_list_goes_into_the_caches_and_kopf_is_left_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(a_list, tmp_path, monkeypatch) as to:
         gone = {"kind": "ConfigMap", "metadata": identity("0")}
-        to.caches.event("/ConfigMapList", "ConfigMap", "ADDED", gone)
-        for page in ("", "&continue=next"):
-            assert to.vanished == []
-            async with to.session.get(to.url(f"/ConfigMapList?limit=1{page}")) as answer:
-                await answer.json()
+        to.caches.event("/ConfigMapList", "ADDED", gone)
+        first = await to.read("/ConfigMapList?limit=1")
+        assert first == {"kind": "ConfigMapList", "items": [], "metadata": {"continue": "next"}}
+        await to.read("/ConfigMapList?limit=1&continue=next")
 
-        found = [each["metadata"]["uid"] for each in to.caches.objects.config_maps[KEY]]
-        assert (found, to.vanished) == (["1", "2"], [gone])
+        kept = list(to.caches.objects.config_maps[KEY])
+        assert [each["metadata"]["uid"] for each in kept] == ["1", "2"]
+        assert len(json.dumps(kept)) < 1000
+    assert to.told == [("ADDED", "0"), ("LISTED", "1"), ("LISTED", "2"), ("VANISHED", "0")]
+
+
+async def test_a_list_that_was_begun_again_forgets_what_the_first_try_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = iter([["1"], ["2"], ["2"]])
+
+    async def changing(request: web.Request) -> web.Response:
+        items = [{"metadata": identity(uid)} for uid in next(lists)]
+        more = {"metadata": {"continue": "" if "continue" in request.query else "next"}}
+        return web.json_response({"kind": "PodList", "items": items, **more})
+
+    async with connected(changing, tmp_path, monkeypatch) as to:
+        for page in ("", "", "?continue=next"):
+            await to.read(f"/PodList{page}")
+
+    assert to.told[-1] == ("VANISHED", "1")
+
+
+async def test_lists_of_others_are_kopfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(a_list, tmp_path, monkeypatch) as to:
+        listed = await to.read("/TheirList")
+
+    assert listed["items"][0]["data"] == {"text": HUGE}
+    assert to.told == []
 
 
 async def test_an_object_that_cannot_be_read_ends_no_list(
@@ -114,18 +132,25 @@ async def test_an_object_that_cannot_be_read_ends_no_list(
         items = [{"metadata": identity("1"), "spec": "?"}, {"metadata": identity("2")}]
         return web.json_response({"kind": "PodList", "items": items, "metadata": {}})
 
-    async with (
-        connected(odd_pods, tmp_path, monkeypatch) as to,
-        to.session.get(to.url("/PodList")) as answer,
-    ):
-        listed = await answer.json()
+    async with connected(odd_pods, tmp_path, monkeypatch) as to:
+        await to.read("/PodList")
 
-    assert [each["metadata"]["uid"] for each in listed["items"]] == ["1", "2"]
+    assert to.told == [("LISTED", "1"), ("LISTED", "2")]
 
 
-@pytest.mark.parametrize(("kind", "is_trimmed"), [("ConfigMapList", True), ("TheirList", False)])
-async def test_events_are_trimmed_before_kopf_keeps_them(
-    kind: str, is_trimmed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_error_without_a_body_is_kopfs_to_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(request: web.Request) -> web.Response:
+        return web.Response(status=500, content_type="application/json")
+
+    async with connected(nothing, tmp_path, monkeypatch) as to:
+        assert await to.read("/PodList") is None
+
+
+@pytest.mark.parametrize(("kind", "is_ours"), [("ConfigMapList", True), ("TheirList", False)])
+async def test_events_go_into_the_caches_and_kopf_is_told_how_far_it_has_read(
+    kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         connected(a_watch, tmp_path, monkeypatch) as to,
@@ -136,9 +161,10 @@ async def test_events_are_trimmed_before_kopf_keeps_them(
     events = [json.loads(line) for line in b"".join(lines).splitlines()]
     versions = [each["object"]["metadata"]["resourceVersion"] for each in events]
     assert versions == ["7", "7", "8", "8"]
-    assert (len(b"".join(lines)) < 1000) is is_trimmed
-    cached = [each["metadata"]["uid"] for each in to.caches.objects.config_maps.get(KEY, ())]
-    assert cached == (["7"] if is_trimmed else [])
+    others = [] if is_ours else ["ADDED", "ADDED"]
+    assert [each["type"] for each in events if each["type"] != "BOOKMARK"] == others
+    assert (len(b"".join(lines)) < 1000) is is_ours
+    assert to.told == ([("ADDED", "7")] * 2 if is_ours else []) + [("ADDED", "8")]
 
 
 async def test_without_credentials_kopf_says_so(
@@ -147,7 +173,7 @@ async def test_without_credentials_kopf_says_so(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    assert await connect(Caches(1), print, **CONTEXT) is None
+    assert await connect(Caches(1), **CONTEXT) is None
 
 
 def a_kubeconfig(folder: Path, server: str) -> Path:

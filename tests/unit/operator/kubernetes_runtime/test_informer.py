@@ -1,13 +1,18 @@
 import json
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from raggrpo_api import names
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
+from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kube.pod_evidence import loss
 from raggrpo_operator.kubernetes_runtime.rounds.observe import head_is_ready, observed_cluster
+from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.kubernetes_runtime.watching.informer import listener
+from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from raggrpo_operator.kubernetes_runtime.watching.kept import TOO_LARGE, kept_child, kept_job
 from support.builders.pods import Manifest, a_pod, a_ray_cluster, container, ended
 
@@ -100,3 +105,56 @@ def test_of_a_pods_containers_the_first_ones_limit_is_kept() -> None:
 
     assert kept["spec"]["containers"] == [{"resources": {"limits": {"memory": "1Gi"}}}]
     assert len(json.dumps(kept)) < 1000
+
+
+@dataclass
+class Listening:
+    """What is told of events to evidence and queue."""
+
+    evidence: EvidenceBook = field(default_factory=lambda: EvidenceBook(timedelta(0)))
+    changed: list[JobKey] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = JobStore(ClusterObjects())
+        self.told = listener(self.evidence, self.store, self.changed.append, lambda: NOW)
+
+    def losses(self, pod: Manifest) -> int:
+        key = JobKey(pod["metadata"]["namespace"], pod["metadata"]["labels"][names.LABEL_JOB])
+        uid = pod["metadata"]["ownerReferences"][0]["uid"]
+        return len(self.evidence.losses(key, uid, datetime.min.replace(tzinfo=UTC)))
+
+
+@pytest.mark.parametrize(
+    ("event_type", "losses"), [("DELETED", 1), ("VANISHED", 0), ("LISTED", 0), ("MODIFIED", 0)]
+)
+def test_only_a_deletion_that_was_watched_is_evidence_of_when_a_pod_was_lost(
+    event_type: str, losses: int
+) -> None:
+    listening, pod = Listening(), kept_child(a_pod(kind="head"))
+
+    listening.told(event_type, pod)
+
+    assert listening.losses(pod) == losses
+    assert len(listening.changed) == 1
+
+
+@pytest.mark.parametrize(
+    ("event_type", "version", "is_news"),
+    [
+        ("MODIFIED", "7", False),
+        ("MODIFIED", "8", True),
+        ("DELETED", "7", True),
+        ("VANISHED", "7", True),
+    ],
+)
+def test_what_the_operator_wrote_itself_is_no_news_unless_the_job_is_gone(
+    event_type: str, version: str, is_news: bool
+) -> None:
+    listening, key = Listening(), JobKey("default", "small")
+    metadata = {"name": key.name, "namespace": key.namespace, "uid": "1", "generation": 1}
+    job = {"kind": names.KIND, "metadata": metadata | {"resourceVersion": "7"}}
+    listening.store.read(key, job)
+
+    listening.told(event_type, job | {"metadata": metadata | {"resourceVersion": version}})
+
+    assert listening.changed == ([key] if is_news else [])

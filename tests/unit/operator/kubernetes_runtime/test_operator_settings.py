@@ -18,7 +18,7 @@ def test_nothing_given_means_the_defaults() -> None:
 def test_what_is_given_is_read() -> None:
     settings = read_settings(
         {
-            "RAGGRPO_WATCH_NAMESPACES": "a, b",
+            "RAGGRPO_WATCH_NAMESPACES": "a, b,a",
             "RAGGRPO_LEADER_ELECTION": "true",
             "RAGGRPO_RESYNC_SECONDS": "60",
             "RAGGRPO_LOG_LEVEL": "debug",
@@ -48,6 +48,7 @@ def test_every_wrong_variable_is_named_with_a_remedy() -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(
             {
+                "RAGGRPO_WATCH_NAMESPACES": "team-*",
                 "RAGGRPO_RESYNC_SECONDS": "often",
                 "RAGGRPO_HTTP_PORT": "99999",
                 "RAGGRPO_LEADER_ELECTION": "perhaps",
@@ -57,6 +58,7 @@ def test_every_wrong_variable_is_named_with_a_remedy() -> None:
             }
         )
     assert str(caught.value).splitlines() == [
+        "RAGGRPO_WATCH_NAMESPACES='team-*' cannot be used: give names of namespaces, by commas",
         "RAGGRPO_LEADER_ELECTION='perhaps' cannot be used: give true or false",
         "RAGGRPO_RESYNC_SECONDS='often' cannot be used: give a number from 1 to 86400",
         "RAGGRPO_HTTP_PORT='99999' cannot be used: give a number from 0 to 65535",

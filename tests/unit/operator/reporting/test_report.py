@@ -78,9 +78,12 @@ def a_status(**changes: Any) -> JobStatus:
 def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [a_validation("before", 0, 0.1)])
     write_steps(tmp_path, 2, range(21, 61), {"reward_mean": 0.75}, [a_validation("after", 60, 0.9)])
-    page = read(write_report(tmp_path, tmp_path, a_status(), name="sales-rag"))
+    status = a_status(effective_training_time_ratio="0.83")
+    page = read(write_report(tmp_path, tmp_path, status, name="sales-rag"))
 
     assert "sales-rag" in page.texts
+    assert page.texts[page.texts.index("Effective training time") + 1] == "0.83"
+    assert "5" in page.texts, "steps that attempt 1 lost"
     assert "0.125 → 0.75" in page.texts
     assert "0.1 → 0.9" in page.texts
     for text in ("TrainerRankLost", "rank 0 <gone>", "WarmCluster, c1", "Reward", "Step time"):

@@ -23,6 +23,10 @@ NESTED_LAYERS = ["mamba"]
 """Their indivisible modules hold others."""
 SCALED_HEADS = ["cohere", "granite", "gemma2"]
 MIXTURES = ["olmoe", "qwen3_moe"]
+ROUNDING = 5e-4
+"""Nats by which the plain model may differ from itself: 3.2e-4 between AVX2 and AVX-512 kernels
+(gemma4_unified; `ATEN_CPU_CAPABILITY=avx2`). What a wrong layout does is a thousand times as much.
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,6 +127,6 @@ def test_no_causal_family_trains_wrong(tmp_path: Path) -> None:
         except Exception as error:
             off[model_type] = f"{type(error).__name__}: {error}"[:200]
             continue
-        if nats > 2e-4 or metrics.non_finite:
+        if nats > ROUNDING or metrics.non_finite:
             off[model_type] = f"{nats:.2g} nats"
     assert not off, "\n".join(f"{model_type}: {what}" for model_type, what in off.items())

@@ -648,6 +648,20 @@ async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_
     assert "ServiceError: the service answers with an error: 401 token expired" in check.evidence
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_an_endpoint_that_refuses_the_call_ends_the_job_with_its_words(
+    tmp_path: Path, status: int
+) -> None:
+    async with serving(always({"detail": "this key is not known"}, status)) as server:
+        result = await checked(a_fit_config(tmp_path, retrieval({"name": "kb", "url": server.url})))
+
+    check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
+    assert check.state is FAILED
+    for text in ("kb", server.url, str(status), "this key is not known"):
+        assert text in check.evidence
+    assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
 async def test_a_placeholder_without_its_column_is_refused_naming_both(tmp_path: Path) -> None:
     async with serving(always([])) as server:
         body = {"q": "{question}", "where": "{tenant}"}

@@ -2,6 +2,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,16 @@ def test_a_service_is_saturated_from_where_no_later_level_brings_a_tenth_more(
     assert saturation([level(2**i, rate) for i, rate in enumerate(rates)]) == at
 
 
-async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(tmp_path: Path) -> None:
+async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is saturated is judged by all levels; how, the test above tells without a clock."""
+
+    def judged(levels: Sequence[LoadLevel]) -> int:
+        return sum(each.in_flight for each in levels)
+
+    monkeypatch.setattr("raggrpo_trainer.retrieval.rag_test.saturation", judged)
+
     async def slow(received: Received) -> Response:
         await asyncio.sleep(0.02)
         return await search_r1()(received)
@@ -69,6 +79,7 @@ async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(tmp_
         [found] = (await rag_test(config, {}, seconds=0.3, most=5)).endpoints
 
     assert [each.in_flight for each in found.levels] == [1, 2, 4]
+    assert found.saturates_at == sum(each.in_flight for each in found.levels)
     assert server.most_in_flight == 4
     for each in found.levels:
         assert each.answered > 0
