@@ -126,7 +126,7 @@ class Caches:
         for uid in known - listed:
             known.discard(uid)
             if (gone := cache.drop(uid)) is not None:
-                self.told("VANISHED", gone)
+                self._tell("VANISHED", gone)
         listed.clear()
         self._complete[kind].add(path)
         self._look_whether_filled()
@@ -139,7 +139,7 @@ class Caches:
         uid, found = body["metadata"]["uid"], _readable(body)
         self._kinds[body["kind"]].drop(uid)
         self._known[path].discard(uid)
-        self.told(event_type, found)
+        self._tell(event_type, found)
 
     def lacks(self, kind: str) -> None:
         """Wait no longer for the list of a kind that the API server does not serve."""
@@ -151,8 +151,14 @@ class Caches:
         found = _readable(body)
         self._kinds[body["kind"]].put(found)
         self._known[path].add(uid)
-        self.told(event_type, found)
+        self._tell(event_type, found)
         return uid
+
+    def _tell(self, event_type: str, body: Manifest) -> None:
+        try:
+            self.told(event_type, body)
+        except Exception:  # or kopf would end every watch
+            log.exception("what happened to a %s cannot be told", body["kind"])
 
     def _look_whether_filled(self) -> None:
         if not self._awaited():

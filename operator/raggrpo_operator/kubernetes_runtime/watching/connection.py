@@ -5,7 +5,6 @@ all of them with each, and run a task for every event: a third of the processor 
 """
 
 import json
-import logging
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -14,8 +13,6 @@ import aiohttp
 import kopf
 
 from .caches import KINDS, Caches
-
-log = logging.getLogger(__name__)
 
 LISTS = frozenset(f"{kind}List" for kind in KINDS)
 

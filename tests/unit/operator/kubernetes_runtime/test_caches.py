@@ -123,6 +123,24 @@ def test_what_is_told_of_is_in_the_cache_by_then() -> None:
     assert seen == [["1"], []]
 
 
+def test_a_listener_that_fails_at_one_object_is_told_of_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caches = Caches(1)
+    told: list[str] = []
+
+    def fails_first(_: str, body: Manifest) -> None:
+        told.append(body["metadata"]["uid"])
+        if len(told) == 1:
+            raise TypeError("of an odd status")
+
+    caches.told = fails_first
+    take(caches, PODS, a_body("1"), a_body("2"))
+
+    assert told == ["1", "2"]
+    assert "a Pod cannot be told" in caplog.text
+
+
 def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_told_once() -> None:
     caches, path = Caches(2), PODS.path("team")
     elsewhere = a_body("9", JobKey("other", "a"))
