@@ -171,6 +171,16 @@ def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Pat
     assert a_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
 
 
+def test_a_claim_whose_folder_was_emptied_is_released_without_a_word(tmp_path: Path) -> None:
+    fence = a_claim(tmp_path, beat_seconds=NO_BEAT)
+    for file in (tmp_path / "fence").iterdir():
+        file.unlink()
+
+    fence.release()
+
+    assert probe(tmp_path, "mine", beat_seconds=NO_BEAT) is None
+
+
 def test_a_released_claim_leaves_no_thread_behind(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     fence = a_claim(tmp_path)

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.checkpoint import BestBy
-from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker
+from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker, sync
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
 from raggrpo_trainer.errors import TrainerError
 from support.builders.checkpoints import a_claim, a_meta, a_store, is_whole, shards
@@ -109,7 +109,10 @@ def _damage_marker_step(folder: Path) -> None:
         (lambda folder: os.truncate(folder / "COMPLETE", 40), "COMPLETE is unreadable: "),
         (lambda folder: os.truncate(folder / "COMPLETE", 0), "COMPLETE is unreadable: "),
         (lambda folder: (folder / "COMPLETE").write_text("[]"), "COMPLETE is unreadable: "),
-        (lambda folder: (folder / "COMPLETE").write_bytes(b"\xff"), "COMPLETE is unreadable: "),
+        (
+            lambda folder: (folder / "COMPLETE").write_bytes(b"\xff"),
+            "COMPLETE is unreadable: 'utf-8'",
+        ),
         (_damage_marker_step, "COMPLETE is of step 21, epoch 1"),
         (
             lambda folder: (folder / "meta.json").write_bytes(
@@ -133,6 +136,15 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     [skipped] = resumed.skipped
     assert skipped.path == str(newest.folder)
     assert skipped.reason.startswith(reason)
+    assert "None" not in skipped.reason
+
+
+def test_no_file_that_was_synced_stays_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        sync(tmp_path)
+
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_path: Path) -> None:
