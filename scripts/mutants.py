@@ -33,7 +33,7 @@ from mutations import Mutant, mutants
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 LIBRARIES = ("hypothesis", "pydantic", "yaml", "aiohttp", "pytest_asyncio.plugin", "pytest_timeout")
 FEWER = {
-    "RAGGRPO_FUZZ_ANSWERS": "10", "RAGGRPO_FUZZ_SPECS": "20", "RAGGRPO_FUZZ_STEPS": "400",
+    "RAGGRPO_FUZZ_ANSWERS": "10", "RAGGRPO_FUZZ_SPECS": "20", "RAGGRPO_FUZZ_STEPS": "1000",
     "KILL_POINTS": "6",
 }  # fmt: skip
 """Random cases of one test, that it may be among those of many mutants."""

@@ -88,6 +88,7 @@ class Life(RuleBasedStateMachine):
         status = self.world.job.status
         TOLD["waits for a service"] += is_true(status, ConditionType.WAITING_FOR_ENDPOINT)
         TOLD["is queued"] += status.phase is Phase.QUEUED
+        TOLD["is suspended"] += status.phase is Phase.SUSPENDED
 
     # The operator
 
@@ -279,6 +280,7 @@ class Life(RuleBasedStateMachine):
         note(f"in peace since {world.now - T0}")
         asks_again = world.work(PATIENCE)
         TOLD["rounds"] += world.rounds_begun
+        TOLD["another operator took over"] += world.times_overtaken
         TOLD.update(str(record.cause) for record in world.job.status.attempts)
         if world.is_deleted:
             return
@@ -308,7 +310,12 @@ def test_no_life_breaks_what_must_hold(capsys: pytest.CaptureFixture[str]) -> No
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert TOLD["waits for a service"]
-    assert TOLD["is queued"]
+    for what in (
+        "waits for a service",
+        "is queued",
+        "is suspended",
+        "another operator took over",
+    ):
+        assert TOLD[what], what
     with capsys.disabled():
         print(dict(TOLD.most_common()), end=" ")

@@ -85,6 +85,7 @@ class HostileRuntime(ServiceWorld):
     version: int = 0
     calls: int = 0
     rounds_begun: int = 0
+    times_overtaken: int = 0
     writes: int = 0
     submissions: int = 0
     """Attempts since the last new checkpoint or the user's last say."""
@@ -322,6 +323,7 @@ class HostileRuntime(ServiceWorld):
         self.work(ROUNDS_OF_ANOTHER)
         self._seen_version, self.calls, self.mishaps = own
         self._is_overtaken = True
+        self.times_overtaken += 1
 
     def _end_call(self, mishap: Mishap) -> None:
         if mishap is Mishap.ANSWER_LOST:
