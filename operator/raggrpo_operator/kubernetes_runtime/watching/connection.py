@@ -1,7 +1,7 @@
 """kopf's connection to the API server: what it lists and watches goes into the caches here.
 
 kopf itself sees only how far it has read. It would hold each object until all lists are there, wake
-all of them with each, and run a task for every event: a third of the processor time of a begin.
+all of them with each, and run a task for every event: a quarter of a begin's processor time.
 """
 
 import json
