@@ -10,6 +10,7 @@ from typing import Any
 from raggrpo_operator.kubernetes_runtime.process.json_logs import configure_logs
 from raggrpo_operator.kubernetes_runtime.process.settings import SettingsError, read_settings
 from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared
+from raggrpo_operator.kubernetes_runtime.watching.caches import NotListed
 
 from .operator_process import LeadershipLost, WatchesEnded, run_operator
 
@@ -38,7 +39,7 @@ async def until_it_ends(running: Coroutine[Any, Any, None]) -> None:
     """Run the operator; end the process here and now when its watches have failed."""
     try:
         await running
-    except WatchesEnded as reason:
+    except (WatchesEnded, NotListed) as reason:
         log.error("%s", reason)
         logging.shutdown()
         os._exit(RESTART)  # what hangs in kopf would hold up a usual end for ever

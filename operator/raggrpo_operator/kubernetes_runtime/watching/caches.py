@@ -109,7 +109,10 @@ class Caches:
                 await asyncio.wait_for(self.filled.wait(), patience)
             except TimeoutError:
                 if self._num_pages == num_pages:
-                    raise NotListed(f"no list of {', '.join(self._awaited())}") from None
+                    kinds = ", ".join(self._awaited())
+                    raise NotListed(
+                        f"no list of {kinds} within {patience:g} s: restarting"
+                    ) from None
 
     def page(
         self, path: str, kind: str, items: Iterable[Manifest], *, is_first: bool, is_last: bool
