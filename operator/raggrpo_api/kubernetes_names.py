@@ -4,6 +4,7 @@ What the API server or the kubelet would refuse in a pod is refused in the job. 
 valid in RE2, Rust and Python, and go into the CRD.
 """
 
+import re
 from typing import Annotated, Final
 
 from pydantic import StringConstraints
@@ -14,6 +15,8 @@ _NAME_PART: Final = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _HOST: Final = _LABEL.replace("a-z", "a-zA-Z")
 _REPOSITORY: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 
+NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""To be matched as a whole."""
 OBJECT_NAME: Final = f"^{_SUBDOMAIN}$"
 OPTIONAL_OBJECT_NAME: Final = f"^({_SUBDOMAIN})?$"
 QUALIFIED_NAME: Final = f"^({_SUBDOMAIN}/)?{_NAME_PART}$"

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from support.chart_release import Account
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import Script
-from support.fakes.interrupted_api_server import a_way_to
+from support.fakes.interrupted_api_server import Way, a_way_to
 from support.operator_world import (
     World,
     a_world,
@@ -170,14 +171,24 @@ async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str
     assert status["restarts"]["total"] == 0
 
 
+@asynccontextmanager
+async def interrupted(fake: World, account: Account, folder: Path) -> AsyncIterator[Way]:
+    """Run an operator whose way to the API server can be interrupted."""
+    async with a_way_to(account.kubeconfig, folder) as (way, kubeconfig):
+        taken = {"KUBECONFIG": str(kubeconfig)}
+        fake.operator = an_operator(account, folder, fake.ray, fake.namespace, **taken)
+        fake.operator.start()
+        try:
+            yield way
+        finally:
+            fake.operator.stop()
+
+
 async def test_an_operator_that_restarts_decides_nothing_before_every_list_is_there(
     operator_account: Account, fake: World, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
-    async with a_way_to(operator_account.kubeconfig, tmp_path) as (way, kubeconfig):
-        taken = {"KUBECONFIG": str(kubeconfig)}
-        fake.operator = an_operator(operator_account, tmp_path, fake.ray, fake.namespace, **taken)
-        fake.operator.start()
+    async with interrupted(fake, operator_account, tmp_path) as way:
         await fake.apply()
         await fake.until(lambda status: status.get("progress", {}).get("step") == 7)
         fake.operator.stop()
@@ -194,7 +205,6 @@ async def test_an_operator_that_restarts_decides_nothing_before_every_list_is_th
         assert (await fake.status()) == before
         way.go_on()
         status = await fake.until(is_phase("Succeeded"))
-        fake.operator.stop()
 
     assert fake.ray.submitted == ["small-a1"]
     assert (len(fake.kuberay.clusters_seen), status["restarts"]["total"]) == (1, 0)
@@ -204,10 +214,7 @@ async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made
     operator_account: Account, fake: World, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=12)
-    async with a_way_to(operator_account.kubeconfig, tmp_path) as (way, kubeconfig):
-        taken = {"KUBECONFIG": str(kubeconfig)}
-        fake.operator = an_operator(operator_account, tmp_path, fake.ray, fake.namespace, **taken)
-        fake.operator.start()
+    async with interrupted(fake, operator_account, tmp_path) as way:
         await fake.apply()
         await fake.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
         cluster = await fake.cluster_name()
@@ -221,7 +228,6 @@ async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made
         await fake.until_true(is_gone)
         way.go_on()
         status = await fake.until(is_phase("Succeeded"))
-        fake.operator.stop()
 
     assert [each["cause"] for each in status["attempts"][1:]] == ["HeadLost"]
     assert status["attempts"][0]["fromStep"] == 10

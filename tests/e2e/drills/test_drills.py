@@ -211,8 +211,8 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     # A drain finds pods by their job's name in all namespaces, those of other drills too.
     drill, job = DRILLS[name], TrainingJob(cluster, seeded, f"drill-{uuid.uuid4().hex[:8]}")
     manifest = a_job(job.name, operator.trainer, STEPS, **drill.spec)
-    more = [each for each in (drill.faults, WAITS if drill.act is not nothing else "") if each]
-    manifest["spec"]["env"][0]["value"] = ";".join([manifest["spec"]["env"][0]["value"], *more])
+    faults, waits = manifest["spec"]["env"][0], "" if drill.act is nothing else WAITS
+    faults["value"] = ";".join((faults["value"], drill.faults, waits))
     with lifetimes(cluster, seeded) as clusters:
         cluster.apply(manifest, namespace=seeded)
         struck: set[str] = set()

@@ -7,12 +7,12 @@ before most plugins look: where those of its endpoints are not told, too, an ext
 the same port leaves them reachable.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
 from raggrpo_api.job import Metadata
+from raggrpo_api.kubernetes_names import NAMESPACE
 from raggrpo_api.spec.job_spec import JobSpec
 
 from .cluster_settings import ClusterSettings
@@ -41,7 +41,6 @@ EMBEDDED = (
 """Networks whose addresses hold an IPv4 address, so many bits from the right."""
 CLUSTER_DOMAIN = "cluster.local."
 DNS_PORT, HTTP_PORT, HTTPS_PORT = 53, 80, 443
-NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 

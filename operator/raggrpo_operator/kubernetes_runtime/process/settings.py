@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from raggrpo_api import names
+from raggrpo_api.kubernetes_names import NAMESPACE
 
 PREFIX = "RAGGRPO_"
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -67,7 +67,6 @@ Namespaces = Annotated[tuple[str, ...], BeforeValidator(_namespaces)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
 OwnNetwork = Annotated[tuple[str, ...], BeforeValidator(_own_network)]
 Rules = Annotated[tuple[dict[str, Any], ...], BeforeValidator(json.loads)]
-NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
 
