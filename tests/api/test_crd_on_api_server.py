@@ -216,7 +216,22 @@ def test_taking_out_a_value_that_checkpoints_depend_on_is_a_change(
     create(api_server, namespace, {"spec.data.trainBatchSize": 64})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
-    assert "spec.data.trainBatchSize cannot change" in refused
+    assert "spec.data.trainBatchSize; put it back" in refused
+
+
+def test_all_that_changed_is_named_beside_free_json_which_may_change(
+    api_server: ApiServer, namespace: str
+) -> None:
+    def judged(thinks: bool) -> dict[str, Any]:
+        extra = {"chat_template_kwargs": {"enable_thinking": thinks}}
+        return {"spec.reward.functions": [JUDGED | {"judge": JUDGE | {"extraBody": extra}}]}
+
+    create(api_server, namespace, judged(True))
+    api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
+    assert edited(api_server, namespace, judged(False)) == ""
+    edit = {"spec.training.seed": 7, "spec.rollout.temperature": 0.9}
+    refused = edited(api_server, namespace, judged(True) | edit)
+    assert "spec.rollout.temperature; spec.training.seed; put it back" in refused
 
 
 def test_what_a_service_is_asked_cannot_change_but_where_it_is_asked_may(

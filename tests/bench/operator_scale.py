@@ -3,9 +3,10 @@
     python tests/bench/operator_scale.py [--jobs 1000] [--watch-seconds 60] [--kuberay] [--json]
 
 KubeRay, the kubelet and the Ray heads are faked by this process, as in tests/api; the operator is
-a process of its own with its default settings. Four stages: all jobs are applied at once and begin
-to run; they run; they end; an operator that was restarted looks at all of them again. That last
-one must write nothing: the benchmark fails when it does.
+a process of its own with its default settings. CPU s are its seconds of a processor, API s those of
+kube-apiserver. Four stages: all jobs are applied at once and begin to run; they run; they end; an
+operator that was restarted looks at all of them again. That last one must write nothing: the
+benchmark fails when it does.
 
 With `--kuberay` KubeRay's own operator makes the pods, and then begins as many RayJobs of the same
 pods on the same API server.
@@ -149,7 +150,7 @@ class Bench:
         before = Series(float) if is_start else await operator.metrics()
         cpu = 0.0 if is_start else operator.cpu_seconds()
         began = operator.started if is_start else time.monotonic()
-        calls = self.writes()
+        calls, served = self.writes(), self.api_server_seconds()
         yield
         seconds = time.monotonic() - began
         after = await operator.metrics()
@@ -164,7 +165,13 @@ class Bench:
             "writes_per_job": round(writes.total() / self.num_jobs, 2),
             "writes": dict(writes.most_common()),
             "operator_cpu_seconds": round(operator.cpu_seconds() - cpu, 1),
+            "api_server_cpu_seconds": round(self.api_server_seconds() - served, 1),
         }
+
+    def api_server_seconds(self) -> float:
+        """Return the processor time of kube-apiserver so far."""
+        process = self.server.programs["kube-apiserver"].process
+        return cpu_seconds(psutil.Process(process.pid)) if process is not None else 0.0
 
     def writes(self) -> Counter[str]:
         """Return what the operator has written so far, as `verb resource`."""
@@ -345,14 +352,15 @@ def quantile(at_most: Mapping[float, float], share: float) -> float | None:
 
 def table(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"{result['jobs']} jobs, operator at most {result['peak_rss_mib']} MiB"
-    yield f"{'':<12}{'s':>8}{'wait p50':>10}{'wait p99':>10}{'rounds':>8}{'writes':>8}{'CPU s':>8}"
+    counts = "".join(f"{name:>8}" for name in ("rounds", "writes", "CPU s", "API s"))
+    yield f"{'':<12}{'s':>8}{'wait p50':>10}{'wait p99':>10}{counts}"
     for name, stage in result["stages"].items():
         p50, p99 = stage["queue_wait_p50_seconds"], stage["queue_wait_p99_seconds"]
         told = ["> 10" if each is None else f"{each:.3f}" for each in (p50, p99)]
         yield (
             f"{name:<12}{stage['seconds']:>8.1f}{told[0]:>10}{told[1]:>10}"
             f"{stage['rounds_per_job']:>8.1f}{stage['writes_per_job']:>8.1f}"
-            f"{stage['operator_cpu_seconds']:>8.1f}"
+            f"{stage['operator_cpu_seconds']:>8.1f}{stage['api_server_cpu_seconds']:>8.1f}"
         )
     if rayjobs := result["rayjobs"]:
         cpu, mib = rayjobs["kuberay_cpu_seconds"], rayjobs["kuberay_mib"]

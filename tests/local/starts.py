@@ -19,7 +19,7 @@ from pathlib import Path
 
 from local.drill import Run
 
-SECONDS = 8.0
+SECONDS = 15.0
 """Until here the driver has connected to the head, and ranks and engines begin."""
 SUSPENDED = ["Suspended"]
 

@@ -5,8 +5,8 @@ from raggrpo_api.spec.reward import ANSWER_REWARDS
 
 from .rule import CelRule, either, given, if_given, is_one_of, matches
 
-_STEPS = "has(self.training.totalSteps) && self.training.totalSteps > 0"
-_EPOCHS = "has(self.training.epochs) && self.training.epochs > 0"
+_STEPS = f"{either('training.totalSteps', '0')} > 0"
+_EPOCHS = f"{either('training.epochs', '0')} > 0"
 _ON_CPU = is_one_of("resources.device", "CPU")
 _APART = is_one_of("resources.placement", "Disaggregated")
 _PADDED = is_one_of("training.rowLayout", "Padded")
@@ -18,11 +18,8 @@ _RANKS = (
     f"({_ON_CPU} ? {either('resources.ranks', '1')} : {either('resources.gpusPerNode', '1')})"
     f" * {_NODES}"
 )
-_MINI = "(has(self.training) && has(self.training.miniBatchPrompts))"
-_PROMPTS = (
-    f"({_MINI} && self.training.miniBatchPrompts > 0 "
-    "? self.training.miniBatchPrompts : self.data.trainBatchSize)"
-)
+_MINI = either("training.miniBatchPrompts", "0")
+_PROMPTS = f"({_MINI} > 0 ? {_MINI} : self.data.trainBatchSize)"
 _READS_ANSWER = (
     f"(!({given('reward.functions')}) || "
     f"self.reward.functions.exists(f, f.name in {list(map(str, ANSWER_REWARDS))}))"
@@ -42,18 +39,18 @@ def _one_endpoint(role: str) -> str:
 
 
 def _any_asked(*switches: str) -> str:
-    return " || ".join(f"({given(switch)} && self.{switch})" for switch in switches)
+    return " || ".join(either(switch, "false") for switch in switches)
 
 
 _TARGETS = (
     CelRule(
-        f"has(self.training) && (({_STEPS}) || ({_EPOCHS}))",
+        f"{_STEPS} || {_EPOCHS}",
         "neither totalSteps nor epochs: give training.totalSteps or training.epochs",
         ".training",
     ),
     CelRule(
         "!has(self.checkpoint.everySteps) || self.checkpoint.everySteps > 0 || "
-        f"({given('recovery.maxRestarts')} && self.recovery.maxRestarts == 0)",
+        f"{either('recovery.maxRestarts', '1')} == 0",
         "checkpoint.everySteps 0 saves only at the end: set recovery.maxRestarts 0, or save",
         ".checkpoint.everySteps",
     ),
@@ -76,8 +73,7 @@ _BATCHES = (
         ".training.miniBatchPrompts",
     ),
     CelRule(
-        f"!({given('data.trainBatchSize')} || {_MINI} && self.training.miniBatchPrompts > 0) || "
-        f"{_PADDED} || {_PROMPTS} >= {_RANKS}",
+        f"!({given('data.trainBatchSize')} || {_MINI} > 0) || {_PADDED} || {_PROMPTS} >= {_RANKS}",
         "fewer prompts per update than ranks: raise data.trainBatchSize (or "
         "training.miniBatchPrompts), or lower resources.nodes or gpusPerNode",
         ".data.trainBatchSize",
@@ -199,7 +195,7 @@ _FILES = (
     ),
     CelRule(
         f"!({_any_asked('validation.beforeTraining', 'validation.afterTraining')} || "
-        f"({given('validation.everySteps')} && self.validation.everySteps > 0)) || "
+        f"{either('validation.everySteps', '0')} > 0) || "
         f"({given('data.validationFiles')} && size(self.data.validationFiles) > 0)",
         "validation is on: give data.validationFiles, or switch it off",
         ".data.validationFiles",

@@ -13,13 +13,11 @@ from raggrpo_api.resume import (
 )
 from raggrpo_api.spec.retrieval import ResponseMapping
 
-from .rule import CelRule, given, is_one_of
+from .rule import CelRule, given, is_one_of, optional
 
-_NO_ATTEMPT = "!has(oldSelf.status) || !has(oldSelf.status.attempt) || oldSelf.status.attempt == 0"
-_REMEDY = (
-    "cannot change once an attempt was made, since checkpoints depend on it: "
-    "put it back, or make a new job with its own checkpoint.path"
-)
+_NO_ATTEMPT = f"{optional('status.attempt', 'oldSelf')}.orValue(0) == 0"
+_FROZEN = "cannot change once an attempt was made, since checkpoints depend on it: "
+_REMEDY = "put it back, or make a new job with its own checkpoint.path"
 
 
 def _names(fields: str, block: str = "") -> tuple[str, ...]:
@@ -40,18 +38,17 @@ ITEMS: Mapping[str, tuple[str, ...]] = {
 """Fields of list items; free JSON, which CEL cannot read, is left to the trainer's comparison."""
 
 
-def _same(path: str) -> str:
+def _same(path: str, of_value: str = "") -> str:
     """Return the condition that a value is unset before and after, or the same."""
     new, old = given(path), given(path, of="oldSelf")
-    return f"(({new}) == ({old}) && (!({new}) || self.{path} == oldSelf.{path}))"
+    same = f"self.{path}{of_value} == oldSelf.{path}{of_value}"
+    return f"({new} ? {old} && {same} : !{old})"
 
 
 def _same_items(path: str, fields: tuple[str, ...]) -> str:
     """Return the condition that the items of a list agree in these fields, in order."""
-    new, old = given(path), given(path, of="oldSelf")
-    parts = [f"{given(name, of='e')} ? string(e.{name}) : ''" for name in fields]
-    items = f".map(e, [{', '.join(parts)}])"
-    return f"(({new}) == ({old}) && (!({new}) || self.{path}{items} == oldSelf.{path}{items}))"
+    texts = (f"({given(name, of='e')} ? string(e.{name}) : '')" for name in fields)
+    return _same(path, f".map(e, [{', '.join(texts)}])")
 
 
 _DECAY, _TOTAL = "training.decaySteps", "training.totalSteps"
@@ -59,9 +56,8 @@ _DECAY, _TOTAL = "training.decaySteps", "training.totalSteps"
 
 def _decay_end(of: str) -> str:
     """Return an expression for the last step of the learning rate's fall; 0: epochs tell it."""
-    decay, total = f"{of}.spec.{_DECAY}", f"{of}.spec.{_TOTAL}"
-    has_decay, has_total = (given(f"spec.{path}", of=of) for path in (_DECAY, _TOTAL))
-    return f"(({has_decay}) && {decay} > 0 ? {decay} : ({has_total}) ? {total} : 0)"
+    decay, total = (f"{optional(f'spec.{path}', of)}.orValue(0)" for path in (_DECAY, _TOTAL))
+    return f"({decay} > 0 ? {decay} : {total})"
 
 
 def _same_decay() -> str:
@@ -76,7 +72,8 @@ def _same_decay() -> str:
     return f"({falls} ? {ends} && {by_epochs} : {_same(f'spec.{_DECAY}')})"
 
 
-def _rules() -> Iterator[CelRule]:
+def _values() -> Iterator[tuple[str, str]]:
+    """Yield what is frozen, and the condition that it is the same."""
     paths = ["preset", "checkpoint.path"]
     paths += [
         f"{block}.{to_camel(name)}"
@@ -84,24 +81,29 @@ def _rules() -> Iterator[CelRule]:
         for name in fields.split()
     ]
     paths.remove(_DECAY)
-    yield CelRule(
+    for path in paths:
+        yield f"spec.{path}", _same(f"spec.{path}")
+    for path, fields in ITEMS.items():
+        yield f"spec.{path} ({', '.join(fields)})", _same_items(f"spec.{path}", fields)
+
+
+_UNCHANGED = " && ".join(same for _, same in _values())
+_CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _values())
+
+FROZEN: tuple[CelRule, ...] = (
+    CelRule(
         f"{_NO_ATTEMPT} || {_same_decay()}",
         "spec.training.decaySteps, or what stands for it, totalSteps or epochs, cannot change once "
         "an attempt was made, since the learning rate falls by it: to go on after the last step, "
         "write the old totalSteps into decaySteps; or make a new job with its own checkpoint.path",
         f".spec.{_DECAY}",
-    )
-    for path in paths:
-        yield CelRule(
-            f"{_NO_ATTEMPT} || {_same(f'spec.{path}')}", f"spec.{path} {_REMEDY}", f".spec.{path}"
-        )
-    for path, fields in ITEMS.items():
-        yield CelRule(
-            f"{_NO_ATTEMPT} || {_same_items(f'spec.{path}', fields)}",
-            f"spec.{path} ({', '.join(fields)}) {_REMEDY}",
-            f".spec.{path}",
-        )
-
-
-FROZEN: tuple[CelRule, ...] = tuple(_rules())
+    ),
+    CelRule(
+        # One rule, which equal specs end at once: it runs at each write of the status.
+        f"{_NO_ATTEMPT} || self.spec == oldSelf.spec || ({_UNCHANGED})",
+        _FROZEN + _REMEDY,
+        ".spec",
+        message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
+    ),
+)
 """Rules at the root, the only place where CEL can read the status."""

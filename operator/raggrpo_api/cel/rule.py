@@ -11,18 +11,28 @@ class CelRule:
     message: str
     """What is wrong and what to do; the user sees nothing else."""
     field_path: str = ""
+    message_expression: str = ""
+    """For a message that only the API server can tell; `message` stands for it if it fails."""
 
     def manifest(self) -> dict[str, str]:
         """Return the entry."""
         entry = {"rule": self.rule, "message": self.message, "reason": "FieldValueInvalid"}
-        return entry | ({"fieldPath": self.field_path} if self.field_path else {})
+        more = {"fieldPath": self.field_path, "messageExpression": self.message_expression}
+        return entry | {key: value for key, value in more.items() if value}
 
 
 def given(*fields: str, of: str = "self") -> str:
     """Return a guard that every field is set, and so are its parents."""
-    paths = [field.split(".") for field in fields]
-    prefixes = [".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)]
-    return " && ".join(f"has({of}.{prefix})" for prefix in dict.fromkeys(prefixes))
+    return " && ".join(f"{optional(field, of)}.hasValue()" for field in fields)
+
+
+def optional(field: str, of: str = "self") -> str:
+    """Return an expression for a field's optional value, which its parents may lack.
+
+    The API server copies the table of a block's fields whenever a rule reads one of them, and
+    evaluates all rules at each write, also of the status: `has` at each level reads twice as often.
+    """
+    return f"{of}.?{field.replace('.', '.?')}"
 
 
 def if_given(fields: tuple[str, ...], condition: str) -> str:
@@ -32,7 +42,7 @@ def if_given(fields: tuple[str, ...], condition: str) -> str:
 
 def either(field: str, otherwise: str) -> str:
     """Return an expression for the field's value, or `otherwise` if it is not set."""
-    return f"({given(field)} ? self.{field} : {otherwise})"
+    return f"{optional(field)}.orValue({otherwise})"
 
 
 def matches(text: str, pattern: str) -> str:
@@ -42,7 +52,7 @@ def matches(text: str, pattern: str) -> str:
 
 def is_one_of(field: str, *values: str) -> str:
     """Return a condition that the field is set to one of the values."""
-    return f"({given(field)} && self.{field} in [{', '.join(map(repr, values))}])"
+    return f"({either(field, repr(''))} in [{', '.join(map(repr, values))}])"
 
 
 def within(field: str, limits: tuple[str, str], *, of: str = "") -> CelRule:
