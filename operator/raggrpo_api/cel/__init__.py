@@ -22,7 +22,7 @@ VALIDATIONS: Mapping[str, tuple[CelRule, ...]] = {
             "metadata.name: use lower-case letters, digits and hyphens, at most 44, "
             "beginning with a letter",
         ),
-        *FROZEN,
+        FROZEN,
     ),
     "spec": (*ACROSS_BLOCKS, *SIZES["spec"]),
     **IN_ONE_BLOCK,

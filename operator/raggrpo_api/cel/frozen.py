@@ -52,6 +52,10 @@ def _same_items(path: str, fields: tuple[str, ...]) -> str:
 
 
 _DECAY, _TOTAL = "training.decaySteps", "training.totalSteps"
+_FALL = (
+    "spec.training.decaySteps, or totalSteps or epochs where they stand for it (to go on after "
+    "the last step, write the old totalSteps into decaySteps)"
+)
 
 
 def _decay_end(of: str) -> str:
@@ -85,25 +89,17 @@ def _values() -> Iterator[tuple[str, str]]:
         yield f"spec.{path}", _same(f"spec.{path}")
     for path, fields in ITEMS.items():
         yield f"spec.{path} ({', '.join(fields)})", _same_items(f"spec.{path}", fields)
+    yield _FALL, _same_decay()
 
 
 _UNCHANGED = " && ".join(same for _, same in _values())
 _CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _values())
 
-FROZEN: tuple[CelRule, ...] = (
-    CelRule(
-        f"{_NO_ATTEMPT} || {_same_decay()}",
-        "spec.training.decaySteps, or what stands for it, totalSteps or epochs, cannot change once "
-        "an attempt was made, since the learning rate falls by it: to go on after the last step, "
-        "write the old totalSteps into decaySteps; or make a new job with its own checkpoint.path",
-        f".spec.{_DECAY}",
-    ),
-    CelRule(
-        # One rule, which equal specs end at once: it runs at each write of the status.
-        f"{_NO_ATTEMPT} || self.spec == oldSelf.spec || ({_UNCHANGED})",
-        _FROZEN + _REMEDY,
-        ".spec",
-        message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
-    ),
+FROZEN = CelRule(
+    # One rule, which equal specs end at once: it runs at each write of the status.
+    f"{_NO_ATTEMPT} || self.spec == oldSelf.spec || ({_UNCHANGED})",
+    _FROZEN + _REMEDY,
+    ".spec",
+    message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
 )
-"""Rules at the root, the only place where CEL can read the status."""
+"""It stands at the root, the only place where CEL can read the status."""
