@@ -41,7 +41,7 @@ test: setup ## all tests that need neither a GPU nor a cluster
 	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
-	$(BIN)/python tests/tools/kind/go_programs.py helm
+	$(BIN)/python tests/tools/kind/go_programs.py helm crd-check
 	$(BIN)/python -m pytest tests/chart --durations=10
 
 checkov: setup $(CHECKOV) ## static security checks of the rendered chart and of what a job makes
@@ -61,7 +61,7 @@ api-test: setup ## tests against a real API server without nodes (needs Go, no D
 	$(BIN)/python -m pytest tests/api --durations=10
 
 programs: ## the programs that the test clusters need, built into the cache (needs Go)
-	$(PYTHON) tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm registry kuberay kuberay-config
+	$(PYTHON) tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm crd-check registry kuberay kuberay-config
 
 kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py up

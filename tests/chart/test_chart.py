@@ -1,4 +1,6 @@
+import json
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -6,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raggrpo_api.crd import KEEP, crd_manifest
+from raggrpo_api.crd import CRD_FILE, KEEP, crd_manifest
 from raggrpo_api.progress import Progress, Stage
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.kube.client import BY_KIND, JOBS, LEASES
@@ -29,6 +31,7 @@ from support.helm_chart import (
 )
 from support.kubernetes_schemas import violations_of_schemas
 from support.pod_security import violations_of_restricted
+from tools.kind.go_programs import tool_folder
 
 EACH = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
@@ -115,6 +118,23 @@ def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert crd == crd_manifest(KEEP)
     assert len(yaml.safe_dump(crd)) < 512 * 1024  # the release's Secret holds at most 1 MiB
+
+
+def test_the_oldest_kubernetes_takes_the_crd_and_what_its_rules_cost(tmp_path: Path) -> None:
+    program = tool_folder("crd-check") / "crd-check"
+
+    def objections(file: Path) -> str:
+        return subprocess.run([program, file], capture_output=True, text=True).stderr
+
+    assert objections(CRD_FILE) == ""
+    crd = yaml.safe_load(CRD_FILE.read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    dear = (
+        "self.spec.volumes.all(v, self.spec.volumes.all(w, [v, w].map(x, x.name).join('') != ''))"
+    )
+    schema["x-kubernetes-validations"] += [{"rule": dear, "message": "costs too much"}]
+    (tmp_path / "dear.yaml").write_text(json.dumps(crd))
+    assert "exceeds budget" in objections(tmp_path / "dear.yaml")
 
 
 def rules_of(manifests: list[Manifest], *kinds: str) -> Iterator[tuple[str, str, str]]:

@@ -33,6 +33,7 @@ KUBERAY = "v1.6.2"
 KUEUE = "v0.16.2"
 WEAVIATE = "v1.35.2"
 REGISTRY = "v3.1.1"
+OLDEST_API = "v0.32.0"  # of the oldest Kubernetes that the chart takes
 
 SOURCES = Path(__file__).parent / "go"
 KUBE_NAMES = (
@@ -224,6 +225,14 @@ def _build_kueue(folder: Path) -> None:
     _build_within(folder, _KUEUE_MODULE, KUEUE, f"{_KUEUE_MODULE}/cmd/kueue", "manager")
 
 
+_CRD_MODULE = "k8s.io/apiextensions-apiserver"
+_CRD_MAIN = (SOURCES.with_name("crd_check") / "main.go").read_text()
+
+
+def _build_crd_check(folder: Path) -> None:
+    _build_within(folder, _CRD_MODULE, OLDEST_API, ".", "crd-check", _CRD_MAIN)
+
+
 _REGISTRY_MODULE = "github.com/distribution/distribution/v3"
 _REGISTRY_MAIN = (SOURCES.with_name("registry_image") / "main.go").read_text()
 
@@ -281,6 +290,7 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "kind": Tool(KIND, _install("sigs.k8s.io/kind", KIND), _SMALL),
     "helm": Tool(HELM, _install("helm.sh/helm/v4/cmd/helm", HELM), _SMALL),
+    "crd-check": Tool(OLDEST_API, _build_crd_check, f"{_SMALL} {_FLAGS} {_CRD_MAIN}"),
     "registry": Tool(REGISTRY, _build_registry, f"{_SMALL} {_FLAGS} {_REGISTRY_MAIN}"),
     "kuberay": Tool(KUBERAY, _build_kuberay, f"{_SMALL} {_FLAGS}"),
     "kuberay-config": Tool(KUBERAY, _config_of(_KUBERAY_MODULE, KUBERAY), ""),
