@@ -72,7 +72,7 @@ GROUPS = {
     ),
     "checkpoint": Group(
         "trainer_image",
-        tuple(f"raggrpo_trainer/checkpoint/{m}.py" for m in ("fence", "folder")),
+        tuple(f"raggrpo_trainer/checkpoint/{m}.py" for m in ("fence", "folder", "store")),
         ("tests/unit/trainer/checkpoint",),
         (*LIBRARIES, "torch"),
     ),

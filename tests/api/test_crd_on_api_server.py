@@ -259,6 +259,15 @@ def test_what_a_service_is_asked_cannot_change_but_where_it_is_asked_may(
     assert to(moved, SEARCHED | {"url": "http://other/", "timeoutSeconds": 9}) == ""
 
 
+def test_the_order_of_endpoints_is_frozen_too(api_server: ApiServer, namespace: str) -> None:
+    other = {"name": "other", "url": "http://other/", "role": "Actor", "protocol": "RagChat"}
+    create(api_server, namespace, {"spec.retrieval.endpoints": [SEARCHED, other]})
+    api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
+    refused = edited(api_server, namespace, {"spec.retrieval.endpoints": [other, SEARCHED]})
+    assert "spec.retrieval.endpoints (name, role, protocol" in refused
+    assert edited(api_server, namespace, {"spec.retrieval.endpoints": [SEARCHED, other]}) == ""
+
+
 BY_EPOCHS = {"spec.training.totalSteps": REMOVED, "spec.training.epochs": 2}
 FALLS = {"spec.training.learningRateSchedule": "Linear", "spec.training.totalSteps": 100}
 

@@ -31,7 +31,7 @@ from support.helm_chart import (
 )
 from support.kubernetes_schemas import violations_of_schemas
 from support.pod_security import violations_of_restricted
-from tools.kind.go_programs import tool_folder
+from tools.kind.go_programs import OLDEST_API, tool_folder
 
 EACH = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
@@ -120,11 +120,17 @@ def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
     assert len(yaml.safe_dump(crd)) < 512 * 1024  # the release's Secret holds at most 1 MiB
 
 
-def test_the_oldest_kubernetes_takes_the_crd_and_what_its_rules_cost(tmp_path: Path) -> None:
+def test_the_oldest_kubernetes_takes_the_crd_and_what_its_rules_cost(
+    chart: Chart, tmp_path: Path
+) -> None:
+    told = yaml.safe_load((chart.folder / "Chart.yaml").read_text())["kubeVersion"]
+    assert told == f">={OLDEST_API.replace('v0', '1')}-0"
     program = tool_folder("crd-check") / "crd-check"
 
     def objections(file: Path) -> str:
-        return subprocess.run([program, file], capture_output=True, text=True).stderr
+        ended = subprocess.run([program, file], capture_output=True, text=True)
+        assert bool(ended.stderr) is bool(ended.returncode)
+        return ended.stderr
 
     assert objections(CRD_FILE) == ""
     crd = yaml.safe_load(CRD_FILE.read_text())

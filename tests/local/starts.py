@@ -20,7 +20,7 @@ from pathlib import Path
 from local.drill import Run
 
 SECONDS = 15.0
-"""Until here the driver has connected to the head, and ranks and engines begin."""
+"""By then the driver has connected to the head and ranks and engines begin, on busy cores, too."""
 SUSPENDED = ["Suspended"]
 
 

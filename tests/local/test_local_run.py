@@ -60,7 +60,7 @@ def test_run_can_be_interrupted_killed_and_continued(tmp_path: Path) -> None:
 
     interrupted = job.start(steps_per_second=4)
     job.wait_for(lambda: job.step >= 12, interrupted)
-    interrupted.send_signal(signal.SIGINT)
+    interrupted.send_signal(signal.SIGTERM)
     code, output = job.end_of(interrupted)
     job.wait_until_gone()
     saved = int((job.checkpoints / "saved-step").read_text())

@@ -92,12 +92,14 @@ def _values() -> Iterator[tuple[str, str]]:
     yield _FALL, _same_decay()
 
 
+_AS_IT_WAS = f"self.spec == oldSelf.spec && {_same_items('spec.retrieval.endpoints', ('name',))}"
+"""Equality does not see the order of a list whose items have a key."""
 _UNCHANGED = " && ".join(same for _, same in _values())
 _CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _values())
 
 FROZEN = CelRule(
-    # One rule, which equal specs end at once: it runs at each write of the status.
-    f"{_NO_ATTEMPT} || self.spec == oldSelf.spec || ({_UNCHANGED})",
+    # One rule, which an equal spec ends at once: it runs at each write of the status.
+    f"{_NO_ATTEMPT} || {_AS_IT_WAS} || ({_UNCHANGED})",
     _FROZEN + _REMEDY,
     ".spec",
     message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
