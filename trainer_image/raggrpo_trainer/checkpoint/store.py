@@ -261,8 +261,8 @@ def best_of(checkpoints: Sequence[Checkpoint], best_by: BestBy) -> Checkpoint | 
 
 
 def _remove(folder: Path) -> None:
+    # First: a folder that a kill leaves without its marker goes at the next start.
     (folder / COMPLETE).unlink(missing_ok=True)
-    sync_tree(folder)  # the marker's removal must reach the disk first
     shutil.rmtree(folder)
 
 

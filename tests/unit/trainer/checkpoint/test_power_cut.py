@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_api.names import EXPORT_DIR
 from raggrpo_trainer.checkpoint.fence import validity
 from raggrpo_trainer.checkpoint.folder import (
     Checkpoint,
@@ -53,6 +54,28 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 def newest(path: Path) -> Checkpoint:
     return discover(path, validity(path))[0][0]
+
+
+def test_a_power_cut_around_an_export_leaves_none_or_all_of_it(
+    tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, cut = a_store(a_claim(tmp_path)), cuts(tmp_path)
+    found: list[str] = []
+
+    def look() -> None:
+        for folder in left(cut):
+            if (folder / EXPORT_DIR).exists():
+                found.append((folder / EXPORT_DIR / "model.safetensors").read_text())
+
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").write_text("whole")
+
+    with monkeypatch.context() as patch:
+        cut.watch(patch, look)
+        store.export(write)
+    look()
+
+    assert set(found) == {"whole"}
 
 
 def test_a_power_cut_during_a_save_leaves_the_old_or_the_new_checkpoint_whole(

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker, sync
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
@@ -239,7 +240,9 @@ def test_a_save_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> N
 
     store.save(a_meta(10), sparse)
 
-    with pytest.raises(TrainerError, match=r"needs 4915.20 GiB: the volume at") as refusal:
+    volume = next(each for each in (tmp_path, *tmp_path.parents) if each.is_mount())
+    told = rf"needs 4915.20 GiB: the volume at {volume} has"
+    with pytest.raises(TrainerError, match=told) as refusal:
         store.save(a_meta(20), lambda folder: pytest.fail("was begun"))
     assert refusal.value.exit_code is ExitCode.VOLUME_FULL
 
@@ -350,15 +353,61 @@ def test_any_history_of_saves_failures_and_restarts_keeps_what_it_must(
             assert steps(store) == sorted(expected, reverse=True)
 
 
-def test_damaged_and_rejected_ones_go_when_enough_newer_ones_exist(tmp_path: Path) -> None:
+def test_damaged_half_written_and_rejected_ones_go_when_enough_newer_ones_exist(
+    tmp_path: Path,
+) -> None:
     store = a_store(a_claim(tmp_path), keep_last=2)
     store.reject(store.save(a_meta(10), shards(10)), "NaN")
+    (store.save(a_meta(15), shards(15)).folder / "COMPLETE").unlink()
     _damage_shard(store.save(a_meta(20), shards(20)).folder)
     store.save(a_meta(30), shards(30))
-    assert len(folders(tmp_path)) == 3
+    assert len(folders(tmp_path)) == 4
     store.save(a_meta(40), shards(40))
 
     assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]
+
+
+def exported(text: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").write_text(text)
+
+    return write
+
+
+def test_an_export_replaces_the_one_before_at_once_and_leaves_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = a_store(a_claim(tmp_path))
+    for text in ("one", "two"):
+        assert store.export(exported(text)) == tmp_path / EXPORT_DIR
+        assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == text
+        assert list(tmp_path.glob("*.tmp")) == []
+
+    def full(folder: Path) -> None:
+        exported("half")(folder)
+        raise OSError(errno.ENOSPC, "full")
+
+    def superseded(folder: Path) -> None:
+        exported("late")(folder)
+        a_claim(tmp_path, attempt=2)
+
+    for write, code in ((full, ExitCode.VOLUME_FULL), (superseded, ExitCode.SUPERSEDED)):
+        with pytest.raises(TrainerError) as refusal:
+            store.export(write)
+        assert refusal.value.exit_code is code
+        assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == "two"
+
+    next_attempt = a_store(a_claim(tmp_path, attempt=3))
+    next_attempt.clean_up()
+    assert list(tmp_path.glob("*.tmp")) == []
+
+    def held_open(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "a reader of the old export holds it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", held_open)
+        next_attempt.export(exported("three"))
+    assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == "three"
 
 
 def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_path: Path) -> None:
