@@ -63,9 +63,8 @@ def test_a_power_cut_around_an_export_leaves_none_or_all_of_it(
     found: list[str] = []
 
     def look() -> None:
-        for folder in left(cut):
-            if (folder / EXPORT_DIR).exists():
-                found.append((folder / EXPORT_DIR / "model.safetensors").read_text())
+        folders = [folder / EXPORT_DIR for folder in left(cut)]
+        found.extend((each / "model.safetensors").read_text() for each in folders if each.exists())
 
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_text("whole")
