@@ -366,6 +366,11 @@ def test_damaged_half_written_and_rejected_ones_go_when_enough_newer_ones_exist(
 
     assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]
 
+    _damage_shard(store.save(a_meta(50), shards(50)).folder)
+    store.save(a_meta(60), shards(60))
+    left = ["step_00000040.e1", "step_00000050.e1", "step_00000060.e1"]
+    assert folders(tmp_path) == left  # only what is older than those that are kept goes
+
 
 def exported(text: str) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
