@@ -150,7 +150,7 @@ class Bench:
         before = Series(float) if is_start else await operator.metrics()
         cpu = 0.0 if is_start else operator.cpu_seconds()
         began = operator.started if is_start else time.monotonic()
-        calls, served = self.writes(), self.api_server_seconds()
+        calls, served = self.writes(), api_server_seconds(self.server)
         yield
         seconds = time.monotonic() - began
         after = await operator.metrics()
@@ -165,13 +165,8 @@ class Bench:
             "writes_per_job": round(writes.total() / self.num_jobs, 2),
             "writes": dict(writes.most_common()),
             "operator_cpu_seconds": round(operator.cpu_seconds() - cpu, 1),
-            "api_server_cpu_seconds": round(self.api_server_seconds() - served, 1),
+            "api_server_cpu_seconds": round(api_server_seconds(self.server) - served, 1),
         }
-
-    def api_server_seconds(self) -> float:
-        """Return the processor time of kube-apiserver so far."""
-        process = self.server.programs["kube-apiserver"].process
-        return cpu_seconds(psutil.Process(process.pid)) if process is not None else 0.0
 
     def writes(self) -> Counter[str]:
         """Return what the operator has written so far, as `verb resource`."""
@@ -326,6 +321,12 @@ def job_of(name: str) -> Manifest:
         }
     )
     return raw | {"metadata": {"name": name}}
+
+
+def api_server_seconds(server: ApiServer) -> float:
+    """Return the processor time of kube-apiserver so far."""
+    process = server.programs["kube-apiserver"].process
+    return cpu_seconds(psutil.Process(process.pid)) if process is not None else 0.0
 
 
 def resource_of(reference: Mapping[str, Any]) -> str:

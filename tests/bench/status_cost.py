@@ -14,10 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
-from bench_kuberay import cpu_seconds
-from operator_scale import NAMESPACE, job_of
+from operator_scale import NAMESPACE, api_server_seconds, job_of
 
 from raggrpo_api.crd import CRD_FILE
 from support.fakes.fake_kuberay import Api, path_of
@@ -50,17 +48,15 @@ async def measure(
     api, seconds = Api(server.kubeconfig), dict[str, list[float]]()
     jobs = path_of("raggrpo.io/v1alpha1", "raggrpojobs", NAMESPACE)
     await api.create(jobs, job_of("job"))
-    process = server.programs["kube-apiserver"].process
-    assert process is not None
     for _ in range(turns):
         for name, crd in crds.items():
             file = server.folder / "measured.json"
             file.write_text(json.dumps(crd))
             server.kubectl("replace", "-f", str(file))
             await write(api, jobs, WRITES)  # until the server takes the new definition
-            before = cpu_seconds(psutil.Process(process.pid))
+            before = api_server_seconds(server)
             await write(api, jobs, WRITES)
-            used = cpu_seconds(psutil.Process(process.pid)) - before
+            used = api_server_seconds(server) - before
             seconds.setdefault(name, []).append(used / WRITES)
     await api.close()
     return seconds

@@ -94,8 +94,9 @@ def _values() -> Iterator[tuple[str, str]]:
 
 _AS_IT_WAS = f"self.spec == oldSelf.spec && {_same_items('spec.retrieval.endpoints', ('name',))}"
 """Equality does not see the order of a list whose items have a key."""
-_UNCHANGED = " && ".join(same for _, same in _values())
-_CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _values())
+_VALUES = tuple(_values())
+_UNCHANGED = " && ".join(same for _, same in _VALUES)
+_CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _VALUES)
 
 FROZEN = CelRule(
     # One rule, which an equal spec ends at once: it runs at each write of the status.
