@@ -539,6 +539,15 @@ def test_pods_may_wait_for_their_limit_and_no_longer(message: str, reason: str, 
     )
 
 
+def test_what_pods_say_in_their_first_seconds_is_not_told_yet() -> None:
+    waiting = ClusterObserved(1, message="0/3 nodes")
+
+    early, settled = looked(2.9, waiting), looked(3, waiting)
+
+    assert told(early, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
+    assert told(settled, ConditionType.CLUSTER_READY) == ("False", "PodsWaiting")
+
+
 def test_a_ready_head_has_as_long_to_accept_a_submission() -> None:
     in_time, late = looked(60, READY), looked(60.1, READY)
 

@@ -86,9 +86,7 @@ def a_pods_story(**world: object) -> tuple[Story, PodsRuntime]:
 async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with_them() -> None:
     story, runtime = a_pods_story(waiting_for=WORDS)
 
-    await story.until(lambda status: status.phase is Phase.PROVISIONING and status.attempt == 1)
-    await story.round()
-    await story.round()
+    await story.until(lambda status: any(c.reason == "PodsWaiting" for c in status.conditions))
     assert story.condition(ConditionType.CLUSTER_READY) == ("False", "PodsWaiting", WORDS)
 
     runtime.waiting_for = ""
@@ -97,7 +95,9 @@ async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with
     assert story.count(CreateCluster) == 1
 
 
-async def test_a_job_that_waits_for_nodes_at_every_stage_is_told_in_eight_sentences() -> None:
+async def test_a_job_that_waits_at_every_stage_and_for_two_things_at_once_is_told_in_eight() -> (
+    None
+):
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
     runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
     story = Story(a_story_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime)
@@ -110,6 +110,8 @@ async def test_a_job_that_waits_for_nodes_at_every_stage_is_told_in_eight_senten
     await story.until(lambda s: story.condition(ConditionType.RETRIEVER_READY)[0] == "False")
     runtime.retrievers_wait = False
     await story.until(tells(ConditionType.CLUSTER_READY, "False", "PodsWaiting"))
+    runtime.waiting_for = WORDS.replace("trainer", "head")
+    await story.until(lambda s: "head" in story.condition(ConditionType.CLUSTER_READY)[2])
     runtime.waiting_for = ""
     await story.until_quiet()
 

@@ -25,6 +25,9 @@ from .round import PODS_NOT_READY, PODS_WAITING, Decision, Round
 HEAD_RETURN_SECONDS = 60
 """How long the nodes of a Ray cluster wait for their head before they end themselves."""
 
+SETTLE_SECONDS = 3
+"""Until what pods say of themselves is told: by then all have said something, and it holds."""
+
 
 def next_attempt(this: Round) -> Decision:
     """Record the next attempt; it is submitted in a later round."""
@@ -129,8 +132,10 @@ def create_cluster(
 
 def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     """Wait for the cluster's pods or processes, within the provisioning deadline."""
-    reason = PODS_WAITING if cluster.message else "Provisioning"
-    this.condition(ConditionType.CLUSTER_READY, False, reason, cluster.message)
+    has_settled = this.elapsed(this.state.launch.cluster_since) >= SETTLE_SECONDS
+    message = cluster.message if has_settled else ""
+    reason = PODS_WAITING if message else "Provisioning"
+    this.condition(ConditionType.CLUSTER_READY, False, reason, message)
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended while provisioning")
     if cluster.is_queued:

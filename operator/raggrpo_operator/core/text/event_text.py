@@ -33,8 +33,6 @@ def _head(status: JobStatus, now: Condition, before: Condition) -> str:
             return "Preflight failed:"
         case ConditionType.PREFLIGHT_PASSED, _:
             return "Preflight waits for its pod:" if now.reason == PODS_WAITING else ""
-        case ConditionType.RETRIEVER_READY, "True":
-            return "Managed retrievers are ready:"
         case ConditionType.RETRIEVER_READY, "False":
             return "Waiting for managed retrievers:"
         case ConditionType.CLUSTER_READY, "False":
@@ -52,7 +50,8 @@ def _head(status: JobStatus, now: Condition, before: Condition) -> str:
         case ConditionType.SUSPENDED, "True":
             return "Waiting in a queue:" if now.reason == QUEUED else "The job is suspended:"
         case ConditionType.SUSPENDED, "False":
-            return "The job goes on" if before.status == "True" else ""
+            was_stopped = before.status == "True" and before.reason != QUEUED
+            return "The job goes on" if was_stopped else ""
         case ConditionType.COMPLETE, "True":
             return "Complete:"
         case ConditionType.FAILED, "True":

@@ -7,6 +7,8 @@ outlives the cluster, since the cache may still hold a RayCluster that has just 
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from raggrpo_api import names
+from raggrpo_api.status import PodRole
 from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import (
     RAY_CLUSTER_LABEL,
@@ -15,6 +17,8 @@ from raggrpo_operator.kube.cluster_objects import (
     labels_of,
 )
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, loss, start_problem
+
+_HARDEST = (PodRole.TRAINER, PodRole.ROLLOUT)
 
 
 class EvidenceBook:
@@ -54,7 +58,7 @@ class EvidenceBook:
 
         There is a grace period: a missing Secret may yet be created, a registry may recover.
         """
-        found = [each for pod in pods if (each := start_problem(pod)) is not None]
+        found = [each for pod in sorted(pods, key=_rank) if (each := start_problem(pod))]
         since = self._failing_since.setdefault(key, {})
         failing = {each.uid for each in found if each.is_final}
         for uid in {pod["metadata"]["uid"] for pod in pods} - failing:
@@ -71,6 +75,12 @@ class EvidenceBook:
         for known in [each for each in self._losses if each[0] == key]:
             del self._losses[known]
         self._failing_since.pop(key, None)
+
+
+def _rank(pod: Manifest) -> int:
+    """Return a pod's place among those whose trouble is told: GPUs are the hardest to get."""
+    role = labels_of(pod).get(names.LABEL_ROLE)
+    return _HARDEST.index(role) if role in _HARDEST else len(_HARDEST)
 
 
 def _is_later_end(found: Loss, known: Loss) -> bool:

@@ -205,6 +205,23 @@ def test_an_unschedulable_pod_never_becomes_final() -> None:
         assert not is_final
 
 
+def test_of_pods_that_do_not_start_those_that_want_most_are_told_first() -> None:
+    said = unscheduled("no node")
+    roles = ("head", "rollout", "proxy", "trainer")
+    pods = [a_pod(said, role=role, name=role) for role in roles]
+
+    def told() -> str:
+        found, _ = a_book().start_problem(KEY, pods, NOW)
+        assert found is not None
+        return found.pod
+
+    assert told() == "trainer"
+    pods.pop()
+    assert told() == "rollout"
+    del pods[1]
+    assert told() == "head"
+
+
 @pytest.mark.parametrize(
     "time", [None, "", "yesterday", "9999-99-99T00:00:00Z", "2026-11-21T12:00"]
 )
