@@ -12,7 +12,6 @@ import asyncio
 import json
 import math
 import os
-import shlex
 import statistics
 import sys
 import tempfile
@@ -37,14 +36,9 @@ from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.local_runtime.driver import Driver, driver_log
 from raggrpo_operator.local_runtime.processes import Processes, tail
-from raggrpo_operator.local_runtime.ray_head import (
-    RayHead,
-    driver_log,
-    make_temp_dir,
-    start_ray_head,
-)
+from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, start_ray_head
 
 SMALL: dict[str, Any] = {
     "layers": 4,
@@ -57,9 +51,8 @@ SMALL: dict[str, Any] = {
 }
 """About the quickstart's model: in larger ones the same costs are a smaller share."""
 POLL_SECONDS = 0.5
-START_SECONDS = 120.0
 TIMEOUT_SECONDS = 3600.0
-HERE = Path(__file__).parent
+REPORTING = Path(__file__).with_name("bench_reporting.py")
 
 
 def main() -> None:
@@ -109,7 +102,7 @@ async def run_job(job: RagGrpoJob, folder: Path) -> dict[str, Any]:
             temp_dir=make_temp_dir(),
         )
         try:
-            await _attempt(head, job, config, folder)
+            await _attempt(head, processes, config, folder / "measured.json")
         finally:
             await head.close(processes)
     finally:
@@ -118,39 +111,23 @@ async def run_job(job: RagGrpoJob, folder: Path) -> dict[str, Any]:
     return measured
 
 
-async def _attempt(head: RayHead, job: RagGrpoJob, config: TrainerConfig, folder: Path) -> None:
-    """Submit the driver and wait for its end. Raises RuntimeError when it fails."""
-    submission = names.submission_id(job.metadata.name, 1)
-    env = seal(config.to_json()) | {
-        names.ENV_PROGRESS_PORT: str(head.progress_port),
-        ENV_RESULT: str(folder / "measured.json"),
-    }
-    command = shlex.join([sys.executable, str(HERE / "bench_reporting.py")])
-    await _submit(head, submission, command, env)
+async def _attempt(head: RayHead, processes: Processes, config: TrainerConfig, to: Path) -> None:
+    """Run the driver to its end. Raises RuntimeError when it fails."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while True:
-        attempt = await head.jobs.status(submission, 1)
-        if attempt is not None and attempt.status.is_terminal:
-            break
+    driver: Driver | None = None
+    while driver is None or not driver.observe().status.is_terminal:
         if head.death() or time.monotonic() > deadline:
             raise RuntimeError(head.death() or f"no end after {TIMEOUT_SECONDS:.0f} s")
+        if driver is None and head.address():
+            env = seal(config.to_json()) | {
+                names.ENV_PROGRESS_PORT: str(head.progress_port),
+                ENV_RESULT: str(to),
+            }
+            driver = Driver(processes, head, 1, env, (sys.executable, str(REPORTING)))
         await asyncio.sleep(POLL_SECONDS)
-    if attempt.status is not SubmissionStatus.SUCCEEDED:
-        log = tail(driver_log(head.temp_dir, submission), lines=40)
-        raise RuntimeError(f"the driver ended with {attempt}: {log}")
-
-
-async def _submit(head: RayHead, submission: str, command: str, env: Mapping[str, str]) -> None:
-    """Submit as soon as the head takes jobs: it refuses them for a while after its start."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            await head.jobs.submit(submission, command, dict(env), {})
-            return
-        except OperatorError:
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(POLL_SECONDS)
+    if driver.observe().status is not SubmissionStatus.SUCCEEDED:
+        log = tail(driver_log(head.temp_dir, 1), lines=40)
+        raise RuntimeError(f"the driver ended with {driver.observe()}: {log}")
 
 
 def summary(work: Workload, parameters: int, measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ CHANGES = (
     f"spec.retrieval.promptTemplate='{TEMPLATE}'",
 )
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-SUBMISSIONS = ("/api/jobs/", "/api/job_agent/jobs/")
-"""Of the dashboard and of its agent: either would run what it is sent."""
+SUBMISSIONS = "/api/job_agent/jobs/"
+"""Of Ray's agent, which would run what it is sent."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ def ask_without_token(seen: Seen, owned: Path) -> None:
     """Try to run a command through every port, and to read the progress."""
     command = {"entrypoint": f"touch {owned}"}
     for port, program in seen.ports.items():
-        asked = {path: status_of(port, path, command) for path in SUBMISSIONS}
+        asked = {SUBMISSIONS: status_of(port, SUBMISSIONS, command)}
         if "_Server" in program:
             asked |= {
                 "/progress": status_of(port, "/progress"),
@@ -125,7 +125,6 @@ def test_everything_listens_on_the_loopback_interface_only(seen: Seen) -> None:
     for expected in (
         "gcs_server",
         "raylet",
-        "dashboard",
         "RankActor",
         "_Server",
         "raggrpo_retriever",
@@ -136,7 +135,7 @@ def test_everything_listens_on_the_loopback_interface_only(seen: Seen) -> None:
 
 @pytest.mark.timeout(600)
 def test_nobody_without_the_token_can_run_read_or_stop_anything(seen: Seen) -> None:
-    for path in (*SUBMISSIONS, "/progress", "/stop"):
+    for path in (SUBMISSIONS, "/progress", "/stop"):
         assert 401 in seen.answers[path], path
         assert not {status for status in seen.answers[path] if 200 <= status < 400}, path
 

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,15 +15,15 @@ import pytest
 from raggrpo_api import names
 from raggrpo_api.sealed_config import open_sealed, seal
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
-from raggrpo_operator.errors import AccessRefused
-from raggrpo_operator.http_api import HttpApi
-from raggrpo_operator.local_runtime.processes import Processes, tail
-from raggrpo_operator.local_runtime.ray_head import RAY, RayHead, driver_log
+from raggrpo_operator.errors import AccessRefused, OperatorError
+from raggrpo_operator.http_api import HttpApi, open_session
+from raggrpo_operator.local_runtime.processes import Processes, free_ports
+from raggrpo_operator.local_runtime.ray_head import RAY, head_env, make_temp_dir, remove_temp_dir
 from raggrpo_operator.ray_jobs import RayJobs
-from support import ray_tree
 from support.builders.hostile_text import HOSTILE_TEXT
 
-SECRET = "hunter2"
+SECRET, TOKEN, SUBMISSION = "hunter2", "a token for tests only" * 2, "probe-a1"
+START_SECONDS = 120
 REFERENCES = "$A_SECRET ${A_SECRET} $(A_SECRET) $$ %A_SECRET% $HOME ${HOME} $(HOME)"
 PROGRAM = """
 import os, pathlib, ray
@@ -53,27 +55,40 @@ def longest_text() -> str:
 async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_submit(
     tmp_path: Path, processes: Processes
 ) -> None:
-    text = longest_text()
-    head = ray_tree.start_head(processes, tmp_path, A_SECRET=SECRET)
+    text, temp_dir = longest_text(), make_temp_dir()
+    dashboard, gcs, agent = free_ports(3)
+    command = [
+        *(sys.executable, "-m", names.RAY_START, "ray", "start", "--head", "--block"),
+        *("--node-ip-address", "127.0.0.1", "--port", str(gcs), "--num-cpus", "2"),
+        *("--dashboard-port", str(dashboard), "--dashboard-agent-listen-port", str(agent)),
+        *("--temp-dir", str(temp_dir / RAY), "--object-store-memory", str(80 * 1024**2)),
+    ]
+    env = head_env(os.environ | {"A_SECRET": SECRET}, temp_dir, TOKEN)
+    head = processes.start("c1", command, env, tmp_path / "ray.log")
+    session = open_session()
+    url = f"http://127.0.0.1:{dashboard}"
+    jobs = RayJobs(HttpApi(session, url, TOKEN))
     try:
-        env = seal(text) | {"FOLDER": str(tmp_path)}
-        await ray_tree.submit(head, PROGRAM, env)
-        assert await head.jobs.ray_version() == version("ray")
-        await finished(head)
-        kept = await head.jobs.environment(ray_tree.SUBMISSION)
+        await submitted(jobs, seal(text) | {"FOLDER": str(tmp_path)})
+        assert await jobs.ray_version() == version("ray")
+        kept = await jobs.environment(SUBMISSION)
+        log = temp_dir / RAY / names.ray_driver_log(SUBMISSION)
+        assert await ended(jobs) is SubmissionStatus.SUCCEEDED, log.read_text()
         for token in ("", "guessed"):
-            stranger = RayJobs(HttpApi(head.session, dashboard(head), token))
+            stranger = RayJobs(HttpApi(session, url, token))
             with pytest.raises(AccessRefused):
                 await stranger.submit("stranger-a1", f"touch {tmp_path}/owned", {}, {})
-        address = (head.temp_dir / RAY / "ray_current_cluster").read_text()
+        address = f"127.0.0.1:{gcs}"
         answers = [
             await asyncio.to_thread(asked, address, mode)
             for mode in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "guessed"})
         ]
         assert ["Unauthenticated" in answer for answer in answers] == [True, True], answers
-        assert "CLUSTER_METADATA" in asked(address, {"RAY_AUTH_TOKEN": head.token})
+        assert "CLUSTER_METADATA" in asked(address, {"RAY_AUTH_TOKEN": TOKEN})
     finally:
-        await head.close(processes)
+        await session.close()
+        processes.end(head)
+        remove_temp_dir(temp_dir)
 
     assert len(text.encode()) == names.MAX_CONFIG_BYTES
     for reader in ("driver", "worker"):
@@ -83,18 +98,24 @@ async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_subm
     assert not (tmp_path / "owned").exists()
 
 
-async def finished(head: RayHead) -> None:
+async def submitted(jobs: RayJobs, env: dict[str, str]) -> None:
+    """Submit the program as soon as the head takes jobs."""
+    entrypoint = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM)}"
+    deadline = time.monotonic() + START_SECONDS
     while True:
-        found = await head.jobs.status(ray_tree.SUBMISSION, 1)
+        try:
+            return await jobs.submit(SUBMISSION, entrypoint, env, {})
+        except OperatorError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.3)  # no answer yet
+
+
+async def ended(jobs: RayJobs) -> SubmissionStatus:
+    while True:
+        found = await jobs.status(SUBMISSION, 1)
         if found is not None and found.status.is_terminal:
-            break
+            return found.status
         await asyncio.sleep(0.2)
-    log = tail(driver_log(head.temp_dir, ray_tree.SUBMISSION), 20)
-    assert found.status is SubmissionStatus.SUCCEEDED, log
-
-
-def dashboard(head: RayHead) -> str:
-    return f"http://127.0.0.1:{head.dashboard_port}"
 
 
 def asked(address: str, mode: dict[str, str]) -> str:

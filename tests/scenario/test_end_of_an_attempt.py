@@ -86,7 +86,7 @@ def seen(http: str, status: str, code: int | None, head: str, **progress: Any) -
             seconds_per_step=1.0,
             **progress,
         ),
-        dashboard_reachable=http != "silent",
+        head_answers=http != "silent",
     )
 
 

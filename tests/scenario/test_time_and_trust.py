@@ -243,7 +243,7 @@ async def test_an_old_cluster_that_shows_up_late_goes_first_and_costs_nothing() 
         async def observe(self, job: Any) -> Any:
             seen = await super().observe(job)
             if self.old:
-                return type(seen)(cluster=ClusterObserved(self.old), dashboard_reachable=False)
+                return type(seen)(cluster=ClusterObserved(self.old), head_answers=False)
             return seen
 
     story = a_story({(1, 5): exits(ExitCode.RANKS_STUCK)})

@@ -5,7 +5,6 @@
 
 import asyncio
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -13,18 +12,12 @@ from pathlib import Path
 import psutil
 
 from raggrpo_api.trainer_config import World
-from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.driver import Driver, driver_log
 from raggrpo_operator.local_runtime.processes import Processes, tail
-from raggrpo_operator.local_runtime.ray_head import (
-    RayHead,
-    driver_log,
-    make_temp_dir,
-    start_ray_head,
-)
+from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, start_ray_head
 from support.process_tree import announce, guard_until_killed
 
-SUBMISSION = "probe-a1"
 DRIVER = """
 import os, ray, time
 ray.init(address="auto", namespace="probe", log_to_driver=False)
@@ -40,28 +33,17 @@ time.sleep(1000)
 """
 
 
-def start_head(processes: Processes, logs: Path, **more_env: str) -> RayHead:
+def start_head(processes: Processes, logs: Path) -> RayHead:
     """Start a small head."""
     return start_ray_head(
         1,
         processes,
         world=World(),
         object_store_bytes=80 * 1024**2,
-        env=os.environ | more_env,
+        env=os.environ,
         log_file=logs / "ray.log",
         temp_dir=make_temp_dir(),
     )
-
-
-async def submit(head: RayHead, program: str, env: dict[str, str]) -> None:
-    """Submit a Python program as soon as the head takes jobs."""
-    entrypoint = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}"
-    while True:
-        assert not head.death(), head.death()
-        try:
-            return await head.jobs.submit(SUBMISSION, entrypoint, env, {})
-        except OperatorError:
-            await asyncio.sleep(0.3)  # no answer yet
 
 
 def kill_gcs(mark: str) -> None:
@@ -73,8 +55,11 @@ def kill_gcs(mark: str) -> None:
 async def start_tree(processes: Processes, logs: Path) -> RayHead:
     """Start a head and a driver with two detached actors; return when they run."""
     head = start_head(processes, logs)
-    await submit(head, DRIVER, {})
-    while "parts" not in tail(driver_log(head.temp_dir, SUBMISSION), lines=100):
+    while not head.address():
+        assert not head.death(), head.death()
+        await asyncio.sleep(0.1)
+    Driver(processes, head, 1, {}, (sys.executable, "-c", DRIVER))
+    while "parts" not in tail(driver_log(head.temp_dir, 1), lines=100):
         assert not head.death(), head.death()
         await asyncio.sleep(0.1)
     return head

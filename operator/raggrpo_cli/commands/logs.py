@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.names import ATTEMPTS_DIR, DRIVER_LOG, submission_id
+from raggrpo_api.names import ATTEMPTS_DIR, DRIVER_LOG
 from raggrpo_cli.job_file import refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, recorded_job, the_folder
 from raggrpo_cli.terminal import log_printer
@@ -29,14 +29,14 @@ def logs(
 
 
 def _logs(recorded: RecordedJob) -> dict[int, Path]:
-    """Return attempt → log; Ray's live log replaces its kept copy, which lags behind."""
+    """Return attempt → log; a driver's live log replaces its kept copy, which lags behind."""
     kept = (recorded.log_dir / ATTEMPTS_DIR).glob(f"*/{DRIVER_LOG}")
     found = {int(path.parent.name): path for path in kept}
     number = recorded.status.attempt
     if recorded.temp_dir is not None:
-        from raggrpo_operator.local_runtime.ray_head import driver_log
+        from raggrpo_operator.local_runtime.driver import driver_log
 
-        live = driver_log(recorded.temp_dir, submission_id(recorded.job.metadata.name, number))
+        live = driver_log(recorded.temp_dir, number)
         if live.exists():
             found[number] = live
     return found

@@ -70,22 +70,19 @@ class Processes:
         self.guard()
         mark = f"{self.mark}.{name}"
         keeper = [*WARDEN, "keep", mark, str(os.getpid()), *command]
-        try:
-            private_folder(log_file.parent)
-            with open(log_file, "ab", opener=private_opener) as output:
-                process = subprocess.Popen(
-                    keeper,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**env, ENV_RUN_MARK: mark},
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise TransientError(f"starting {name}: {error}") from error
+        process = _started(keeper, {**env, ENV_RUN_MARK: mark}, log_file)
         child = Child(name, mark, log_file, process)
         self._children.append(child)
         return child
+
+    def start_beside(
+        self, child: Child, command: Sequence[str], env: Mapping[str, str], log_file: Path
+    ) -> subprocess.Popen[bytes]:
+        """Start a command that ends with this child, since it carries the same mark.
+
+        Raises OperatorError if it cannot be started.
+        """
+        return _started(command, {**env, ENV_RUN_MARK: child.mark}, log_file)
 
     def end(self, child: Child) -> None:
         """End a child and everything it started."""
@@ -132,6 +129,24 @@ class Processes:
         self._warden.kill()
         self._warden.wait()
         self._warden = None
+
+
+def _started(
+    command: Sequence[str], env: Mapping[str, str], log_file: Path
+) -> subprocess.Popen[bytes]:
+    try:
+        private_folder(log_file.parent)
+        with open(log_file, "ab", opener=private_opener) as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise TransientError(f"starting {' '.join(command)[-300:]}: {error}") from error
 
 
 def sweep(mark: str) -> None:

@@ -20,13 +20,10 @@ from raggrpo_api.trainer_config import World
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
-from raggrpo_operator.ray_jobs import RayJobs
 
 from .processes import Child, Processes, free_ports, signal_name
 
 PREFIX = "raggrpo-"
-STOP_SECONDS = 30
-"""From a driver's SIGTERM to its SIGKILL: it saves the last finished step in between."""
 RAY = "ray"
 """Ray's own part of the temporary folder; Ray opens it to everybody."""
 LONGEST_TEMP_DIR = 40
@@ -39,23 +36,30 @@ SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
 
 @dataclass(slots=True)
 class RayHead:
-    """A started head and the clients that talk to it."""
+    """A started head, and the client of the progress server that a driver starts on it."""
 
     number: int
     child: Child
     temp_dir: Path
-    dashboard_port: int
     progress_port: int
-    token: str
+    env: Mapping[str, str]
+    """What everything on the head begins with."""
     session: aiohttp.ClientSession = field(default_factory=open_session)
-    jobs: RayJobs = field(init=False)
     progress: ProgressClient = field(init=False)
 
     def __post_init__(self) -> None:
-        head = "http://127.0.0.1"
-        dashboard = HttpApi(self.session, f"{head}:{self.dashboard_port}", self.token)
-        progress = HttpApi(self.session, f"{head}:{self.progress_port}", self.token)
-        self.jobs, self.progress = RayJobs(dashboard), ProgressClient(progress)
+        address = f"http://127.0.0.1:{self.progress_port}"
+        self.progress = ProgressClient(HttpApi(self.session, address, self.token))
+
+    @property
+    def token(self) -> str:
+        """What every call to the head needs."""
+        return self.env["RAY_AUTH_TOKEN"]
+
+    def address(self) -> str:
+        """Return where drivers connect to, empty until Ray has started."""
+        written = self.temp_dir / RAY / "ray_current_cluster"
+        return written.read_text().strip() if written.exists() else ""
 
     def death(self) -> str:
         """Return how the head ended, or empty while it is running."""
@@ -87,31 +91,25 @@ def start_ray_head(
 ) -> RayHead:
     """Start a head with room for all ranks and engines, however many CPUs the machine has."""
     # All at once, so that they differ: a head does not survive two components on the same port.
-    dashboard_port, progress_port, gcs_port, agent_port = free_ports(4)
+    progress_port, gcs_port, agent_port = free_ports(3)
     command = [
         *(sys.executable, "-m", names.RAY_START, "ray", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
-        *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard_port)),
-        "--include-dashboard=true",
-        # The default is a fixed port: a second head on this machine would accept no jobs.
+        "--include-dashboard=false",  # ten processes, and nobody asks them anything
+        # The default is a fixed port, which a second head on this machine could not have.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--num-cpus", str(logical_cpus(world)), "--temp-dir", str(temp_dir / RAY)),
         *("--object-store-memory", str(object_store_bytes)),
         *("--disable-usage-stats", "--no-monitor", "--log-style", "record", "--log-color", "false"),
     ]
-    token = secrets.token_hex(32)
-    child = processes.start(f"c{number}", command, head_env(env, temp_dir, token), log_file)
-    return RayHead(number, child, temp_dir, dashboard_port, progress_port, token)
-
-
-def driver_log(temp_dir: Path, submission_id: str) -> Path:
-    """Return the file with a driver's output, which can be read without the head."""
-    return temp_dir / RAY / names.ray_driver_log(submission_id)
+    given = head_env(env, temp_dir, secrets.token_hex(32))
+    child = processes.start(f"c{number}", command, given, log_file)
+    return RayHead(number, child, temp_dir, progress_port, given)
 
 
 def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, str]:
-    """Return the environment of the head, which all actors and drivers inherit.
+    """Return the environment of the head, of its actors and of drivers.
 
     The kernel shows it to nobody but the user.
     """
@@ -119,9 +117,6 @@ def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, st
     return {
         "RAY_DEDUP_LOGS": "0",
         "RAY_enable_metrics_collection": "0",
-        # Read by the process that stops a driver. Set in the submission it would have no effect,
-        # and the driver would be killed after 3 s, in the middle of its last save.
-        "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         # Ranks and engines have their own environments and could not use prestarted workers.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",

@@ -1,12 +1,7 @@
 """`LocalRuntime`: observes and performs for `decide` on this machine. It decides nothing."""
 
-import logging
 import os
-import shlex
 import shutil
-import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
@@ -28,47 +23,35 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.spec.world import world
-from raggrpo_operator.errors import OperatorError, TransientError
+from raggrpo_operator.errors import TransientError
 from raggrpo_operator.ray_jobs import submittable
 
+from .driver import Driver, driver_log
 from .job_folder import JobFolder, State, write_whole
 from .preflight_run import PreflightRun
 from .private_files import private_folder
 from .processes import Processes
-from .ray_head import RayHead, driver_log, make_temp_dir, remove_temp_dir, start_ray_head
+from .ray_head import RayHead, make_temp_dir, remove_temp_dir, start_ray_head
 from .retrievers import Retrievers
 from .secret_values import trainer_env
 
-log = logging.getLogger(__name__)
-
-ENTRYPOINT = f"exec {shlex.quote(sys.executable)} -m raggrpo_trainer"
-"""`exec`: no shell stands between Ray's signals and the driver."""
-SILENT_SECONDS = 120.0
-SILENT_LOOKS = 10
-"""A head whose Jobs API is silent for so long, in so many looks, counts as lost."""
-
 
 class LocalRuntime:
-    """One job on this machine: Ray head, managed retrievers and preflight as child processes."""
+    """One job on this machine: preflight, retrievers, Ray head and driver as child processes."""
 
     def __init__(
-        self,
-        folder: JobFolder,
-        state: State,
-        processes: Processes,
-        log_dir: Path,
-        clock: Callable[[], float] = time.monotonic,
+        self, folder: JobFolder, state: State, processes: Processes, log_dir: Path
     ) -> None:
         self._folder, self._state, self._processes = folder, state, processes
-        self._log_dir, self._clock = log_dir, clock
+        self._log_dir = log_dir
         self._head: RayHead | None = None
+        self._driver: Driver | None = None
         self._preflight: PreflightRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
         self._abandoned = _abandoned_cluster(state)
-        self._silent_since, self._silent_looks = 0.0, 0
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Return what exists on this machine for the job."""
@@ -83,11 +66,12 @@ class LocalRuntime:
                 retrievers=retrievers,
                 in_pods=False,
             )
-        reachable, attempt = await self._observed_attempt(head, job)
-        death = head.death() or self._silence(reachable)
+        death = head.death()
+        has_started = bool(head.address()) and not death
+        driver = self._driver_of(job.status.attempt)
         cluster = ClusterObserved(
             number=head.number,
-            is_ready=reachable and not death,
+            is_ready=has_started,
             is_lost=bool(death),
             cause=Cause.HEAD_LOST if death else None,
             message=death,
@@ -95,15 +79,15 @@ class LocalRuntime:
         return Observed(
             preflight=preflight,
             cluster=cluster,
-            attempt=attempt,
+            attempt=driver.observe() if driver is not None else None,
             # Read last: when the attempt has ended, this is its final word.
             progress=None if death else await head.progress.read(),
             retrievers=retrievers,
-            dashboard_reachable=reachable,
+            head_answers=has_started,
             in_pods=False,
         )
 
-    async def perform(self, job: RagGrpoJob, action: Action) -> None:
+    async def perform(self, job: RagGrpoJob, action: Action) -> None:  # noqa: ARG002
         """Do one thing."""
         match action:
             case StartPreflight():
@@ -119,20 +103,21 @@ class LocalRuntime:
             case DeleteCluster():
                 await self._delete_cluster()
             case SubmitAttempt(config):
-                await self._submit(job, config)
+                self._submit(config)
             case StopAttempt(number):
-                await self._running_head().jobs.stop(_submission(job, number))
+                if (driver := self._driver_of(number)) is not None:
+                    driver.stop()
             case DumpStacks():
                 await self._running_head().progress.dump_stacks()
             case _:
                 assert_never(action)
 
-    async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
+    async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:  # noqa: ARG002
         """Keep the status as a file, and the log of an attempt that ended beside its records."""
         self._state.status = status
         self._folder.save(self._state)
         if self._state.temp_dir:
-            keep_driver_log(job, status, Path(self._state.temp_dir), self._log_dir)
+            keep_driver_log(status, Path(self._state.temp_dir), self._log_dir)
 
     async def close(self) -> None:
         """End everything that was started."""
@@ -141,27 +126,10 @@ class LocalRuntime:
         await self._delete_cluster()
         self._remove_temp_dir()
 
-    async def _observed_attempt(
-        self, head: RayHead, job: RagGrpoJob
-    ) -> tuple[bool, AttemptObserved | None]:
-        """Return whether the Jobs API answers, and the newest attempt as it knows it."""
-        number = job.status.attempt
-        try:
-            return True, await head.jobs.status(_submission(job, number), number)
-        except OperatorError as error:
-            log.debug("%s", error)
-            return False, None
-
-    def _silence(self, reachable: bool) -> str:
-        """Return that the Jobs API has gone, empty while it answers now and then."""
-        now = self._clock()
-        if reachable or not self._silent_looks:
-            self._silent_since = now
-        self._silent_looks = 0 if reachable else self._silent_looks + 1
-        lasted = now - self._silent_since
-        if self._silent_looks < SILENT_LOOKS or lasted < SILENT_SECONDS:
-            return ""
-        return f"the head's Jobs API has not answered for {lasted:.0f} s"
+    def _driver_of(self, number: int) -> Driver | None:
+        """Return the driver of an attempt if it was started on the head that is there."""
+        driver = self._driver
+        return driver if driver is not None and driver.number == number else None
 
     def _create_cluster(self, action: CreateCluster) -> None:
         if self._head is not None:
@@ -171,7 +139,6 @@ class LocalRuntime:
         temp_dir = make_temp_dir()
         self._state.temp_dir = str(temp_dir)
         self._folder.save(self._state)
-        self._silent_looks = 0
         self._head = start_ray_head(
             action.number,
             self._processes,
@@ -186,19 +153,20 @@ class LocalRuntime:
         self._abandoned = None
         if self._head is None:
             return
-        head, self._head = self._head, None
+        head, self._head, self._driver = self._head, None, None
         await head.close(self._processes)
 
-    async def _submit(self, job: RagGrpoJob, config: TrainerConfig) -> None:
-        head = self._running_head()
+    def _submit(self, config: TrainerConfig) -> None:
+        head, number = self._running_head(), config.attempt.number
+        if self._driver_of(number) is not None:
+            return
         config = self._retrievers.filled_in(config)
         text = submittable(config)
-        number = config.attempt.number
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
             write_whole(record, config.record())
         env = seal(text) | {names.ENV_PROGRESS_PORT: str(head.progress_port)}
-        await head.jobs.submit(_submission(job, number), ENTRYPOINT, env, {"attempt": str(number)})
+        self._driver = Driver(self._processes, head, number, env)
 
     def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()
@@ -231,12 +199,12 @@ class LocalRuntime:
         return self._head
 
 
-def keep_driver_log(job: RagGrpoJob, status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
+def keep_driver_log(status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
     """Copy the log of the newest attempt beside its other records, once it has ended."""
     if not status.attempts or status.attempts[0].cause is None:
         return
     number = status.attempts[0].number
-    source = driver_log(temp_dir, _submission(job, number))
+    source = driver_log(temp_dir, number)
     target = _attempt_folder(log_dir, number) / names.DRIVER_LOG
     # A driver that was killed has not copied its last lines: only a copy of this size is whole.
     size = source.stat().st_size if source.exists() else None
@@ -262,7 +230,3 @@ def _abandoned_cluster(state: State) -> ClusterObserved | None:
 
 def _attempt_folder(log_dir: Path, number: int) -> Path:
     return log_dir / names.ATTEMPTS_DIR / str(number)
-
-
-def _submission(job: RagGrpoJob, number: int) -> str:
-    return names.submission_id(job.metadata.name, number)

@@ -198,7 +198,7 @@ def _attend(this: Round) -> Decision:
         attempt,
         own,
         progress,
-        was_seen=record.started is not None and observed.dashboard_reachable,
+        was_seen=record.started is not None and observed.head_answers,
         intent=intent,
         total_steps=this.spec.training.total_steps,
     )

@@ -176,7 +176,7 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
 
 def _head_stays_away(this: Round) -> bool:
     """Return whether a kept cluster has waited for its head for longer than its nodes do."""
-    if this.record.tier is not Tier.WARM_CLUSTER or this.observed.dashboard_reachable:
+    if this.record.tier is not Tier.WARM_CLUSTER or this.observed.head_answers:
         return False
     was_lost = any(each.cause is Cause.HEAD_LOST for each in this.status.attempts[1:2])
     return was_lost and this.elapsed(this.state.launch.cluster_since) > HEAD_RETURN_SECONDS

@@ -66,7 +66,7 @@ class ClusterObserved:
 
 @dataclass(frozen=True, slots=True)
 class AttemptObserved:
-    """The newest attempt as Ray's Jobs API reports it."""
+    """The newest attempt as Ray's Jobs API, or on one machine its process, tells of it."""
 
     number: int
     status: SubmissionStatus
@@ -111,7 +111,7 @@ class Observed:
     retrievers: tuple[RetrieverObserved, ...] = ()
     device: DeviceObserved | None = None
     """Looked for once preflight has a result; None: not known."""
-    dashboard_reachable: bool = True
+    head_answers: bool = True
     default_image: str = ""
     """Image of jobs that name none; empty: this machine's own installation."""
     in_pods: bool = True

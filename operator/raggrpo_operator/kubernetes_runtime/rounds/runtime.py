@@ -136,7 +136,7 @@ class KubernetesRuntime:
             cluster=cluster,
             attempt=None if cluster.is_lost else attempt,
             progress=None if cluster.is_lost else progress,
-            dashboard_reachable=is_reachable,
+            head_answers=is_reachable,
             evidence_seconds=EVIDENCE_SECONDS,
         )
 

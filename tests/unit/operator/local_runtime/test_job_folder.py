@@ -187,31 +187,29 @@ def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_driver_has_not_copied_of_its_log_is_completed(tmp_path: Path) -> None:
-    job = a_job({"checkpoint.path": str(tmp_path / "checkpoints")})
-    live = tmp_path / "temp" / "ray" / "session_latest" / "logs" / "job-driver-small-a2.log"
+    live = tmp_path / "temp" / "driver-2.log"
     kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
     for path, text in ((live, "first lines, last lines"), (kept, "first lines")):
         path.parent.mkdir(parents=True)
         path.write_text(text)
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.HEAD_LOST)])
 
-    keep_driver_log(job, ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
+    keep_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
 
     assert kept.read_text() == "first lines, last lines"
 
 
 def test_drivers_log_is_kept_once_the_attempt_has_ended(tmp_path: Path) -> None:
-    job = a_job({"checkpoint.path": str(tmp_path / "checkpoints")})
-    live = tmp_path / "temp" / "ray" / "session_latest" / "logs" / "job-driver-small-a2.log"
+    live = tmp_path / "temp" / "driver-2.log"
     live.parent.mkdir(parents=True)
     live.write_text("half")
     kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
     running = JobStatus(attempt=2, attempts=[AttemptRecord(number=2)])
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.STALLED)])
 
-    keep_driver_log(job, running, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
+    keep_driver_log(running, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
     assert not kept.exists()
     live.write_text("whole")
-    keep_driver_log(job, ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
+    keep_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
 
     assert kept.read_text() == "whole"

@@ -1,0 +1,65 @@
+"""An attempt's driver as a process beside its Ray head. Does not judge how it ends.
+
+In a cluster, Ray's Jobs API runs drivers. Here it would cost ten processes and three seconds of a
+processor for each head, only to start one more process and to tell how that ended.
+"""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
+from raggrpo_operator.ray_jobs import LAST_LINES, last_lines
+
+from .processes import Processes, tail
+from .ray_head import RayHead
+
+COMMAND = (sys.executable, "-m", "raggrpo_trainer")
+STOP_SECONDS = 30
+"""From a driver's SIGTERM to its SIGKILL: it saves the last finished step in between."""
+
+
+class Driver:
+    """The driver of one attempt, running or ended."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        head: RayHead,
+        number: int,
+        env: Mapping[str, str],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.number = number
+        self._log = driver_log(head.temp_dir, number)
+        given = {**head.env, "RAY_ADDRESS": head.address(), **env}
+        self._process = processes.start_beside(head.child, command, given, self._log)
+        self._is_stopped = False
+
+    def observe(self) -> AttemptObserved:
+        """Return the attempt as Ray's Jobs API would tell it."""
+        code = self._process.poll()
+        if code is None:
+            return AttemptObserved(self.number, SubmissionStatus.RUNNING)
+        if code == 0:
+            return AttemptObserved(self.number, SubmissionStatus.SUCCEEDED, exit_code=0)
+        if self._is_stopped:
+            return AttemptObserved(self.number, SubmissionStatus.STOPPED)
+        said = last_lines(tail(self._log, LAST_LINES))
+        return AttemptObserved(self.number, SubmissionStatus.FAILED, exit_code=code, message=said)
+
+    def stop(self) -> None:
+        """Ask the driver to save and exit; one that does not is killed.
+
+        It is asked only once: a second signal could hit it on its way out.
+        """
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._process.terminate()
+            asyncio.get_running_loop().call_later(STOP_SECONDS, self._process.kill)
+
+
+def driver_log(temp_dir: Path, number: int) -> Path:
+    """Return the file with the output of an attempt's driver, which can be read at any time."""
+    return temp_dir / f"driver-{number}.log"
