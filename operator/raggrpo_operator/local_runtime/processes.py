@@ -70,7 +70,7 @@ class Processes:
         self.guard()
         mark = f"{self.mark}.{name}"
         keeper = [*WARDEN, "keep", mark, str(os.getpid()), *command]
-        process = _started(keeper, {**env, ENV_RUN_MARK: mark}, log_file)
+        process = _started(name, keeper, {**env, ENV_RUN_MARK: mark}, log_file)
         child = Child(name, mark, log_file, process)
         self._children.append(child)
         return child
@@ -82,7 +82,7 @@ class Processes:
 
         Raises OperatorError if it cannot be started.
         """
-        return _started(command, {**env, ENV_RUN_MARK: child.mark}, log_file)
+        return _started(child.name, command, {**env, ENV_RUN_MARK: child.mark}, log_file)
 
     def end(self, child: Child) -> None:
         """End a child and everything it started."""
@@ -132,7 +132,7 @@ class Processes:
 
 
 def _started(
-    command: Sequence[str], env: Mapping[str, str], log_file: Path
+    name: str, command: Sequence[str], env: Mapping[str, str], log_file: Path
 ) -> subprocess.Popen[bytes]:
     try:
         private_folder(log_file.parent)
@@ -146,7 +146,7 @@ def _started(
                 start_new_session=True,
             )
     except OSError as error:
-        raise TransientError(f"starting {' '.join(command)[-300:]}: {error}") from error
+        raise TransientError(f"starting {name}: {error}") from error
 
 
 def sweep(mark: str) -> None:

@@ -7,6 +7,7 @@ users of the machine reach that interface too. Knows nothing of what runs on the
 import re
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -60,6 +61,20 @@ class RayHead:
         """Return where drivers connect to, empty until Ray has started."""
         written = self.temp_dir / RAY / "ray_current_cluster"
         return written.read_text().strip() if written.exists() else ""
+
+    def is_whole(self) -> bool:
+        """Return whether Ray's own servers, GCS and raylet, take connections.
+
+        A driver ends with them, and the process that started them notices a second later.
+        """
+        host, _, port = self.address().rpartition(":")
+        raylet = self.temp_dir / RAY / "session_latest" / "sockets" / "raylet"
+        try:
+            with socket.create_connection((host, int(port))), socket.socket(socket.AF_UNIX) as unix:
+                unix.connect(str(raylet))
+        except OSError:
+            return False
+        return True
 
     def death(self) -> str:
         """Return how the head ended, or empty while it is running."""

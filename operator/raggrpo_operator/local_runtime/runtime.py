@@ -23,7 +23,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, SubmissionStatus
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.spec.world import world
 from raggrpo_operator.errors import TransientError
@@ -66,12 +66,15 @@ class LocalRuntime:
                 retrievers=retrievers,
                 in_pods=False,
             )
-        death = head.death()
-        has_started = bool(head.address()) and not death
         driver = self._driver_of(job.status.attempt)
+        attempt = driver.observe() if driver is not None else None
+        has_started = bool(head.address())
+        if attempt is not None and attempt.status is SubmissionStatus.FAILED:
+            has_started = head.is_whole()
+        death = head.death()
         cluster = ClusterObserved(
             number=head.number,
-            is_ready=has_started,
+            is_ready=has_started and not death,
             is_lost=bool(death),
             cause=Cause.HEAD_LOST if death else None,
             message=death,
@@ -79,11 +82,11 @@ class LocalRuntime:
         return Observed(
             preflight=preflight,
             cluster=cluster,
-            attempt=driver.observe() if driver is not None else None,
+            attempt=attempt if has_started else None,
             # Read last: when the attempt has ended, this is its final word.
             progress=None if death else await head.progress.read(),
             retrievers=retrievers,
-            head_answers=has_started,
+            head_answers=has_started and not death,
             in_pods=False,
         )
 

@@ -123,12 +123,11 @@ def prepare(folder: Path) -> str:
     return done.stdout
 
 
-def test_a_complete_folder_is_left_alone_and_a_torn_one_is_made_anew(tmp_path: Path) -> None:
+def test_a_torn_folder_is_made_anew_and_a_complete_one_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "input"
-    prepare(folder)
-    assert (folder / "model" / "config.json").exists()
-    assert "nothing to prepare" in prepare(folder)
-    (folder / "COMPLETE").unlink()
+    folder.mkdir()
     (folder / "corpus.jsonl").write_text("torn")
     prepare(folder)
+    assert (folder / "model" / "config.json").exists()
     assert (folder / "corpus.jsonl").read_text().count("\n") > 7500
+    assert "nothing to prepare" in prepare(folder)
