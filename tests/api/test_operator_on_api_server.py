@@ -383,7 +383,7 @@ async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(wor
     assert failed["reason"] == "StartFailed"
     assert words in failed["message"]
     notes = [each["note"] for each in await world.all_of("events.k8s.io/v1", "events")]
-    assert any(words in note and "The Ray cluster waits" in note for note in notes)
+    assert any(words in note and "Failed (StartFailed)" in note for note in notes)
 
 
 async def test_the_token_is_in_its_secret_and_nowhere_else(world: World) -> None:

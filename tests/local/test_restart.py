@@ -1,10 +1,16 @@
 """A killed run ends as an undisturbed one: real Ray, vLLM, FSDP2 and retrieval, 1 rank, FP32."""
 
+import random
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from local.drill import SAVE_EVERY, Outcome, Run
+from local.drill import SAVE_EVERY, STEPS, Outcome, Run
+from raggrpo_api.history import read_history
+from raggrpo_trainer.progress.driver_process import POD_GOES
 
 
 def best(outcome: Outcome) -> tuple[int, str]:
@@ -25,23 +31,42 @@ def test_undisturbed_run_learns_saves_exports_and_leaves_no_process(undisturbed:
 
 
 @pytest.mark.timeout(900)
-def test_driver_rank_and_engine_killed_and_a_false_success_change_no_parameter(
+def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter_and_lose_no_step(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")
+    slow = (f"slow-step@step={step}:0.5@attempt=0" for step in range(1, 10))
     faults = (
-        "kill-driver@step=5",
-        "kill-rank@save=6:complete@attempt=2",
-        "kill-engine@step=8@attempt=3",
-        "exit0@step=11@attempt=3",
+        "kill-engine@step=9@attempt=4",
+        "kill-rank@save=9:complete@attempt=4",
+        "exit0@step=11@attempt=5",
     )
-    outcome = run.finish(run.start(",".join(faults)))
+    process = run.start(",".join((*slow, *faults)))
+    for number, step in enumerate((2, 4, 6), start=1):
+
+        def is_trained(status: dict[str, Any], number: int = number, step: int = step) -> bool:
+            newest = (status.get("attempts") or [{}])[0]
+            has_begun = newest.get("number") == number and newest.get("fromStep") is not None
+            return has_begun and status["progress"]["step"] >= step
+
+        run.wait_for(is_trained, f"step {step} of attempt {number}")
+        time.sleep(random.uniform(0.0, 0.7))
+        run.victim("driver").send_signal(POD_GOES if number == 2 else signal.SIGKILL)
+    outcome = run.finish(process)
+
     assert outcome.causes == [
         "ProgramError",
-        "TrainerRankLost",
+        "Preempted",
+        "ProgramError",
         "RolloutEngineLost",
+        "TrainerRankLost",
         "FalseSuccess",
     ]
+    assert [attempt["lostSteps"] for attempt in outcome.summary["attempts"]] == [0] * 6
+    steps = [each["step"] for each in read_history(tmp_path / "run" / "checkpoints" / "logs")]
+    assert steps == list(range(1, STEPS + 1))
+    logs = [log.read_text() for log in (tmp_path / "run").rglob("driver.log")]
+    assert sum("the ranks hold step" in log for log in logs) == 3, logs
     assert outcome.weights == undisturbed.weights
     assert best(outcome) == best(undisturbed)
     assert outcome.left_over == []

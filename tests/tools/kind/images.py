@@ -17,6 +17,7 @@ from tools.kind.kind_cluster import (
     builds_own_images,
     has_image,
     load,
+    nodes,
     require_space,
     run,
     timed,
@@ -143,6 +144,7 @@ def _remove_older(image: str) -> None:
     found = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", image]).split()
     for name in [each for each in found if ":test-" in each][KEPT_IMAGES:]:
         run(["docker", "rmi", name])
+        registry.forget(run, name, nodes())
 
 
 def main() -> None:

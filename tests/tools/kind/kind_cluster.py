@@ -40,6 +40,7 @@ READY_SECONDS = 180
 PROBE_IMAGE = "hello-world"
 BASE_IMAGE = "debian:bookworm-slim"
 """What images begin with where no registry answers; made from Debian's packages then."""
+CONTAINERD = "/var/lib/containerd"
 AUDIT_LOG = "/var/log/kubernetes/audit.log"
 """In the node; kind.yaml names it too."""
 VOLUMES, VOLUMES_FOLDER = 100, "/var/local/volumes"
@@ -68,8 +69,7 @@ def up() -> Kubernetes:
     image = own_node_image() if own else _named_node_image()
     if not _is_there():
         with timed(f"cluster {NAME} from {image or 'the stock node image'}"):
-            chosen = ["--image", image] if image else []
-            _create(int(os.environ.get("KIND_NODES", "1")), chosen)
+            _create(int(os.environ.get("KIND_NODES", "1")), image, own=own)
     cluster = _cluster()
     _prepare_nodes(cluster, own=own)
     with timed("KubeRay"):
@@ -179,20 +179,40 @@ def build_manager(tool: str, image: str) -> None:
         run(["docker", "build", "-q", "-t", image, context])
 
 
-def _create(number: int, chosen: list[str]) -> None:
+def _create(number: int, image: str, *, own: bool) -> None:
     """Create the cluster; several nodes share a folder of this machine for volumes."""
     config = yaml.safe_load((HERE / "kind.yaml").read_text())
     config["nodes"] += [{"role": "worker"} for _ in range(number - 1)]
+    shared = {"hostPath": str(_shared_folder()), "containerPath": VOLUMES_FOLDER}
     if number > 1:
         _shared_folder().mkdir(exist_ok=True)
-        shared = {"hostPath": str(_shared_folder()), "containerPath": VOLUMES_FOLDER}
-        for node in config["nodes"]:
-            node["extraMounts"] = [*node.get("extraMounts", []), shared]
+    for index, node in enumerate(config["nodes"]):
+        mounts = node.setdefault("extraMounts", [])
+        mounts += [shared] if number > 1 else []
+        if own and number == 1:  # nobody waits often for a cluster of more
+            mounts.append({"hostPath": _kept_images(image, index), "containerPath": CONTAINERD})
+    chosen = ["--image", image] if image else []
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(config, file)
         file.flush()
         given = ["--config", file.name, "--kubeconfig", str(kubeconfig())]
         kind("create", "cluster", "--name", NAME, "--wait", f"{READY_SECONDS}s", *given, *chosen)
+
+
+def _kept_images(image: str, index: int) -> str:
+    """Return the folder of the images that this node had in the cluster before.
+
+    It takes two minutes to unpack the trainer's 7 GB. To containerd and kubelet it is as if the
+    node had been restarted: what ran there has ended and is cleared away.
+    """
+    label = f"raggrpo.node={NAME}-{index}"
+    volume = f"raggrpo-images-{NAME}-{index}-{image.rpartition('-')[2]}"
+    found = run(["docker", "volume", "ls", "-q", "--filter", f"label={label}"]).split()
+    for other in set(found) - {volume}:
+        run(["docker", "volume", "rm", other])
+    if volume not in found:
+        run(["docker", "volume", "create", "--label", label, volume])
+    return run(["docker", "volume", "inspect", "-f", "{{.Mountpoint}}", volume]).strip()
 
 
 def _prepare_nodes(cluster: Kubernetes, own: bool) -> None:

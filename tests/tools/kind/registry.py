@@ -37,6 +37,15 @@ def deliver(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
             run([*ctr, "tag", "--force", inside, full_name(image)])
 
 
+def forget(run: Run, image: str, nodes: Iterable[str]) -> None:
+    """Remove an image from nodes, which keep theirs longer than clusters last."""
+    for node in nodes:
+        ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
+        known = run([*ctr, "ls", "-q"]).split()
+        if names := {f"{INSIDE}/{image}", full_name(image)}.intersection(known):
+            run([*ctr, "rm", *names])
+
+
 def offer(run: Run, image: str) -> str:
     """Put an image of this machine's Docker into the registry; return its name for pods."""
     outside = _start(run)
