@@ -1,6 +1,7 @@
 """`kubectl raggrpo` against a real API server: what it shows and how it refuses."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from raggrpo_api.job import Metadata
 from raggrpo_operator.core.manifests.metadata import child_metadata
 from support.builders.jobs import a_raw_job
 from support.kubectl_plugin import kubectl_raggrpo
+from support.waiting import wait_for
 from tools.kind.api_server import ApiServer
 from tools.kind.kubernetes import kubeconfig_with
 
@@ -223,16 +225,30 @@ def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, names
 def test_a_reader_pod_that_cannot_start_is_deleted_and_says_why(
     api_server: ApiServer, namespace: str
 ) -> None:
-    # Nobody plays the kubelet here: the pod stays as it is.
     api_server.apply(a_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     api_server.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
-    ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
+    waiting = {"reason": "ErrImagePull", "message": "no such image"}
+    container = {"name": "reader", "image": IMAGE, "imageID": "", "restartCount": 0, "ready": False}
+    status = {"containerStatuses": [{**container, "state": {"waiting": waiting}}]}
+
+    def pods() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = api_server.read("pods", "-n", namespace)["items"]
+        return found
+
+    def play_kubelet() -> None:
+        wait_for(lambda: bool(pods()))
+        api_server.write_status("pod", pods()[0]["metadata"]["name"], status, namespace)
+
+    with ThreadPoolExecutor() as pool:
+        playing = pool.submit(play_kubelet)
+        ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
+        playing.result()
 
     assert ended.returncode == 1
     assert "the job's volumes cannot be read: pod small-reader-" in ended.stderr
-    assert "no reason is known" in ended.stderr
-    assert api_server.read("pods", "-n", namespace)["items"] == []
+    assert "ErrImagePull: no such image" in ended.stderr
+    assert pods() == []
 
 
 def test_a_cluster_that_does_not_know_the_kind_is_told_what_to_install(

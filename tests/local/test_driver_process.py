@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
@@ -116,10 +117,22 @@ async def test_a_driver_that_does_not_stop_is_killed(
     assert end_of(driver).status is SubmissionStatus.STOPPED
 
 
-async def test_a_driver_ends_with_its_head(head: RayHead, processes: Processes) -> None:
+async def test_whatever_a_driver_started_ends_with_it(head: RayHead, processes: Processes) -> None:
+    program = (
+        "import subprocess; made = subprocess.Popen(['sleep', '1000'], env={}); print(made.pid)"
+    )
+    end_of(a_driver(processes, head, program))
+
+    nameless = int(driver_log(head.temp_dir, 3).read_text())
+    assert not psutil.pid_exists(nameless)
+
+
+async def test_a_driver_can_be_ended_without_being_asked(
+    head: RayHead, processes: Processes
+) -> None:
     driver = a_driver(processes, head, STUBBORN)
     wait_until_ready(head)
 
-    processes.end(head.child)
+    driver.end()
 
-    assert end_of(driver).exit_code == -9
+    assert driver.observe().exit_code == -9

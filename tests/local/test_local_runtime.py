@@ -1,8 +1,14 @@
 import asyncio
 import os
+import socket
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,28 +27,44 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.driver import Driver
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_operator.local_runtime.processes import Processes, free_ports
-from raggrpo_operator.local_runtime.ray_head import RayHead
-from raggrpo_operator.local_runtime.runtime import LocalRuntime
+from raggrpo_operator.local_runtime.ray_head import RAY, RayHead
+from raggrpo_operator.local_runtime.runtime import (
+    GONE_SECONDS,
+    SILENT_LOOKS,
+    START_SECONDS,
+    LocalRuntime,
+)
 from raggrpo_operator.local_runtime.supervise import prepare
 from raggrpo_retriever.loading import load_index
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from support.builders.embedding_model import write_embedding_model
 from support.builders.jobs import a_job
 from support.builders.rows import write_rows
+from support.waiting import wait_for
 
 CORPUS = '{"id": "1", "contents": "a passage"}\n'
 
 
+class Clock:
+    """A clock that tests move."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def a_runtime(
-    tmp_path: Path, processes: Processes, status: JobStatus | None = None
+    tmp_path: Path, processes: Processes, status: JobStatus | None = None, **more: Any
 ) -> LocalRuntime:
     folder = JobFolder(tmp_path / "job")
     folder.acquire()
     folder.release()
     state = State(uid="u", status=status or JobStatus())
-    return LocalRuntime(folder, state, processes, tmp_path / "logs")
+    return LocalRuntime(folder, state, processes, tmp_path / "logs", **more)
 
 
 def a_plan(job: RagGrpoJob) -> PodPlan:
@@ -151,6 +173,83 @@ async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_
 
     assert found.cause is Cause.DATA_ERROR
     assert "line 1" in found.problem
+
+
+@contextmanager
+def servers(head: RayHead) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Listen where Ray's GCS and raylet would."""
+    folder = head.temp_dir / RAY
+    (folder / "session_latest" / "sockets").mkdir(parents=True)
+    with socket.socket() as gcs, socket.socket(socket.AF_UNIX) as raylet:
+        gcs.bind(("127.0.0.1", 0))
+        gcs.listen()
+        raylet.bind(str(folder / "session_latest" / "sockets" / "raylet"))
+        raylet.listen()
+        (folder / "ray_current_cluster").write_text(f"127.0.0.1:{gcs.getsockname()[1]}")
+        yield gcs, raylet
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
+    gone: int, processes: Processes, tmp_path: Path
+) -> None:
+    clock = Clock()
+    status = JobStatus(attempt=1, attempts=[AttemptRecord(number=1, cluster=1)])
+    job = a_job().model_copy(update={"status": status})
+    with tempfile.TemporaryDirectory(prefix="raggrpo-") as short:
+        runtime = a_runtime(tmp_path, processes, clock=clock)
+        head = runtime._head = replace(a_head(tmp_path, processes), temp_dir=Path(short))
+        with servers(head) as listening:
+            driver = Driver(processes, head, 1, {}, (sys.executable, "-c", "exit(7)"))
+            runtime._driver = driver
+            wait_for(lambda: driver.observe().status.is_terminal)
+            told = await runtime.observe(job)
+            listening[gone].close()
+            torn = [await runtime.observe(job) for _ in range(SILENT_LOOKS)]
+            clock.now += GONE_SECONDS
+            lost = await runtime.observe(job)
+        await runtime.close()
+
+    assert told.head_answers
+    assert told.attempt is not None
+    assert told.attempt.exit_code == 7
+    for seen in torn:
+        assert (seen.attempt, seen.head_answers) == (None, False)
+        assert seen.cluster is not None
+        assert not seen.cluster.is_lost
+    assert lost.cluster is not None
+    assert (lost.cluster.is_lost, lost.cluster.cause) == (True, Cause.HEAD_LOST)
+    assert lost.cluster.message == "the Ray head has not answered for 5 s"
+
+
+async def test_a_head_that_does_not_start_is_lost(tmp_path: Path, processes: Processes) -> None:
+    clock = Clock()
+    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
+    runtime._head = a_head(tmp_path, processes)
+
+    seen = []
+    for _ in range(SILENT_LOOKS + 1):
+        seen.append((await runtime.observe(job)).cluster)
+        clock.now += START_SECONDS / SILENT_LOOKS
+    await runtime.close()
+
+    assert [cluster is not None and cluster.is_lost for cluster in seen] == [
+        *[False] * SILENT_LOOKS,
+        True,
+    ]
+
+
+async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: Processes) -> None:
+    clock = Clock()
+    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
+    runtime._head = a_head(tmp_path, processes)
+    await runtime.observe(job)
+    clock.now += 10 * START_SECONDS
+    cluster = (await runtime.observe(job)).cluster
+    await runtime.close()
+
+    assert cluster is not None
+    assert not cluster.is_lost
 
 
 async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Processes) -> None:

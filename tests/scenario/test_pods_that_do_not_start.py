@@ -95,9 +95,7 @@ async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with
     assert story.count(CreateCluster) == 1
 
 
-async def test_a_job_that_waits_at_every_stage_and_for_two_things_at_once_is_told_in_eight() -> (
-    None
-):
+async def test_a_job_that_waits_at_every_stage_and_for_two_pods_at_once_is_told_in_eight() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
     runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
     story = Story(a_story_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime)
@@ -108,7 +106,9 @@ async def test_a_job_that_waits_at_every_stage_and_for_two_things_at_once_is_tol
     await story.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsWaiting"))
     runtime.preflight_waits = False
     await story.until(lambda s: story.condition(ConditionType.RETRIEVER_READY)[0] == "False")
-    runtime.retrievers_wait = False
+    runtime.retrievers_wait, runtime.queue = False, "waits in queue research"
+    await story.until(tells(ConditionType.SUSPENDED, "True", "Queued"))
+    runtime.queue = ""
     await story.until(tells(ConditionType.CLUSTER_READY, "False", "PodsWaiting"))
     runtime.waiting_for = WORDS.replace("trainer", "head")
     await story.until(lambda s: "head" in story.condition(ConditionType.CLUSTER_READY)[2])

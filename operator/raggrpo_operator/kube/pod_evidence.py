@@ -221,7 +221,7 @@ def _name_and_uid(pod: Pod) -> tuple[str, str]:
 
 def _message(pod: Pod, text: str) -> str:
     metadata = pod["metadata"]
-    role = labels_of(pod).get(names.LABEL_ROLE, "pod")
+    role = labels_of(pod).get(names.LABEL_ROLE, "")
     node = pod.get("spec", {}).get("nodeName")
-    who = f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}"
+    who = f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}".lstrip()
     return f"{who}: {one_line(text, MAX_DETAIL).strip(' :')}"

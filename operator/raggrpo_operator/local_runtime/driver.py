@@ -1,4 +1,4 @@
-"""An attempt's driver as a process beside its Ray head. Does not judge how it ends.
+"""An attempt's driver as a child process, connected to a Ray head. Does not judge how it ends.
 
 In a cluster, Ray's Jobs API runs drivers. Here it would cost ten processes and three seconds of a
 processor for each head, only to start one more process and to tell how that ended.
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
-from raggrpo_operator.ray_jobs import LAST_LINES, last_lines
+from raggrpo_operator.ray_jobs import last_lines
 
-from .processes import Processes, tail
+from .processes import Processes
 from .ray_head import RayHead
 
 COMMAND = (sys.executable, "-m", "raggrpo_trainer")
@@ -32,21 +32,23 @@ class Driver:
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.number = number
-        self._log = driver_log(head.temp_dir, number)
+        self._processes = processes
         given = {**head.env, "RAY_ADDRESS": head.address(), **env}
-        self._process = processes.start_beside(head.child, command, given, self._log)
+        log_file = driver_log(head.temp_dir, number)
+        self._child = processes.start(f"a{number}", command, given, log_file)
         self._is_stopped = False
 
     def observe(self) -> AttemptObserved:
         """Return the attempt as Ray's Jobs API would tell it."""
-        code = self._process.poll()
+        code = self._child.exit_code()
         if code is None:
             return AttemptObserved(self.number, SubmissionStatus.RUNNING)
         if code == 0:
             return AttemptObserved(self.number, SubmissionStatus.SUCCEEDED, exit_code=0)
         if self._is_stopped:
             return AttemptObserved(self.number, SubmissionStatus.STOPPED)
-        said = last_lines(tail(self._log, LAST_LINES))
+        code = code if code < 128 else 128 - code  # of a signal, as subprocess has it
+        said = last_lines(self._child.last_words())
         return AttemptObserved(self.number, SubmissionStatus.FAILED, exit_code=code, message=said)
 
     def stop(self) -> None:
@@ -56,8 +58,12 @@ class Driver:
         """
         if not self._is_stopped:
             self._is_stopped = True
-            self._process.terminate()
-            asyncio.get_running_loop().call_later(STOP_SECONDS, self._process.kill)
+            self._child.stop()
+            asyncio.get_running_loop().call_later(STOP_SECONDS, self._child.process.terminate)
+
+    def end(self) -> None:
+        """End the driver and everything that it started."""
+        self._processes.end(self._child)
 
 
 def driver_log(temp_dir: Path, number: int) -> Path:

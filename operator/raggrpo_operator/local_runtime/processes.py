@@ -44,6 +44,10 @@ class Child:
         code = self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
+    def stop(self) -> None:
+        """Send the command SIGTERM; `Processes.end` does not ask."""
+        self.process.send_signal(warden.STOP_SIGNAL)
+
     def last_words(self, lines: int = 5) -> str:
         """Return the last lines of its output, for messages."""
         return tail(self.log_file, lines)
@@ -70,19 +74,22 @@ class Processes:
         self.guard()
         mark = f"{self.mark}.{name}"
         keeper = [*WARDEN, "keep", mark, str(os.getpid()), *command]
-        process = _started(name, keeper, {**env, ENV_RUN_MARK: mark}, log_file)
+        try:
+            private_folder(log_file.parent)
+            with open(log_file, "ab", opener=private_opener) as output:
+                process = subprocess.Popen(
+                    keeper,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**env, ENV_RUN_MARK: mark},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise TransientError(f"starting {name}: {error}") from error
         child = Child(name, mark, log_file, process)
         self._children.append(child)
         return child
-
-    def start_beside(
-        self, child: Child, command: Sequence[str], env: Mapping[str, str], log_file: Path
-    ) -> subprocess.Popen[bytes]:
-        """Start a command that ends with this child, since it carries the same mark.
-
-        Raises OperatorError if it cannot be started.
-        """
-        return _started(child.name, command, {**env, ENV_RUN_MARK: child.mark}, log_file)
 
     def end(self, child: Child) -> None:
         """End a child and everything it started."""
@@ -129,24 +136,6 @@ class Processes:
         self._warden.kill()
         self._warden.wait()
         self._warden = None
-
-
-def _started(
-    name: str, command: Sequence[str], env: Mapping[str, str], log_file: Path
-) -> subprocess.Popen[bytes]:
-    try:
-        private_folder(log_file.parent)
-        with open(log_file, "ab", opener=private_opener) as output:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise TransientError(f"starting {name}: {error}") from error
 
 
 def sweep(mark: str) -> None:

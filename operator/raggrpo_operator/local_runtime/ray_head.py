@@ -27,6 +27,8 @@ from .processes import Child, Processes, free_ports, signal_name
 PREFIX = "raggrpo-"
 RAY = "ray"
 """Ray's own part of the temporary folder; Ray opens it to everybody."""
+ANSWER_SECONDS = 1.0
+"""Of a server on this machine to a connection."""
 LONGEST_TEMP_DIR = 40
 """Ray appends about 60 characters for its Unix sockets; the kernel allows 107 in all."""
 GCS_RECONNECT_SECONDS = 5
@@ -43,8 +45,8 @@ class RayHead:
     child: Child
     temp_dir: Path
     progress_port: int
-    env: Mapping[str, str]
-    """What everything on the head begins with."""
+    env: Mapping[str, str] = field(repr=False)
+    """What everything on the head begins with, secrets among it."""
     session: aiohttp.ClientSession = field(default_factory=open_session)
     progress: ProgressClient = field(init=False)
 
@@ -63,14 +65,16 @@ class RayHead:
         return written.read_text().strip() if written.exists() else ""
 
     def is_whole(self) -> bool:
-        """Return whether Ray's own servers, GCS and raylet, take connections.
-
-        A driver ends with them, and the process that started them notices a second later.
-        """
+        """Return whether Ray's own servers, GCS and raylet, take connections."""
         host, _, port = self.address().rpartition(":")
         raylet = self.temp_dir / RAY / "session_latest" / "sockets" / "raylet"
+        if not port:
+            return False
         try:
-            with socket.create_connection((host, int(port))), socket.socket(socket.AF_UNIX) as unix:
+            with socket.create_connection((host, int(port)), ANSWER_SECONDS):
+                pass
+            with socket.socket(socket.AF_UNIX) as unix:
+                unix.settimeout(ANSWER_SECONDS)
                 unix.connect(str(raylet))
         except OSError:
             return False
@@ -118,7 +122,10 @@ def start_ray_head(
         *("--object-store-memory", str(object_store_bytes)),
         *("--disable-usage-stats", "--no-monitor", "--log-style", "record", "--log-color", "false"),
     ]
-    given = head_env(env, temp_dir, secrets.token_hex(32))
+    given = {
+        **head_env(env, temp_dir, secrets.token_hex(32)),
+        names.ENV_PROGRESS_PORT: str(progress_port),
+    }
     child = processes.start(f"c{number}", command, given, log_file)
     return RayHead(number, child, temp_dir, progress_port, given)
 

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
@@ -38,20 +40,34 @@ from .ray_head import RayHead, make_temp_dir, remove_temp_dir, start_ray_head
 from .retrievers import Retrievers
 from .secret_values import trainer_env
 
+GONE_SECONDS, START_SECONDS = 5.0, 120.0
+"""A head whose servers take no connection for so long is lost: after its start, and before.
+
+Its own process tells more, and mostly at once, but stays for ever if they ended in good order.
+"""
+SILENT_LOOKS = 5
+"""At least: a machine may have slept meanwhile."""
+
 
 class LocalRuntime:
     """One job on this machine: preflight, retrievers, Ray head and driver as child processes."""
 
     def __init__(
-        self, folder: JobFolder, state: State, processes: Processes, log_dir: Path
+        self,
+        folder: JobFolder,
+        state: State,
+        processes: Processes,
+        log_dir: Path,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._state, self._processes = folder, state, processes
-        self._log_dir = log_dir
+        self._log_dir, self._clock = log_dir, clock
         self._head: RayHead | None = None
         self._driver: Driver | None = None
         self._preflight: PreflightRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
         self._abandoned = _abandoned_cluster(state)
+        self._silent_since, self._silent_looks = 0.0, 0
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Return what exists on this machine for the job."""
@@ -68,13 +84,14 @@ class LocalRuntime:
             )
         driver = self._driver_of(job.status.attempt)
         attempt = driver.observe() if driver is not None else None
-        has_started = bool(head.address())
-        if attempt is not None and attempt.status is SubmissionStatus.FAILED:
-            has_started = head.is_whole()
-        death = head.death()
+        is_running = attempt is not None and attempt.status is SubmissionStatus.RUNNING
+        # What ends a head ends its driver, often before the head is seen to have ended.
+        answers = is_running or head.is_whole()
+        death = head.death() or self._silence(head, answers)
+        answers = answers and not death
         cluster = ClusterObserved(
             number=head.number,
-            is_ready=has_started and not death,
+            is_ready=answers,
             is_lost=bool(death),
             cause=Cause.HEAD_LOST if death else None,
             message=death,
@@ -82,11 +99,11 @@ class LocalRuntime:
         return Observed(
             preflight=preflight,
             cluster=cluster,
-            attempt=attempt if has_started else None,
+            attempt=attempt if answers else None,
             # Read last: when the attempt has ended, this is its final word.
             progress=None if death else await head.progress.read(),
             retrievers=retrievers,
-            head_answers=has_started and not death,
+            head_answers=answers,
             in_pods=False,
         )
 
@@ -129,6 +146,18 @@ class LocalRuntime:
         await self._delete_cluster()
         self._remove_temp_dir()
 
+    def _silence(self, head: RayHead, answers: bool) -> str:
+        """Return that the head has gone or does not start, empty while neither is certain."""
+        now = self._clock()
+        if answers or not self._silent_looks:
+            self._silent_since = now
+        self._silent_looks = 0 if answers else self._silent_looks + 1
+        lasted = now - self._silent_since
+        limit = GONE_SECONDS if head.address() else START_SECONDS
+        if self._silent_looks < SILENT_LOOKS or lasted < limit:
+            return ""
+        return f"the Ray head has not answered for {lasted:.0f} s"
+
     def _driver_of(self, number: int) -> Driver | None:
         """Return the driver of an attempt if it was started on the head that is there."""
         driver = self._driver
@@ -142,6 +171,7 @@ class LocalRuntime:
         temp_dir = make_temp_dir()
         self._state.temp_dir = str(temp_dir)
         self._folder.save(self._state)
+        self._silent_looks = 0
         self._head = start_ray_head(
             action.number,
             self._processes,
@@ -156,7 +186,8 @@ class LocalRuntime:
         self._abandoned = None
         if self._head is None:
             return
-        head, self._head, self._driver = self._head, None, None
+        self._end_driver()
+        head, self._head = self._head, None
         await head.close(self._processes)
 
     def _submit(self, config: TrainerConfig) -> None:
@@ -168,8 +199,13 @@ class LocalRuntime:
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
             write_whole(record, config.record())
-        env = seal(text) | {names.ENV_PROGRESS_PORT: str(head.progress_port)}
-        self._driver = Driver(self._processes, head, number, env)
+        self._end_driver()
+        self._driver = Driver(self._processes, head, number, seal(text))
+
+    def _end_driver(self) -> None:
+        if self._driver is not None:
+            self._driver.end()
+            self._driver = None
 
     def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()

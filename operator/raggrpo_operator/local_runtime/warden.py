@@ -2,8 +2,8 @@
 
 Run as a script (`python -I -S warden.py …`) with only the standard library, each takes 20 ms to
 start and 9 MB. `watch MARK` waits until standard input closes, then kills every process that
-carries the mark. `keep MARK PARENT COMMAND…` starts a command and kills it when PARENT dies;
-however the command ends, its descendants end with it.
+carries the mark. `keep MARK PARENT COMMAND…` starts a command and kills it when PARENT dies or
+SIGTERM comes, while SIGUSR1 passes SIGTERM on; however it ends, its descendants end with it.
 """
 
 import ctypes
@@ -17,6 +17,8 @@ MARK_VARIABLE = "RAGGRPO_RUN_MARK"
 PATIENCE_SECONDS = 20.0
 GRACE_SECONDS = 3.0
 """Time the warden gives the keepers first, since they also reach descendants without the mark."""
+STOP_SIGNAL = signal.SIGUSR1
+"""Asks a keeper to ask its command to end."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP)
@@ -85,12 +87,14 @@ def keep(mark: str, parent: int, command: list[str]) -> int:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     child = _start(command)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    signal.signal(STOP_SIGNAL, lambda *_: os.kill(child, signal.SIGTERM))
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died before the signal was set up
         os.kill(child, signal.SIGKILL)
     ended, status = os.wait()
     while ended != child:
         ended, status = os.wait()
+    signal.signal(STOP_SIGNAL, signal.SIG_IGN)  # another process may get the child's id now
     sweep(mark)
     _end_descendants()
     code = os.waitstatus_to_exitcode(status)

@@ -55,6 +55,8 @@ def images() -> Images:
             _build(OPERATOR, context, "Dockerfile", "operator.txt"),
             _build(TRAINER, context, "trainer_image/Dockerfile", requirements, *device),
         )
+    for node in nodes():
+        registry.forget(run, _gone_from_docker(registry.known_to(run, node)), [node])
     load(names.operator, names.trainer)
     return names
 
@@ -91,6 +93,7 @@ def in_registry(trainer: str) -> str:
     It has a label of its own, so that nodes do not take it for the one that they have.
     """
     name = f"{trainer}-labelled"
+    registry.forget(run, [f"{registry.INSIDE}/{name}"], nodes())
     with tempfile.TemporaryDirectory() as context:
         Path(context, "Dockerfile").write_text(f"FROM {trainer}\nLABEL of=registry\n")
         run(["docker", "build", "-q", "-t", name, context])
@@ -139,12 +142,17 @@ def _build(image: str, context: Path, dockerfile: str, requirements: str, *argum
     return name
 
 
+def _gone_from_docker(known: list[str]) -> list[str]:
+    """Return those of our images of a node that this machine's Docker has removed since."""
+    ours = [each for each in known if "/raggrpo/" in each and ":test-" in each]
+    return [each for each in ours if not has_image(each.partition("/")[2])]
+
+
 def _remove_older(image: str) -> None:
     """Keep the newest few, which share layers: each other trainer takes 3 GB of the disk."""
     found = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", image]).split()
     for name in [each for each in found if ":test-" in each][KEPT_IMAGES:]:
         run(["docker", "rmi", name])
-        registry.forget(run, name, nodes())
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -37,13 +38,17 @@ def deliver(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
             run([*ctr, "tag", "--force", inside, full_name(image)])
 
 
-def forget(run: Run, image: str, nodes: Iterable[str]) -> None:
-    """Remove an image from nodes, which keep theirs longer than clusters last."""
-    for node in nodes:
-        ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
-        known = run([*ctr, "ls", "-q"]).split()
-        if names := {f"{INSIDE}/{image}", full_name(image)}.intersection(known):
-            run([*ctr, "rm", *names])
+def forget(run: Run, images: Iterable[str], nodes: Iterable[str]) -> None:
+    """Remove images from nodes, which keep theirs longer than clusters last."""
+    for node, name in product(nodes, images):
+        if name in known_to(run, node):
+            # With all names of the image: containerd's own client leaves the one that is its id.
+            run(["docker", "exec", node, "crictl", "rmi", name])
+
+
+def known_to(run: Run, node: str) -> list[str]:
+    """Return the names of a node's images."""
+    return run(["docker", "exec", node, "ctr", "-n", "k8s.io", "images", "ls", "-q"]).split()
 
 
 def offer(run: Run, image: str) -> str:

@@ -191,7 +191,7 @@ def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:
     assert "there are logs of 1, 2, 10" in raggrpo("logs", "--dir", folder, "--attempt", 3).output
 
 
-def test_log_of_the_running_attempt_is_rays_own(tmp_path: Path) -> None:
+def test_log_of_the_running_attempt_is_its_drivers_own(tmp_path: Path) -> None:
     folder = a_recorded_job(tmp_path)
     place = JobFolder(folder)
     state = place.load()

@@ -1,6 +1,6 @@
 """Keeps the driver's output with the attempt's other records, where it outlives the pod.
 
-Ray writes the output to a file on the head. A separate thread copies it as it grows, so a hanging
+Standard output is a file on the head. A separate thread copies it as it grows, so a hanging
 or full volume blocks nothing else.
 """
 

@@ -120,7 +120,7 @@ def classify(
     """Return why the attempt ended, None while it may still run.
 
     Infrastructure wins over exit codes: a driver on a dying head can end with any code. `progress`
-    must belong to this attempt. `was_seen` says whether the Jobs API knew the attempt before;
+    must belong to this attempt. `was_seen` says whether the head knew the attempt before;
     `intent` is the cause recorded before we asked it to stop.
     """
     if cluster is None or cluster.is_lost:

@@ -14,6 +14,7 @@ from raggrpo_api.status import (
 )
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.state.conditions import get_condition
 
 from . import deadline, images, recovery
 from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
@@ -132,8 +133,9 @@ def create_cluster(
 
 def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     """Wait for the cluster's pods or processes, within the provisioning deadline."""
+    was_told = get_condition(this.status, ConditionType.CLUSTER_READY).reason == PODS_WAITING
     has_settled = this.elapsed(this.state.launch.cluster_since) >= SETTLE_SECONDS
-    message = cluster.message if has_settled else ""
+    message = cluster.message if was_told or has_settled else ""
     reason = PODS_WAITING if message else "Provisioning"
     this.condition(ConditionType.CLUSTER_READY, False, reason, message)
     if this.spec.suspend:

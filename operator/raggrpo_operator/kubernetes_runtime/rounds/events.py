@@ -74,12 +74,11 @@ def trouble(condition: Condition) -> Transition:
 
 
 def _subject(condition: Condition) -> tuple[str, str, str]:
-    """Return what makes an Event new: of the message what names an attempt, or pods and why."""
+    """Return what makes an Event new: of the message what names an attempt, or why pods wait."""
     about = condition.message if condition.type is ConditionType.RESUME_VERIFIED else ""
     if condition.reason == PODS_WAITING:
         # Of `trainer pod NAME: Unschedulable: 0/3 nodes …` the rest changes with pods and nodes.
-        pod, _, why = condition.message.partition(": ")
-        about = f"{pod.partition(' ')[0]} {why.partition(':')[0]}"
+        about = condition.message.partition(": ")[2].partition(":")[0]
     return condition.status, condition.reason, about
 
 

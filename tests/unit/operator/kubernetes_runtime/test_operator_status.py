@@ -250,21 +250,20 @@ def test_no_event_shows_a_conditions_name_or_unknown(kind: ConditionType) -> Non
             assert not names & set(told.replace(":", "").split()), told
 
 
-def test_another_pods_trouble_is_an_event_of_its_own() -> None:
-    def waiting(message: str, reason: str) -> JobStatus:
+def test_pods_that_wait_for_another_reason_are_an_event_of_their_own() -> None:
+    def waiting(message: str, reason: str = "PodsWaiting") -> JobStatus:
         kind = ConditionType.CLUSTER_READY
         return set_condition(JobStatus(), kind, False, reason, message, T0)
 
-    head, worker = "head pod: Insufficient cpu", "trainer pod: Insufficient nvidia.com/gpu"
-    [told] = transitions(waiting(head, "PodsWaiting"), waiting(worker, "PodsWaiting"))
-    assert told.note == f"The Ray cluster waits for its pods: {worker}"
-    assert list(transitions(waiting(worker, "PodsWaiting"), waiting(worker, "PodsWaiting"))) == []
-    assert list(transitions(waiting(head, "Other"), waiting(worker, "Other"))) == []
-    full = [f"{role} pod x: Unschedulable: no {what}" for role, what in
-            (("head", "cpu"), ("trainer", "cpu"), ("trainer", "nvidia.com/gpu"))]  # fmt: skip
-    first, second, third = (waiting(each, "PodsWaiting") for each in full)
-    assert len(list(transitions(first, second))) == 1
-    assert list(transitions(second, third)) == []
+    trainer = waiting("trainer pod x: Unschedulable: 0/3 nodes have nvidia.com/gpu")
+    head = waiting("head pod x: Unschedulable: 0/3 nodes have so much cpu")
+    image = "head pod x: ErrImagePull: no such image"
+
+    assert list(transitions(trainer, head)) == []
+    [told] = transitions(head, waiting(image))
+    assert told.note == f"The Ray cluster waits for its pods: {image}"
+    assert list(transitions(waiting(image), waiting(image))) == []
+    assert list(transitions(waiting("head", "Other"), waiting("worker", "Other"))) == []
 
 
 def test_pods_that_wait_for_one_reason_are_one_event_whatever_the_scheduler_counts() -> None:

@@ -5,20 +5,16 @@ FAKE_TRAINER is JSON: `steps_per_second`, `crash_at` {attempt: step}, `ignores_s
 
 import json
 import os
-import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from types import FrameType
 
-from raggrpo_api import names
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.progress import CheckpointRef, Progress, Stage
 from raggrpo_api.sealed_config import open_sealed
 from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer import progress_server
 
 CONFIG = TrainerConfig.model_validate_json(open_sealed(os.environ))
 ORDERS = json.loads(os.environ.get("FAKE_TRAINER", "{}"))
@@ -30,7 +26,6 @@ SAVE_EVERY = 5
 def main() -> int:
     """Count from the saved step to the target."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    start_progress_server()
     step = begin = int(SAVED.read_text()) if SAVED.exists() else 0
     stopping = False
 
@@ -66,17 +61,10 @@ def report(begin: int, step: int, stage: Stage) -> None:
         started_from_step=begin,
         checkpoint=CheckpointRef(step=saved, path=str(SAVED)) if saved else None,
     )
-    draft = FOLDER / "progress.tmp"
+    served = Path(os.environ["TMPDIR"], "progress.json")
+    draft = served.with_suffix(".tmp")
     draft.write_text(progress.model_dump_json(by_alias=True))
-    draft.replace(FOLDER / "progress.json")
-
-
-def start_progress_server() -> None:
-    """Start the server that outlives the driver, as the real one does: it is no child of it."""
-    port = os.environ[names.ENV_PROGRESS_PORT]
-    served = str(FOLDER / "progress.json")
-    words = [sys.executable, progress_server.__file__, port, served]
-    subprocess.run(f"setsid {shlex.join(words)} >/dev/null 2>&1 &", shell=True, check=True)
+    draft.replace(served)
 
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""Serves one file at GET /progress; ends quietly when another attempt's server has the port."""
+"""Serves one file at GET /progress."""
 
 import http.server
 import sys
@@ -7,8 +7,9 @@ from pathlib import Path
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = Path(sys.argv[2]).read_bytes()
-        self.send_response(200)
+        served = Path(sys.argv[2])
+        body = served.read_bytes() if served.exists() else b""
+        self.send_response(200 if body else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

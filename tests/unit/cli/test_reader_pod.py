@@ -1,0 +1,59 @@
+"""A reader pod that nobody starts: waiting ends, and its Events say why, where they may be read."""
+
+from typing import Any, cast
+
+import pytest
+
+from raggrpo_cli.kubectl import reader as module
+from raggrpo_cli.kubectl.reader import reader
+from raggrpo_operator.errors import AccessRefused, PermanentError
+from raggrpo_operator.kube.client import Manifest, Resource
+from raggrpo_operator.kube.user_client import UserClient
+from support.builders.jobs import a_job
+
+MOUNT = {"type": "Warning", "message": "MountVolume failed: no such share"}
+
+
+class Cluster:
+    """An API server whose pods stay pending."""
+
+    def __init__(self, events: "list[Manifest] | AccessRefused") -> None:
+        self._events = events
+        self.pods: list[str] = []
+
+    async def create(self, pod: Manifest) -> Manifest:
+        self.pods.append(pod["metadata"]["name"])
+        return {**pod, "metadata": {**pod["metadata"], "uid": "u"}}
+
+    async def get(self, _: Resource, namespace: str, name: str) -> Manifest:
+        return {"metadata": {"name": name, "namespace": namespace, "uid": "u"}, "status": {}}
+
+    async def find(self, *_: Any, **__: Any) -> list[Manifest]:
+        if isinstance(self._events, AccessRefused):
+            raise self._events
+        return self._events
+
+    async def delete(self, _: Resource, __: str, name: str, ___: str) -> None:
+        self.pods.remove(name)
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([{"type": "Normal", "message": "Scheduled"}, MOUNT], "MountVolume failed: no such share"),
+        ([], "no reason is known"),
+        (AccessRefused("no"), "its events may not be read"),
+    ],
+)
+async def test_a_reader_pod_that_does_not_start_in_time_is_deleted_and_says_why(
+    events: "list[Manifest] | AccessRefused", said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.05)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    cluster = Cluster(events)
+
+    with pytest.raises(PermanentError, match=f"volumes cannot be read: pod small-reader-.*{said}"):
+        async with reader(cast(UserClient, cluster), a_job(), "image:1"):
+            raise AssertionError("it never runs")
+
+    assert cluster.pods == []
