@@ -36,9 +36,9 @@ demo: setup ## a cluster, the operator and a small CPU job on this machine, foll
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/demo.py
 
 test: setup ## all tests that need neither a GPU nor a cluster
-	# Three runs at a time, one thread each, the longest files first: one of them mostly waits.
+	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/test_interrupted.py tests/local/test_restart.py \
-	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 3 --dist loadfile --no-loadscope-reorder -q --durations=15
+	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
 	$(BIN)/python tests/tools/kind/go_programs.py helm crd-check
