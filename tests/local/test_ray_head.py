@@ -63,6 +63,7 @@ def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
     assert len(everything) > 9  # gcs, raylet, agents, workers, driver, keepers
     # When it fails to start in time, a head ends with it.
     assert not any("ray.util.client.server" in program for program in programs)
+    assert not any("dashboard.py" in program for program in programs)
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 

@@ -114,7 +114,7 @@ def start_ray_head(
     command = [
         *(sys.executable, "-m", names.RAY_START, "ray", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
-        "--include-dashboard=false",  # ten processes, and nobody asks them anything
+        "--include-dashboard=false",  # ten processes that nobody asks anything
         # The default is a fixed port, which a second head on this machine could not have.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
