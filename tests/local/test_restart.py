@@ -73,6 +73,7 @@ def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
     assert outcome.left_over == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_parameter(
     undisturbed: Outcome, tmp_path: Path
