@@ -27,7 +27,6 @@ from bench_job import THREADS, job_of
 from bench_reporting import ENV_RESULT, MODES
 from bench_workload import TINY, Workload, write_model, write_prompts
 
-from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.sealed_config import seal
 from raggrpo_api.spec.monitoring import MonitoringMode
@@ -119,10 +118,7 @@ async def _attempt(head: RayHead, processes: Processes, config: TrainerConfig, t
         if head.death() or time.monotonic() > deadline:
             raise RuntimeError(head.death() or f"no end after {TIMEOUT_SECONDS:.0f} s")
         if driver is None and head.address():
-            env = seal(config.to_json()) | {
-                names.ENV_PROGRESS_PORT: str(head.progress_port),
-                ENV_RESULT: str(to),
-            }
+            env = seal(config.to_json()) | {ENV_RESULT: str(to)}
             driver = Driver(processes, head, 1, env, (sys.executable, str(REPORTING)))
         await asyncio.sleep(POLL_SECONDS)
     if driver.observe().status is not SubmissionStatus.SUCCEEDED:

@@ -183,14 +183,14 @@ def _create(number: int, image: str, *, own: bool) -> None:
     """Create the cluster; several nodes share a folder of this machine for volumes."""
     config = yaml.safe_load((HERE / "kind.yaml").read_text())
     config["nodes"] += [{"role": "worker"} for _ in range(number - 1)]
-    shared = {"hostPath": str(_shared_folder()), "containerPath": VOLUMES_FOLDER}
     if number > 1:
         _shared_folder().mkdir(exist_ok=True)
-    for index, node in enumerate(config["nodes"]):
-        mounts = node.setdefault("extraMounts", [])
-        mounts += [shared] if number > 1 else []
-        if own and number == 1:  # nobody waits often for a cluster of more
-            mounts.append({"hostPath": _kept_images(image, index), "containerPath": CONTAINERD})
+        shared = {"hostPath": str(_shared_folder()), "containerPath": VOLUMES_FOLDER}
+        for node in config["nodes"]:
+            node["extraMounts"] = [*node.get("extraMounts", []), shared]
+    elif own:  # nobody waits often for a cluster of more
+        kept = {"hostPath": _kept_images(image), "containerPath": CONTAINERD}
+        config["nodes"][0]["extraMounts"].append(kept)
     chosen = ["--image", image] if image else []
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(config, file)
@@ -199,14 +199,14 @@ def _create(number: int, image: str, *, own: bool) -> None:
         kind("create", "cluster", "--name", NAME, "--wait", f"{READY_SECONDS}s", *given, *chosen)
 
 
-def _kept_images(image: str, index: int) -> str:
-    """Return the folder of the images that this node had in the cluster before.
+def _kept_images(image: str) -> str:
+    """Return the folder of the images that the node had in the cluster before.
 
     It takes two minutes to unpack the trainer's 7 GB. To containerd and kubelet it is as if the
     node had been restarted: what ran there has ended and is cleared away.
     """
-    label = f"raggrpo.node={NAME}-{index}"
-    volume = f"raggrpo-images-{NAME}-{index}-{image.rpartition('-')[2]}"
+    label = f"raggrpo.node={NAME}-0"
+    volume = f"raggrpo-images-{NAME}-0-{image.rpartition('-')[2]}"
     found = run(["docker", "volume", "ls", "-q", "--filter", f"label={label}"]).split()
     for other in set(found) - {volume}:
         run(["docker", "volume", "rm", other])
