@@ -102,7 +102,7 @@ def write_prompts(work: Workload, file: Path) -> None:
         " ".join(f"w{draw.randrange(work.vocabulary - 3)}" for _ in range(work.prompt_tokens))
         for _ in range(work.total_steps * work.prompts)
     ]
-    file.write_text("".join(json.dumps({"prompt": t, "answer": ""}) + "\n" for t in texts))
+    file.write_text("".join(json.dumps({"prompt": t, "answer": "w0"}) + "\n" for t in texts))
 
 
 def score(completion: str) -> float:
