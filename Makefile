@@ -37,7 +37,7 @@ demo: setup ## a cluster, the operator and a small CPU job on this machine, foll
 
 test: setup ## all tests that need neither a GPU nor a cluster
 	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/test_interrupted.py tests/local/test_restart.py \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/test_whole_life.py tests/local/test_restart.py \
 	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
@@ -69,7 +69,7 @@ kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no reg
 kind-down: setup ## delete that cluster; caches stay
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py down
 
-e2e: SELECTED = tests/e2e -m "not long" -n 2 --dist loadfile
+e2e: SELECTED = tests/e2e/test_interrupted_job.py tests/e2e -m "not long" -n 2 --dist loadfile --no-loadscope-reorder
 e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
 e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/cluster-tests.md
 e2e-full: kind-up ## the same with those that take longer; writes docs/cluster-tests.md

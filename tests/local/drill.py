@@ -34,6 +34,8 @@ from support.builders.word_model import write_word_model
 
 STEPS = 12
 SAVE_EVERY = 3
+TEMPLATE = "{passages} {prompt} $A_SECRET $(A_SECRET) $$"
+"""Nothing on its way may expand what its author wrote."""
 REFUSALS = {
     ExitCode.CONFIG_ERROR,
     ExitCode.DATA_ERROR,
@@ -98,7 +100,7 @@ def make_input(folder: Path) -> Path:
             },
             "retrieval": {
                 "mode": "Prompt",
-                "promptTemplate": "{passages} {prompt}",
+                "promptTemplate": TEMPLATE,
                 "passageTemplate": "{text} ",
                 "maxPassageTokens": 8,
                 "shufflePassages": True,
@@ -146,7 +148,8 @@ class Run:
             self._command(self.dir, changes),
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {ENV_FAULT: fault},
+            env=os.environ | {ENV_FAULT: fault, "A_SECRET": "hunter2"},
+            umask=0o022,
             text=True,
         )
 
