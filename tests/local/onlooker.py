@@ -6,6 +6,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -33,18 +34,15 @@ class Onlooker:
         self.modes: dict[Path, int] = {}
         """Of Ray's temporary folder and of the weights in shared memory, which end with the run."""
 
-    def watch(self, process: "subprocess.Popen[str]") -> None:
-        """Look until the process ends; ask once, when new steps are being trained."""
-        began = self._step()
+    def watch(self, process: "subprocess.Popen[str]", ask_after: int) -> None:
+        """Look until the process ends; ask once, when this step has been trained."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             self._look()
-            if self._step() > began and not self.answers:
+            step = self._run.status().get("progress", {}).get("step", 0)
+            if step >= ask_after and not self.answers:
                 self._ask_without_token()
             time.sleep(0.2)
-
-    def _step(self) -> int:
-        return int(self._run.status().get("progress", {}).get("step", 0))
 
     def _look(self) -> None:
         """Note what listens, and the modes of what will be gone at the end."""
@@ -71,19 +69,18 @@ class Onlooker:
     def _ask_without_token(self) -> None:
         """Try to run a command through every port, and to read the progress."""
         command = {"entrypoint": f"touch {self.owned}"}
+        asked: list[tuple[int, str, object]] = [(port, SUBMISSIONS, command) for port in self.ports]
         for port, program in self.ports.items():
-            asked = {SUBMISSIONS: status_of(port, SUBMISSIONS, command)}
             if "_Server" in program:
-                asked |= {
-                    "/progress": status_of(port, "/progress"),
-                    "/stop": status_of(port, "/stop", {}),
-                }
-            for path, status in asked.items():
+                asked += [(port, "/progress", None), (port, "/stop", {})]
+        with ThreadPoolExecutor(len(asked)) as threads:  # some ports never answer
+            for (_, path, _), status in zip(asked, threads.map(status_of, asked), strict=True):
                 self.answers.setdefault(path, set()).add(status)
 
 
-def status_of(port: int, path: str, body: object = None) -> int:
-    """Return the HTTP status, 0 if what listens there speaks no HTTP."""
+def status_of(question: tuple[int, str, object]) -> int:
+    """Ask a port for a path; return the HTTP status, 0 if what listens there speaks no HTTP."""
+    port, path, body = question
     data = json.dumps(body).encode() if body is not None else None
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)

@@ -44,11 +44,12 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     interrupted = strike(run, "ctrl-c", "between")
     again = run.finish(run.start())
 
-    process = run.start("", *WIDER)
+    time_to_look = "slow-step@step=14:3@attempt=3"
+    process = run.start(time_to_look, *WIDER)
     run.wait_for(lambda s: loads_in_attempt(s, 3), "attempt 3")
     refused_meanwhile = run.refused(folder / "other")
     seen = Onlooker(run, folder / "owned")
-    seen.watch(process)
+    seen.watch(process, ask_after=13)
     raised = run.finish(process)
 
     folders = (run.dir, folder / "other")
