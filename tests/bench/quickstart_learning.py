@@ -11,6 +11,7 @@ other questions.
 import argparse
 import json
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,9 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raggrpo_api.history import Record, read_history
 from raggrpo_quickstart.records import VALIDATION_QUESTIONS
 
 SAMPLE = Path(__file__).parents[2] / "crds/samples/quickstart.yaml"
+WINDOW = 32
+"""Steps whose rewards are one point of the curve."""
 RISE = 0.25
 CONTROL = 0.03
 """Most that other questions' passages may give: they hold the answer for 1 or 2 of 1,000."""
@@ -42,6 +46,9 @@ def main() -> int:
         began = time.monotonic()
         summaries[seed] = run(seed, options.changes)
         print(row(seed, summaries[seed], time.monotonic() - began), flush=True)
+    print(f"\n| seed | mean reward of {WINDOW} steps after {WINDOW} steps |\n|---|---|")
+    for seed, summary in summaries.items():
+        print(f"| {seed} | {', '.join(f'{mean:.3f}' for mean in summary['rewardCurve'])} |")
     if options.json:
         print(json.dumps(summaries))
     short = [seed for seed, summary in summaries.items() if not learnt(summary)]
@@ -58,7 +65,14 @@ def run(seed: int, changes: Sequence[str] = ()) -> dict[str, Any]:
         sets = [part for each in (f"training.seed={seed}", *changes) for part in ("--set", each)]
         _call("raggrpo_cli.main", "run", str(SAMPLE), *mount, *sets)
         summary: dict[str, Any] = json.loads((Path(folder) / "summary.json").read_text())
-        return summary
+        return summary | {"rewardCurve": curve(read_history(Path(folder, "checkpoints", "logs")))}
+
+
+def curve(history: Sequence[Record]) -> list[float]:
+    """Return the mean reward of one window of steps after the other."""
+    rewards = [step["reward_mean"] for step in history]
+    windows = (rewards[first : first + WINDOW] for first in range(0, len(rewards), WINDOW))
+    return [statistics.fmean(each) for each in windows]
 
 
 def learnt(summary: Mapping[str, Any]) -> bool:

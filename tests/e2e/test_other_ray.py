@@ -37,13 +37,19 @@ def test_another_ray_never_continues_a_job(
         job.until_freed(60)
 
         give_name(NAME, other)
+        job.patch(suspend=False)
+        status = status_when(cluster, seeded, job.name, has_ended, END_SECONDS)
+        assert attempts(status)[-1][1] == "ImageChanged"
+        told = condition(status, "Failed")["message"]
+        assert f"has Ray {OTHER_RAY} now, this job began with {began_with}" in told
         for image in (other, NAME):
             ask_for(image)
             status = status_when(cluster, seeded, job.name, has_ended, END_SECONDS)
             assert status["phase"] == "Failed"
             told = condition(status, "Failed")["message"]
             assert f"the image has Ray {OTHER_RAY}, this job began with {began_with}" in told
-        assert sum(each.endswith("ADDED") for each in seen()) == 1
+        # One for the first attempt, one whose head told of another Ray before anything ran on it.
+        assert sum(each.endswith("ADDED") for each in seen()) == 2
 
     ask_for(operator.trainer)
     done = job.until_complete()

@@ -31,6 +31,7 @@ from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
 from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
+from tools.kind.results_table import commit_of
 
 STEPS = 12
 SAVE_EVERY = 3
@@ -313,7 +314,8 @@ def _drill(folder: Path, only: str, target: Path | None) -> int:
             print(table(rows[-1:], undisturbed).splitlines()[-1], flush=True)
     text = table(rows, undisturbed)
     if target is not None:
-        target.write_text(PAGE.format(table=text), encoding="utf-8")
+        page = PAGE.format(commit=commit_of(Path(__file__).parents[2]), table=text)
+        target.write_text(page, encoding="utf-8")
     failed = [o for _, _, o in rows if o.weights != undisturbed.weights or o.left_over]
     failed += [o for victim, _, o in rows if victim == "driver" and lost_steps(o)]
     return 1 if failed else 0
@@ -326,7 +328,7 @@ FSDP2 (1 rank, FP32) and BM25 retrieval, with a checkpoint every 3 steps, in whi
 ended by SIGKILL (Ctrl-C: SIGINT) at one moment: somewhere in a step, while step 6 was being saved,
 or between two steps. `run` is `raggrpo run` itself; it and Ctrl-C are followed by a second
 `raggrpo run`. Every run reached step 12; its exported parameters are compared with those of an
-undisturbed run, byte by byte.
+undisturbed run, byte by byte. At commit {commit}.
 
 {table}"""
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.quickstart_learning import learnt, row, standard_error
+from bench.quickstart_learning import curve, learnt, row, standard_error
 
 SUMMARY = {
     "rewardFirst": 0.096,
@@ -24,3 +24,7 @@ def test_a_rise_is_as_uncertain_as_both_its_ends() -> None:
     assert standard_error([0.5]) == pytest.approx(0.03125)
     assert standard_error([0.5, 0.5]) == pytest.approx(0.03125 * 2**0.5)
     assert "| 37.1 ± 4.1 % |" in row(0, SUMMARY, seconds=90.0)
+
+
+def test_a_curve_is_the_mean_reward_of_one_window_after_the_other() -> None:
+    assert curve([{"reward_mean": float(step >= 32)} for step in range(48)]) == [0.0, 1.0]
