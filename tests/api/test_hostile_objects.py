@@ -1,7 +1,6 @@
 """Objects that are legal for the API server and too much for whoever reads them carelessly."""
 
 import json
-import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from raggrpo_operator.kube.client import RECURSION
 from support.builders.jobs import a_raw_job
 from support.chart_release import Account
 from support.operator_world import World, a_world
-from tools.kind.api_server import ADMIN_TOKEN, ApiServer
+from tools.kind.api_server import ApiServer
 
 DEPTH = 1_500
 
@@ -35,17 +34,6 @@ def deep_recursion() -> Iterator[None]:
     sys.setrecursionlimit(RECURSION)
     yield
     sys.setrecursionlimit(usual)
-
-
-@pytest.fixture
-def http(api_server: ApiServer) -> Iterator[httpx.Client]:
-    """A client that sends text as it is: no JSON library writes what is sent here."""
-    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
-    trusted = ssl.create_default_context(cafile=str(api_server.authority))
-    with httpx.Client(
-        base_url=api_server.url, headers=headers, verify=trusted, timeout=60
-    ) as client:
-        yield client
 
 
 def create(http: httpx.Client, namespace: str, name: str, free: str) -> None:

@@ -1,10 +1,12 @@
-"""What the operator makes of a job that the API server took: its status, and all objects."""
+"""What the API server and then the operator make of a job: refused, or a status and objects."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+import httpx
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import ConditionType, JobStatus, status_to_json
@@ -20,6 +22,18 @@ from support.builders.manifests import SETTINGS, Manifest, objects_of, sizing_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
+RESOURCES = {
+    "Pod": "api/v1/{}/pods",
+    "ConfigMap": "api/v1/{}/configmaps",
+    "Secret": "api/v1/{}/secrets",
+    "Service": "api/v1/{}/services",
+    "Deployment": "apis/apps/v1/{}/deployments",
+    "NetworkPolicy": "apis/networking.k8s.io/v1/{}/networkpolicies",
+    "RayCluster": "apis/ray.io/v1/{}/rayclusters",
+    "RagGrpoJob": "apis/raggrpo.io/v1alpha1/{}/raggrpojobs",
+    "Event": "apis/events.k8s.io/v1/{}/events",
+}
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -33,6 +47,18 @@ class Verdict:
     objects: dict[str, Manifest] = field(default_factory=dict)
     """Everything that would be made for the first attempt; none when it was refused."""
     seconds: float = 0.0
+
+
+def refusal(http: httpx.Client, namespace: str, manifest: Mapping[str, Any]) -> str:
+    """Return why the API server would not create an object, empty when it would."""
+    path = RESOURCES[manifest["kind"]].format(f"namespaces/{namespace}")
+    options = {"dryRun": "All", "fieldValidation": "Strict"}
+    answer = http.post(f"/{path}", params=options, json=manifest)
+    # Which PriorityClasses there are is known only when pods are made.
+    if answer.is_success or "no PriorityClass with name" in answer.text:
+        return ""
+    assert answer.is_client_error, answer.text
+    return str(answer.json()["message"])
 
 
 def first_round(raw: Mapping[str, Any]) -> Verdict:
