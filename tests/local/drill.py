@@ -143,10 +143,13 @@ class Run:
         return self._marks
 
     def start(self, fault: str = "", *changes: str) -> "subprocess.Popen[str]":
-        """Start `raggrpo run` with `--set` changes; its output goes to a file."""
+        """Start `raggrpo run` with `--set` changes; its output goes to a file.
+
+        What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
+        """
         log = (self._folder / "run.log").open("a")
         return subprocess.Popen(
-            self._command(self.dir, changes),
+            ["env", "--default-signal=INT", *self._command(self.dir, changes)],
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | {ENV_FAULT: fault, "A_SECRET": "hunter2"},
