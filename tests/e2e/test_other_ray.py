@@ -54,7 +54,11 @@ def test_another_ray_never_continues_a_job(
     ask_for(operator.trainer)
     done = job.until_complete()
     assert done["pinned"]["rayVersion"] == began_with
-    assert attempts(done) == [(1, "Suspended", "First"), (2, "Succeeded", "NewCluster")]
+    assert attempts(done) == [
+        (1, "Suspended", "First"),
+        (2, "ImageChanged", "NewCluster"),
+        (3, "Succeeded", "NewCluster"),
+    ]
 
 
 @pytest.mark.timeout(3600)
