@@ -9,8 +9,8 @@ ONE_STEP_OFF = (
     "resources.rolloutEngines=2",
     "training.offPolicySteps=1",
 )
-APART = 0.15
-"""Most between the mean rewards of 32 steps; seeds of one way differ as much."""
+APART = 0.1
+"""Most between mean rewards of 32 steps: seeds of either way differ by as much, 0.09."""
 pytestmark = pytest.mark.long
 
 
