@@ -73,6 +73,12 @@ def steps_of(records: Iterable[Record]) -> list[Record]:
     return sorted((each for each in records if "event" not in each), key=moment)
 
 
+def stages_of(records: Sequence[Record]) -> dict[str, float]:
+    """Return when each stage first began, and what else happened first."""
+    events = [each for each in records if "event" in each]
+    return {each.get("stage") or each["event"]: moment(each) for each in reversed(events)}
+
+
 def last_step(steps: Iterable[Record]) -> int:
     return max((each["step"] for each in steps), default=0)
 
@@ -87,8 +93,8 @@ def recovery(records: Sequence[Record], strike: Strike) -> Recovery:
     """Split a recovery that has happened, as `has_recovered` tells, into its phases."""
     before, later = _split(records, strike.epoch)
     first, done = later[0], last_step(before)
-    events = [each for each in records if "event" in each and each["epoch"] == first["epoch"]]
-    stages = {each.get("stage") or each["event"]: moment(each) for each in reversed(events)}
+    events = [each for each in records if each["epoch"] == first["epoch"]]
+    stages = stages_of(events)
     # An operator that told of an end only after the submission had no part in it.
     took_part = strike.noticed is not None and strike.noticed <= strike.submitted
     ends = {

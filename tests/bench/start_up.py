@@ -12,12 +12,13 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench_recovery import moment, steps_of  # noqa: E402
+from bench_recovery import moment, stages_of, steps_of  # noqa: E402
 from driver_killed import records  # noqa: E402
 
 from local.drill import Run  # noqa: E402
@@ -39,7 +40,7 @@ def started(run: Run) -> dict[str, float]:
     submitted = time.time()
     run.finish(process)
     told = records(run)
-    stages = {e.get("stage") or e["event"]: moment(e) for e in reversed(told) if "event" in e}
+    stages = stages_of(told)
     ends = [
         checked,
         submitted,
@@ -48,7 +49,7 @@ def started(run: Run) -> dict[str, float]:
         stages[Stage.WARMING_RETRIEVAL],
         moment(steps_of(told)[0]),
     ]
-    lasted = [end - begin for begin, end in zip([began, *ends], ends, strict=False)]
+    lasted = [end - begin for begin, end in pairwise([began, *ends])]
     return dict(zip(STAGES, lasted, strict=True))
 
 

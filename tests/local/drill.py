@@ -305,6 +305,7 @@ def main() -> int:
 
 
 def _drill(folder: Path, only: str, target: Path | None) -> int:
+    commit = commit_of(Path(__file__).parents[2])  # of what is tested, whatever comes meanwhile
     plain = Run(folder / "undisturbed")
     undisturbed = plain.finish(plain.start())
     rows = []
@@ -317,8 +318,7 @@ def _drill(folder: Path, only: str, target: Path | None) -> int:
             print(table(rows[-1:], undisturbed).splitlines()[-1], flush=True)
     text = table(rows, undisturbed)
     if target is not None:
-        page = PAGE.format(commit=commit_of(Path(__file__).parents[2]), table=text)
-        target.write_text(page, encoding="utf-8")
+        target.write_text(PAGE.format(commit=commit, table=text), encoding="utf-8")
     failed = [o for _, _, o in rows if o.weights != undisturbed.weights or o.left_over]
     failed += [o for victim, _, o in rows if victim == "driver" and lost_steps(o)]
     return 1 if failed else 0

@@ -5,7 +5,7 @@ Real Ray, vLLM, FSDP2 and retrieval; a second rank joins for the last steps.
 
 import json
 import re
-import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,12 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
 
     time_to_look = "slow-step@step=14:3@attempt=3"
     process = run.start(time_to_look, *WIDER)
-    run.wait_for(lambda s: loads_in_attempt(s, 3), "attempt 3")
-    refused_meanwhile = run.refused(folder / "other")
     seen = Onlooker(run, folder / "owned")
-    seen.watch(process, ask_after=13)
+    with ThreadPoolExecutor(1) as thread:
+        watched = thread.submit(seen.watch, process, ask_after=13)
+        run.wait_for(lambda s: loads_in_attempt(s, 3), "attempt 3")
+        refused_meanwhile = run.refused(folder / "other")
+        watched.result()
     raised = run.finish(process)
 
     folders = (run.dir, folder / "other")
@@ -105,7 +107,7 @@ def test_only_checkpoints_can_be_read_by_others(life: Life) -> None:
     job, checkpoints = life.run.dir, life.run.dir.parent / "checkpoints"
     private = {path: mode_of(path) for path in (job, *job.rglob("*"), checkpoints / "logs")}
     modes = private | life.seen.modes
-    assert {p: oct(m) for p, m in modes.items() if m & (stat.S_IRWXG | stat.S_IRWXO)} == {}
+    assert {p: oct(m) for p, m in modes.items() if m & 0o077} == {}
 
     marker = next(checkpoints.rglob("COMPLETE"))
     assert mode_of(marker) == 0o644
