@@ -38,7 +38,7 @@ def rayjob(name: str, cluster: Manifest, config: Manifest, folder: str) -> Manif
     cluster = copy.deepcopy(cluster)
     cluster["authOptions"]["secretName"] = TOKEN
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        group["template"]["metadata"] = {}
+        del group["template"]["metadata"]["labels"]
     config = copy.deepcopy(config)
     config["checkpoint"]["path"] = folder
     config["monitoring"]["logDir"] = f"{folder}/logs"

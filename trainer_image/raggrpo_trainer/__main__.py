@@ -4,10 +4,13 @@ import os
 import sys
 from pathlib import Path
 
-from raggrpo_api.names import ENV_FAULT
-from raggrpo_api.trainer_config import TrainerConfig
-from raggrpo_trainer.driver.attempt import main
-from raggrpo_trainer.driver.hooks import Hooks
+from raggrpo_trainer.host.large_import import large_import
+
+with large_import():
+    from raggrpo_api.names import ENV_FAULT
+    from raggrpo_api.trainer_config import TrainerConfig
+    from raggrpo_trainer.driver.attempt import main
+    from raggrpo_trainer.driver.hooks import Hooks
 
 
 def _hooks(config: TrainerConfig) -> Hooks:

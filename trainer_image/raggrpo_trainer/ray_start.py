@@ -1,4 +1,6 @@
-"""`python -m raggrpo_trainer.ray_start ray start ...`: `ray start` as a head of ours runs it.
+"""`python -m raggrpo_trainer.ray_start ray start ...`: `ray start` as nodes of ours run it.
+
+Without Ray's other commands, for which it would import pandas and FastAPI: half of its imports.
 
 Without Ray Client's server: no part of a job uses Ray Client. Its server waits 30 s for the head's
 node and fails if a busy machine takes longer; `ray start --block` then ends the whole head. Ray has
@@ -7,6 +9,9 @@ no option against it, and starts it wherever it finds what Ray Client needs.
 Without the dashboard's process, where no dashboard is wanted: Ray would start it all the same, to
 report statistics of use, which are switched off.
 
+Where one is wanted, without waiting for it: Ray would begin the head's own node only once the
+dashboard answers, which that node does not need.
+
 With a store, where RAGGRPO_HEAD_STORE names a folder for it: see `host.head_store`.
 """
 
@@ -14,20 +19,41 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from ray._private import services
-from ray.scripts import scripts
+from ray._private import ray_constants, services
+from ray.experimental import internal_kv
 
 from raggrpo_api import names
 from raggrpo_trainer.host.head_store import kept_in
+from raggrpo_trainer.host.large_import import large_import
+
+OTHER_COMMANDS = ("serve.scripts", "util.state.state_cli", "dashboard.modules.job.cli")
+"""Modules of Ray, without which its command line goes on."""
+
+
+def wait_for_no_dashboard() -> None:
+    """Have the dashboard's address, which Ray waits for here, known from the beginning."""
+    get = internal_kv._internal_kv_get
+
+    def found(key: str | bytes, **options: Any) -> bytes | None:
+        return b"not told yet" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
+
+    internal_kv._internal_kv_get = found
 
 
 def main() -> None:
-    """Run Ray's command line as if Ray Client were not installed."""
+    """Run Ray's command line as if Ray Client and its other commands were not installed."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    for name in OTHER_COMMANDS:
+        sys.modules[f"ray.{name}"] = None  # type: ignore[assignment]  # an import of it fails
+    with large_import():
+        from ray.scripts import scripts
     scripts.get_ray_client_dependency_error = lambda: ImportError("no part of a job uses it")
     if "--include-dashboard=false" in sys.argv:
         services.start_api_server = lambda *_, **__: (None, None)
+    elif "--head" in sys.argv:
+        wait_for_no_dashboard()
     if store := os.environ.pop(names.ENV_HEAD_STORE, ""):
         os.environ.update(kept_in(Path(store)))
     del sys.argv[0]

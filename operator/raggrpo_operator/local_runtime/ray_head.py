@@ -18,6 +18,7 @@ import aiohttp
 
 from raggrpo_api import names
 from raggrpo_api.trainer_config import World
+from raggrpo_operator.core.spec.ray_variables import RAY_VARIABLES
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
@@ -137,12 +138,8 @@ def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, st
     """
     inherited = {key: value for key, value in env.items() if key not in _FOREIGN}
     return {
-        "RAY_DEDUP_LOGS": "0",
+        **RAY_VARIABLES,
         "RAY_enable_metrics_collection": "0",
-        # Ranks and engines have their own environments and could not use prestarted workers.
-        "RAY_prestart_worker_first_driver": "0",
-        "RAY_enable_worker_prestart": "0",
-        "RAY_worker_niceness": "0",  # at the default of 15, any other process starves the ranks
         **inherited,
         **SURVIVES_SETPROCTITLE,
         "RAY_AUTH_MODE": "token",

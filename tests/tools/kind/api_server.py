@@ -147,7 +147,7 @@ def _api_server(folder: Path, etcd_url: str) -> tuple[ApiServer, Program]:
         "--allow-privileged=true",  # as every cluster has it; what refuses such pods is looked at
         f"--audit-policy-file={folder / 'audit.yaml'}",
         f"--audit-log-path={server.audit_log}",
-        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-cluster-ip-range=10.0.0.0/16",
         "--endpoint-reconciler-type=none",
     ]
     return server, Program("kube-apiserver", command, folder / "kube-apiserver.log")

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from raggrpo_api.memory import KEPT_WEIGHT_FILES
 
@@ -19,14 +19,17 @@ FOLDER = Path("/dev/shm")
 
 
 class SharedMemorySender:
-    """A `WeightSender`; all ranks gather, only rank 0 writes."""
+    """A `WeightSender`; all ranks gather, only rank 0 writes.
+
+    A file loses its name once it is written and is reached through the rank's descriptor: what a
+    killed rank had sent is gone with it.
+    """
 
     def __init__(self, job: str, rank: int, folder: Path = FOLDER) -> None:
         self._rank, self._folder, self._prefix = rank, folder, f"{job}-weights"
-        self._written: list[Path] = []
-        self._sent = 0
+        self._written: list[BinaryIO] = []
         for left in folder.glob(f"{self._prefix}-*"):
-            left.unlink(missing_ok=True)  # ranks of an earlier attempt were killed
+            left.unlink(missing_ok=True)  # a rank was killed while it wrote
 
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
         """Write a file and return its path; "" on every rank but the first."""
@@ -36,14 +39,14 @@ class SharedMemorySender:
             return ""
         from safetensors.torch import save_file
 
-        # A driver that died may have had the same version sent, and an engine may still read it.
-        self._sent += 1
-        path = self._folder / f"{self._prefix}-{os.getpid()}-{version}-{self._sent}.safetensors"
         while len(self._written) >= KEPT_WEIGHT_FILES:
-            self._written.pop(0).unlink()
+            self._written.pop(0).close()
+        path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
         save_file(dict(weights), path)  # it gives the user alone the file
-        self._written.append(path)
-        return str(path)
+        file = path.open("rb")
+        path.unlink()
+        self._written.append(file)
+        return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
     def data(self, handle: str) -> Any:
         """Return the file as an array of bytes, which Ray shares without copying."""
@@ -52,9 +55,9 @@ class SharedMemorySender:
         return np.fromfile(handle, dtype=np.uint8)
 
     def close(self) -> None:
-        """Remove the files."""
-        for path in self._written:
-            path.unlink(missing_ok=True)
+        """Free the files."""
+        while self._written:
+            self._written.pop().close()
 
 
 class SharedMemoryReceiver:

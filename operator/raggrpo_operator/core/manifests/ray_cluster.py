@@ -11,6 +11,7 @@ from raggrpo_api.status import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.launch import HEAD_RETURN_SECONDS
 from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.spec.ray_variables import RAY_VARIABLES
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 
 from .cluster_settings import ClusterSettings
@@ -25,7 +26,7 @@ MOST_WEIGHT = 100
 """Largest weight of a preference."""
 OWN_COMMAND = "ray.io/overwrite-container-cmd"
 """Annotation with which KubeRay leaves a container its command, and tells its own in a variable."""
-HEAD_COMMAND = f"ulimit -n 65536; exec python -m {names.RAY_START} $KUBERAY_GEN_RAY_START_CMD"
+RAY_COMMAND = f"ulimit -n 65536; exec python -m {names.RAY_START} $KUBERAY_GEN_RAY_START_CMD"
 SHUTDOWN_SECONDS = 15
 """Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
 
@@ -75,7 +76,7 @@ def _head(
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
         "readinessProbe": _probe({"tcpSocket": {"port": GCS_PORT}}, misses=3),
-        "command": ["/bin/sh", "-c", HEAD_COMMAND],
+        "command": ["/bin/sh", "-c", RAY_COMMAND],
         "lifecycle": _lifecycle(action.grace_seconds, "127.0.0.1"),
     }
     return {
@@ -113,6 +114,7 @@ def _group(
         "readinessProbe": _probe(
             {"httpGet": {"port": AGENT_PORT, "path": "/api/local_raylet_healthz"}}, misses=10
         ),
+        "command": ["/bin/sh", "-c", RAY_COMMAND],
         "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP"),
     }
     return {
@@ -126,7 +128,10 @@ def _group(
             "object-store-memory": str(sizing.object_store),
         },
         "template": {
-            "metadata": {"labels": pod_labels(job, sizing.role) | labels},
+            "metadata": {
+                "labels": pod_labels(job, sizing.role) | labels,
+                "annotations": {OWN_COMMAND: "true"},
+            },
             "spec": pod_spec(plan, settings, ray_worker, sizing=sizing) | _end_and_place(action),
         },
     }
@@ -169,14 +174,13 @@ def _logical_cpus(spec: JobSpec, sizing: PodSizing) -> int:
 def _ray_env(action: CreateCluster) -> dict[str, str]:
     return {
         names.ENV_PROGRESS_PORT: str(names.PROGRESS_PORT),
-        "RAY_DEDUP_LOGS": "0",
+        **RAY_VARIABLES,
         # Read by the process that stops the driver; by default it kills the driver after 3 s.
         "RAY_JOB_STOP_WAIT_TIME_S": str(action.grace_seconds),
         "RAY_USAGE_STATS_ENABLED": "0",
         # Five may fail: a pod that is gone without a word is missed after 8 s instead of 16.
         "RAY_health_check_period_ms": "1000",
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_RETURN_SECONDS),
-        "RAY_worker_niceness": "0",  # at the default of 15, any other process can starve ranks
     }
 
 

@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -17,21 +20,27 @@ def version_of(path: str | Path) -> float:
     return load_file(path)["layer"][0].item()
 
 
+def files_in(folder: Path) -> list[str]:
+    """Return this process's open files of a folder, without a name or with one."""
+    open_files = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()]
+    return [each for each in open_files if each.startswith(str(folder))]
+
+
 def test_rank_0_keeps_the_newest_two_versions_until_it_is_closed(tmp_path: Path) -> None:
     sender = SharedMemorySender("job", 0, tmp_path)
 
-    paths = [Path(sender.send(version, tensors(version))) for version in range(4)]
+    paths = [sender.send(version, tensors(version)) for version in range(4)]
 
-    assert sorted(tmp_path.iterdir()) == sorted(paths[2:])
     assert [version_of(path) for path in paths[2:]] == [2.0, 3.0]
+    assert len(files_in(tmp_path)) == 2
     sender.close()
-    assert not list(tmp_path.iterdir())
+    assert not files_in(tmp_path)
 
 
 async def test_only_the_user_can_read_weights(tmp_path: Path) -> None:
-    before = os.umask(0)
+    before, sender = os.umask(0), SharedMemorySender("job", 0, tmp_path)
     try:
-        sent = SharedMemorySender("job", 0, tmp_path).send(1, tensors(1))
+        sent = sender.send(1, tensors(1))
         async with SharedMemoryReceiver(tmp_path).received("elsewhere", b"weights") as received:
             modes = [os.stat(path).st_mode & 0o777 for path in (sent, received)]
     finally:
@@ -47,16 +56,31 @@ def test_another_rank_takes_part_in_gathering_and_writes_nothing(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_killed_ranks_left_is_removed_by_those_of_the_jobs_next_attempt(
+def test_a_killed_rank_leaves_nothing(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+import torch
+from raggrpo_trainer.weights.shared_memory import SharedMemorySender
+sender = SharedMemorySender("job", 0, Path({str(tmp_path)!r}))
+assert os.path.exists(sender.send(1, [("layer", torch.zeros(2))]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_rank_killed_while_it_wrote_left_is_removed_by_the_jobs_next_one(
     tmp_path: Path,
 ) -> None:
-    for version in range(2):
-        SharedMemorySender("job", 0, tmp_path).send(version, tensors(version))
-    other = SharedMemorySender("other-job", 0, tmp_path).send(0, tensors(0))
+    for job in ("job", "other-job"):
+        (tmp_path / f"{job}-weights-1-1.safetensors").touch()
 
     SharedMemorySender("job", 1, tmp_path)
 
-    assert [str(path) for path in tmp_path.iterdir()] == [other]
+    assert [path.name for path in tmp_path.iterdir()] == ["other-job-weights-1-1.safetensors"]
 
 
 async def test_an_engine_reads_the_file_in_place_and_on_another_node_a_copy_that_does_not_stay(
@@ -71,7 +95,7 @@ async def test_an_engine_reads_the_file_in_place_and_on_another_node_a_copy_that
         assert copy != sent
         assert version_of(copy) == 7.0
 
-    assert os.listdir(tmp_path) == [os.path.basename(sent)]
+    assert not list(tmp_path.iterdir())
 
 
 def test_vllm_is_told_where_the_extension_of_its_worker_is() -> None:

@@ -1,0 +1,35 @@
+import subprocess
+import sys
+
+import pytest
+from ray._private import ray_constants
+from ray.experimental import internal_kv
+
+from raggrpo_trainer.ray_start import wait_for_no_dashboard
+
+
+def test_a_head_has_an_address_of_its_dashboard_at_once_and_all_else_from_the_gcs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of_gcs(key: str, *, namespace: str) -> bytes | None:
+        return None if key == ray_constants.DASHBOARD_ADDRESS else f"{namespace} {key}".encode()
+
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", of_gcs)
+    wait_for_no_dashboard()
+    get = internal_kv._internal_kv_get
+    assert get(ray_constants.DASHBOARD_ADDRESS, namespace="dashboard")
+    assert get("limit", namespace="of-the-gcs") == b"of-the-gcs limit"
+
+
+def test_a_node_starts_without_the_libraries_of_rays_other_commands() -> None:
+    code = """
+import sys
+from raggrpo_trainer import ray_start
+sys.argv += ["ray", "--version"]
+try:
+    ray_start.main()
+finally:
+    print({"pandas", "fastapi"} & set(sys.modules))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[1:] == ["set()"], ran.stdout
