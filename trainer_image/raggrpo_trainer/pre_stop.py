@@ -24,7 +24,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from raggrpo_api import names
 from raggrpo_trainer.ranks.left_behind import mark
 
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 0.2
 CALL_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
 """How long living ranks count as a living driver that cannot be reached: if the head died, its
@@ -36,7 +36,8 @@ END_SECONDS = 5.0
 RAYLET, LOG_MONITOR = "/raylet/raylet", "/log_monitor.py"
 """Suffixes of paths of what every Ray node runs; `ray start --block` ends once one is killed."""
 LEAVE_SECONDS = 1.0
-"""Time for a raylet to tell the head that its node is gone, and to end."""
+"""Longest that a raylet takes to tell the head that its node is gone, and to end."""
+LOOK_SECONDS = 0.1
 
 
 def main(
@@ -82,16 +83,26 @@ def end_ray(processes: Path, sleep: Callable[[float], None]) -> None:
     A raylet that is killed is missed only after several health checks: until then the next attempt
     would be given its node. One that is told to end says so to the head, but `ray start` lives on.
     """
-    _send(signal.SIGTERM, processes, RAYLET)
-    sleep(LEAVE_SECONDS)
-    _send(signal.SIGKILL, processes, RAYLET, LOG_MONITOR)
+    _send(signal.SIGTERM, _running(processes, RAYLET))
+    for _ in range(round(LEAVE_SECONDS / LOOK_SECONDS)):
+        if not _running(processes, RAYLET):
+            break
+        sleep(LOOK_SECONDS)
+    _send(signal.SIGKILL, _running(processes, RAYLET, LOG_MONITOR))
 
 
-def _send(number: signal.Signals, processes: Path, *programs: str) -> None:
-    for process, command in commands(processes):
-        if any(part.endswith(programs) for part in command):
-            with suppress(OSError):  # it has ended by now, or is not ours; never fail
-                os.kill(process, number)
+def _send(number: signal.Signals, to: Sequence[int]) -> None:
+    for process in to:
+        with suppress(OSError):  # it has ended by now, or is not ours; never fail
+            os.kill(process, number)
+
+
+def _running(processes: Path, *programs: str) -> Sequence[int]:
+    return [
+        process
+        for process, command in commands(processes)
+        if any(part.endswith(programs) for part in command)
+    ]
 
 
 def commands(processes: Path) -> Iterator[tuple[int, list[str]]]:
