@@ -8,8 +8,9 @@ RUN command -v python3 >/dev/null \
     || (apt-get update -q \
         && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3 \
         && rm -rf /var/lib/apt/lists/*)
-# Python's own images have no bytecode of its library, and nobody may write it later: half a second of every start.
-RUN python3 -m compileall -q -x '/tests?/' "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+# Python's own images have no bytecode of its library, and no process of a pod can write any: half a second of each start.
+RUN python3 -m compileall -q -x '/(tests?|site-packages)/' \
+        "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
 FROM python AS build
 RUN python3 -c "import ensurepip" 2>/dev/null \

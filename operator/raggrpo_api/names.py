@@ -73,7 +73,7 @@ RESERVED_MOUNTS: Final = frozenset(
 DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
 """Command line of the driver in a pod."""
 RAY_START: Final = "raggrpo_trainer.ray_start"
-"""Module that runs Ray's command line for a head."""
+"""Module that runs Ray's command line for a node."""
 HEAD_CONTAINER: Final = "ray-head"
 WORKER_CONTAINER: Final = "ray-worker"
 PREFLIGHT_CONTAINER: Final = "preflight"

@@ -36,7 +36,7 @@ END_SECONDS = 5.0
 RAYLET, LOG_MONITOR = "/raylet/raylet", "/log_monitor.py"
 """Suffixes of paths of what every Ray node runs; `ray start --block` ends once one is killed."""
 LEAVE_SECONDS = 1.0
-"""Longest that a raylet takes to tell the head that its node is gone, and to end."""
+"""Longest wait for a raylet to tell the head that its node is gone, and to end."""
 LOOK_SECONDS = 0.1
 
 

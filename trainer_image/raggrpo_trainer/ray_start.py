@@ -1,6 +1,7 @@
 """`python -m raggrpo_trainer.ray_start ray start ...`: `ray start` as nodes of ours run it.
 
-Without Ray's other commands, for which it would import pandas and FastAPI: half of its imports.
+Without Ray's other commands, for which it would import pandas and FastAPI: three quarters of its
+imports.
 
 Without Ray Client's server: no part of a job uses Ray Client. Its server waits 30 s for the head's
 node and fails if a busy machine takes longer; `ray start --block` then ends the whole head. Ray has
@@ -10,7 +11,7 @@ Without the dashboard's process, where no dashboard is wanted: Ray would start i
 report statistics of use, which are switched off.
 
 Where one is wanted, without waiting for it: Ray would begin the head's own node only once the
-dashboard answers, which that node does not need.
+dashboard answers, which that node does not need. A dashboard that fails to start ends the head.
 
 With a store, where RAGGRPO_HEAD_STORE names a folder for it: see `host.head_store`.
 """
@@ -33,11 +34,11 @@ OTHER_COMMANDS = ("serve.scripts", "util.state.state_cli", "dashboard.modules.jo
 
 
 def wait_for_no_dashboard() -> None:
-    """Have the dashboard's address, which Ray waits for here, known from the beginning."""
+    """Answer Ray, which waits for the dashboard's address here, that there is none."""
     get = internal_kv._internal_kv_get
 
     def found(key: str | bytes, **options: Any) -> bytes | None:
-        return b"not told yet" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
+        return b"" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
 
     internal_kv._internal_kv_get = found
 

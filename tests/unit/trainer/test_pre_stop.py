@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.pre_stop import end_ray, main
+from raggrpo_trainer.pre_stop import LEAVE_SECONDS, end_ray, main
 from raggrpo_trainer.progress.driver_process import DriverProcess
 from raggrpo_trainer.progress.progress_server import ProgressServer
 from raggrpo_trainer.ranks.left_behind import mark
@@ -182,8 +182,16 @@ def test_the_raylet_takes_its_leave_and_what_ray_start_waits_for_is_killed(
         (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
         (tmp_path / "uptime").touch()
 
-        end_ray(tmp_path, time.sleep)
+        slept: list[float] = []
 
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            time.sleep(seconds)
+
+        end_ray(tmp_path, sleep)
+
+        is_stubborn = STUBBORN in command
+        assert (sum(slept) > LEAVE_SECONDS / 2) == is_stubborn, slept
         if ends_by is not None:
             assert process.wait(10) == -ends_by
         else:

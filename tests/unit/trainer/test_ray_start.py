@@ -8,7 +8,7 @@ from ray.experimental import internal_kv
 from raggrpo_trainer.ray_start import wait_for_no_dashboard
 
 
-def test_a_head_has_an_address_of_its_dashboard_at_once_and_all_else_from_the_gcs(
+def test_a_head_is_told_at_once_that_it_has_no_dashboard_and_all_else_by_the_gcs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of_gcs(key: str, *, namespace: str) -> bytes | None:
@@ -17,7 +17,7 @@ def test_a_head_has_an_address_of_its_dashboard_at_once_and_all_else_from_the_gc
     monkeypatch.setattr(internal_kv, "_internal_kv_get", of_gcs)
     wait_for_no_dashboard()
     get = internal_kv._internal_kv_get
-    assert get(ray_constants.DASHBOARD_ADDRESS, namespace="dashboard")
+    assert get(ray_constants.DASHBOARD_ADDRESS, namespace="dashboard") == b""
     assert get("limit", namespace="of-the-gcs") == b"of-the-gcs limit"
 
 

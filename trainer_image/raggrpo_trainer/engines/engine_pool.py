@@ -20,7 +20,7 @@ from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.out_of_memory import Kind, OutOfMemory, of_engine, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
-from raggrpo_trainer.weights.transfer import SentWeights
+from raggrpo_trainer.weights.transfer import SenderLost, SentWeights
 
 from .engine import EngineOptions, Generation, GenerationRequest, environment
 from .engine_actor import EngineInfo, RolloutActor, options_digest
@@ -210,7 +210,11 @@ class EnginePool:
         if self._sleeps:
             await engine.wake.remote(self._epoch)
         data = sent.data_for(node)
-        await engine.load_weights.remote(self._epoch, sent.version, sent.handle, data)
+        try:
+            await engine.load_weights.remote(self._epoch, sent.version, sent.handle, data)
+        except SenderLost as error:
+            message = f"a trainer rank died before step {sent.version}'s weights were read"
+            raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from error
 
     async def _replace(self, index: int, lost: Any, error: Exception) -> bool:
         """Replace a lost engine by one that serves requests once it has the current weights.

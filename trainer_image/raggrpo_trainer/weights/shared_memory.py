@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from raggrpo_api.memory import KEPT_WEIGHT_FILES
 
+from .transfer import SenderLost
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -46,7 +48,7 @@ class SharedMemorySender:
         file = path.open("rb")
         path.unlink()
         self._written.append(file)
-        return f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        return _path_of(file)
 
     def data(self, handle: str) -> Any:
         """Return the file as an array of bytes, which Ray shares without copying."""
@@ -70,7 +72,8 @@ class SharedMemoryReceiver:
     async def received(self, handle: str, data: Any) -> AsyncIterator[str]:
         """Yield the sender's file, or a temporary one on this node that holds `data`."""
         if data is None:
-            yield handle
+            with _opened(handle) as file:
+                yield _path_of(file)
             return
         local = self._folder / f"raggrpo-engine-{os.getpid()}.safetensors"
         local.touch(mode=0o600)  # the machine's users share the folder
@@ -79,3 +82,15 @@ class SharedMemoryReceiver:
             yield str(local)
         finally:
             await asyncio.to_thread(local.unlink)
+
+
+def _path_of(file: BinaryIO) -> str:
+    """Return a path that leads to an open file without a name, also for other processes."""
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
+def _opened(handle: str) -> BinaryIO:
+    try:
+        return open(handle, "rb")
+    except FileNotFoundError as error:
+        raise SenderLost(handle) from error

@@ -37,6 +37,10 @@ class SentWeights:
         return None if node == self.node else self.fetch()
 
 
+class SenderLost(Exception):
+    """The process that had sent the weights is gone, and they with it."""
+
+
 class WeightSender(Protocol):
     """A rank's side, in its actor's process."""
 
@@ -57,5 +61,8 @@ class WeightReceiver(Protocol):
     """An engine's side, in its actor's process."""
 
     def received(self, handle: str, data: Any) -> AbstractAsyncContextManager[str]:
-        """Return a context that yields the path of the weights file, valid inside it."""
+        """Return a context that yields the path of the weights file, valid inside it.
+
+        Raises SenderLost if there is none any more.
+        """
         ...

@@ -18,7 +18,7 @@ from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool, en
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
-from raggrpo_trainer.weights.transfer import SentWeights
+from raggrpo_trainer.weights.transfer import SenderLost, SentWeights
 from support.builders.reports import a_config
 
 NO_WEIGHTS = -1
@@ -264,6 +264,19 @@ async def test_weights_no_engine_survives_end_the_attempt(fake: FakeRay, tmp_pat
 
     assert raised.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
     assert len(fake.started) == 1 + MAX_REPLACEMENTS
+
+
+async def test_weights_gone_with_their_rank_are_the_ranks_loss_and_replace_no_engine(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await a_pool(tmp_path)
+    fake.started[0].die(as_raised_by_ray(SenderLost("/proc/1/fd/3")))
+
+    with pytest.raises(TrainerError, match="a trainer rank died") as raised:
+        await pool.load_weights(weights(1))
+
+    assert raised.value.exit_code is ExitCode.TRAINER_RANK_LOST
+    assert len(fake.started) == 1
 
 
 async def test_an_engine_that_is_killed_again_and_again_for_memory_is_called_so(

@@ -4,11 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from raggrpo_trainer.engines.engine import WORKER_EXTENSION
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver, SharedMemorySender
+from raggrpo_trainer.weights.transfer import SenderLost
 from raggrpo_trainer.weights.vllm_extension import WorkerExtension
 
 
@@ -90,12 +92,22 @@ async def test_an_engine_reads_the_file_in_place_and_on_another_node_a_copy_that
     sent = sender.send(7, tensors(7))
 
     async with receiver.received(sent, None) as path:
-        assert path == sent
+        assert os.stat(path).st_ino == os.stat(sent).st_ino
     async with receiver.received(sent, sender.data(sent)) as copy:
         assert copy != sent
         assert version_of(copy) == 7.0
 
-    assert not list(tmp_path.iterdir())
+    assert not os.listdir(tmp_path)
+
+
+async def test_an_engine_is_told_that_the_weights_are_gone_with_their_rank(tmp_path: Path) -> None:
+    sender = SharedMemorySender("job", 0, tmp_path)
+    sent = sender.send(7, tensors(7))
+    sender.close()
+
+    with pytest.raises(SenderLost):
+        async with SharedMemoryReceiver(tmp_path).received(sent, None):
+            pass
 
 
 def test_vllm_is_told_where_the_extension_of_its_worker_is() -> None:
