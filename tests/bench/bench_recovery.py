@@ -140,7 +140,7 @@ def summary(turns: Sequence[Turn], ettr: Mapping[str, float | None]) -> dict[str
                 runs = cases.setdefault(f"{side}, {strike}", [])
                 runs.append(asdict(found) if found else None)
         for strike, among in ratios.items():
-            ours, theirs = turn[OURS].get(strike), turn[RAYJOB].get(strike)
+            ours, theirs = turn[OURS].get(strike), turn.get(RAYJOB, {}).get(strike)
             among += [ours.seconds / theirs.seconds] if ours and theirs else []
     return {"bench": "recovery", "cases": cases, "ratios": ratios, "ettr": dict(ettr)}
 

@@ -1,6 +1,6 @@
 """Recovery of a RagGrpoJob and of a KubeRay RayJob with the same trainer, on the kind cluster.
 
-    python tests/bench/recovery.py [--repeats 3] [--limit 600] [--ettr] [--json]
+    python tests/bench/recovery.py [--repeats 3] [--limit 600] [--ettr] [--alone] [--json]
 
 Measured are the seconds from a strike (SIGKILL of the driver, a worker pod ended without grace, or
 deletion of the head pod) to the end of the first step that a later attempt finishes, in phases.
@@ -176,6 +176,7 @@ class Bench:
     namespace: str
     image: str
     limit: float
+    alone: bool
 
     def turn(self, number: int) -> dict[str, dict[str, Recovery | None]]:
         """Strike one job of each kind with everything."""
@@ -200,7 +201,7 @@ class Bench:
         return a_job(name, self.image, steps, checkpoint=checkpoint, **spec)
 
     def both(self, job: dict[str, Any], twin: str) -> Iterator[Run]:
-        """Yield our job while it trains, and after its end the RayJob that does the same."""
+        """Yield our job while it trains, and unless alone after its end a RayJob doing the same."""
         ours = Run(self.cluster, self.namespace, OURS, job["metadata"]["name"])
         self.cluster.apply(job, namespace=self.namespace)
         ours.until(has_trained, "steps", START_SECONDS)
@@ -211,6 +212,8 @@ class Bench:
         config = json.loads(record["data"][names.CONFIG_FILE])
         yield ours
         ours.end()
+        if self.alone:
+            return
         theirs = Run(self.cluster, self.namespace, RAYJOB, twin)
         same = rayjob(twin, ray_cluster["spec"], config, f"{MOUNT}/{twin}")
         self.cluster.apply(same, namespace=self.namespace)
@@ -270,7 +273,7 @@ def reaches(goal: int) -> Callable[[list[Record]], bool]:
 
 
 @contextmanager
-def prepared(limit: float) -> Iterator[Bench]:
+def prepared(limit: float, alone: bool) -> Iterator[Bench]:
     """Bring cluster, images, operator and data up; yields the benchmark in its own namespace."""
     cluster = kind_cluster.up()
     made = images()
@@ -283,7 +286,7 @@ def prepared(limit: float) -> Iterator[Bench]:
         reader = mounting(a_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
         cluster.apply(token_secret(), reader, namespace=namespace)
         cluster.kubectl("wait", f"pod/{READER}", "--for=condition=Ready", "-n", namespace)
-        yield Bench(cluster, namespace, made.trainer, limit)
+        yield Bench(cluster, namespace, made.trainer, limit, alone)
 
 
 def main() -> None:
@@ -291,12 +294,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit", type=float, default=600, help="seconds a recovery may take")
     parser.add_argument("--ettr", action="store_true", help="also the share of kept time")
+    parser.add_argument("--alone", action="store_true", help="without RayJob")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        with prepared(options.limit) as bench:
+        with prepared(options.limit, options.alone) as bench:
             turns = [bench.turn(number + 1) for number in range(options.repeats)]
             result = summary(turns, bench.kept_shares() if options.ettr else {})
     except (CannotStart, CannotBuild, TimeoutError) as reason:
