@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -62,9 +63,19 @@ class Onlooker:
                 self.exposed.add(f"{socket.laddr.ip} {programs[socket.pid]}")
         state = json.loads((self._run.dir / "state.json").read_text())
         temporary = [Path(state["temp_dir"])] if state["temp_dir"] else []
-        for path in (*temporary, *Path("/dev/shm").glob(f"raggrpo-{state['uid']}-*")):
+        for path in temporary:
             if path.exists():
                 self.modes[path] = mode_of(path)
+        for process in programs:
+            self._look_at_shared_memory(Path(f"/proc/{process}/fd"))
+
+    def _look_at_shared_memory(self, open_files: Path) -> None:
+        """Note the modes of what a process has open of it: some of that has no name any more."""
+        with suppress(FileNotFoundError):  # a process or a file of it is gone by now
+            for each in open_files.iterdir():
+                path = each.readlink()
+                if path.parent == Path("/dev/shm") and path.name.startswith("raggrpo-"):
+                    self.modes[path] = mode_of(each)
 
     def _ask_without_token(self) -> None:
         """Try to run a command through every port, and to read the progress."""
