@@ -43,7 +43,8 @@ def forget(run: Run, images: Iterable[str], nodes: Iterable[str]) -> None:
     for node, name in product(nodes, images):
         if name in known_to(run, node):
             # With all names of the image: containerd's own client leaves the one that is its id.
-            run(["docker", "exec", node, "crictl", "rmi", name])
+            # Several GB take longer than the two seconds that it would wait.
+            run(["docker", "exec", node, "crictl", "--timeout", "120s", "rmi", name])
 
 
 def known_to(run: Run, node: str) -> list[str]:
