@@ -69,7 +69,8 @@ kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no reg
 kind-down: setup ## delete that cluster; caches stay
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py down
 
-e2e: SELECTED = tests/e2e/test_running_job.py tests/e2e/test_interrupted_job.py tests/e2e -m "not long" -n 2 --dist loadfile --no-loadscope-reorder
+# One at a time: where two jobs fill the node, an operator that is killed finds no room to come back.
+e2e: SELECTED = tests/e2e -m "not long"
 e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
 e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/cluster-tests.md
 e2e-full: kind-up ## the same with those that take longer; writes docs/cluster-tests.md
