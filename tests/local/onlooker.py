@@ -62,16 +62,14 @@ class Onlooker:
             if socket.laddr.ip not in LOOPBACK:
                 self.exposed.add(f"{socket.laddr.ip} {programs[socket.pid]}")
         state = json.loads((self._run.dir / "state.json").read_text())
-        temporary = [Path(state["temp_dir"])] if state["temp_dir"] else []
-        for path in temporary:
-            if path.exists():
-                self.modes[path] = mode_of(path)
+        if state["temp_dir"] and (temporary := Path(state["temp_dir"])).exists():
+            self.modes[temporary] = mode_of(temporary)
         for process in programs:
             self._look_at_shared_memory(Path(f"/proc/{process}/fd"))
 
     def _look_at_shared_memory(self, open_files: Path) -> None:
         """Note the modes of what a process has open of it: some of that has no name any more."""
-        with suppress(FileNotFoundError):  # a process or a file of it is gone by now
+        with suppress(FileNotFoundError, ProcessLookupError):  # it is gone by now
             for each in open_files.iterdir():
                 path = each.readlink()
                 if path.parent == Path("/dev/shm") and path.name.startswith("raggrpo-"):
