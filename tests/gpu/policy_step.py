@@ -5,9 +5,10 @@ Needs torch, transformers and pydantic besides this project's own source:
     PYTHONPATH=operator:trainer_image:tests python tests/gpu/policy_step.py --table FILE
 
 Every row is a process of its own, so that its memory is its own. MFU counts 6 floating-point
-operations for each parameter and position that was computed (Chowdhery et al. 2022,
-arXiv 2204.02311, without attention), so recomputed activations lower it. `--device cpu --sizes
-tiny` tries the script itself.
+operations for each weight of a matrix and position that it was applied to (Chowdhery et al. 2022,
+arXiv 2204.02311, without attention): the layers' at every position, the head's at the trained
+tokens alone. So recomputed activations lower it. `--device cpu --sizes tiny` tries the script
+itself, `--profile` adds where the first row's time went.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -63,6 +64,10 @@ class Case:
     n: int = 8
     prompt: int = 1024
     response: int = 256
+    ragged: bool = False
+    """Responses of many lengths, down to a quarter of `response`, as they are when sampled."""
+    again: bool = False
+    """The same run once more, for its bits."""
 
 
 def cases(size: str) -> list[Case]:
@@ -70,7 +75,10 @@ def cases(size: str) -> list[Case]:
     first = Case(size) if size != "tiny" else Case(size, prompts=2, n=4, prompt=64, response=16)
     return [
         first,
+        replace(first, again=True),
         replace(first, layout="Padded"),
+        replace(first, ragged=True),
+        replace(first, ragged=True, layout="Padded"),
         replace(first, precision="FP16"),
         replace(first, checkpointing=True),
         replace(first, compile=True),
@@ -105,13 +113,16 @@ def groups_of(case: Case, vocabulary: int) -> list[Any]:
     def tokens(number: int) -> tuple[int, ...]:
         return tuple(random.randrange(vocabulary) for _ in range(number))
 
+    def completion() -> Completion:
+        length = case.response
+        if case.ragged:
+            length = random.randint(length // 4, length)
+        return Completion(tokens(length), (True,) * length, (-9.0,) * length)
+
     return [
         Group(
             tokens(case.prompt),
-            tuple(
-                Completion(tokens(case.response), (True,) * case.response, (-9.0,) * case.response)
-                for _ in range(case.n)
-            ),
+            tuple(completion() for _ in range(case.n)),
             tuple(1.0 if i % 2 else -1.0 for i in range(case.n)),
         )
         for _ in range(case.prompts)
@@ -146,7 +157,15 @@ def estimate(case: Case, config: Any, parameters: int) -> int:
     return training_state(spec, facts) + activations(spec, facts) + unsharded(spec, facts)
 
 
-def measure(case: Case, model: Path, device: str) -> dict[str, Any]:
+def operations(case: Case, parameters: int, positions: int, trained: int) -> int:
+    """Return the floating-point operations of a step's matrix products, forward and backward."""
+    size = SIZES[case.size]
+    head = size.vocabulary * size.hidden
+    layers = parameters - head * (1 if size.tied else 2)  # an embedding is read, not multiplied
+    return 6 * (layers * positions + head * trained)
+
+
+def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str, Any]:
     """Train a few steps; return the figures of one row."""
     from raggrpo_api.spec.training import TrainingSpec
     from raggrpo_trainer.exchange.policy_config import PolicyConfig
@@ -176,6 +195,8 @@ def measure(case: Case, model: Path, device: str) -> dict[str, Any]:
         began = time.perf_counter()
         metrics = policy.step(groups, step=step + 1)
         seconds.append(time.perf_counter() - began)
+    if profiled:
+        profile(lambda: policy.step(groups, step=TIMED_STEPS + 2))
     return {
         "device": policy.device_name,
         "parameters": policy.num_parameters,
@@ -187,7 +208,27 @@ def measure(case: Case, model: Path, device: str) -> dict[str, Any]:
         "estimate": estimate(case, config, policy.num_parameters),
         "gap": sum(gaps) / len(gaps),
         "finite": not metrics.non_finite,
+        "checksum": policy.checksum(),
     }
+
+
+def profile(step: Callable[[], Any]) -> None:
+    """Print a step's longest kernels, and how long the device did nothing."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        began = time.perf_counter()
+        step()
+        wall = time.perf_counter() - began
+    kernels = [each for each in found.key_averages() if each.device_type == DeviceType.CUDA]
+    kernels.sort(key=lambda each: -each.self_device_time_total)
+    busy = sum(each.self_device_time_total for each in kernels) / 1e6
+    print(f"{wall:.3f} s, of which {busy:.3f} s in kernels", file=sys.stderr)
+    for each in kernels[:40]:
+        milliseconds = each.self_device_time_total / 1e3
+        print(f"{milliseconds:8.2f} ms {each.count:6} x {each.key[:110]}", file=sys.stderr)
 
 
 def line(case: Case, found: dict[str, Any]) -> str:
@@ -195,10 +236,11 @@ def line(case: Case, found: dict[str, Any]) -> str:
     from raggrpo_trainer.host.device_peaks import peak_tflops
 
     name = [case.size, case.layout, case.precision]
-    name += [word for word in ("checkpointing", "compile") if getattr(case, word)]
+    name += [word for word in ("ragged", "again", "checkpointing", "compile") if getattr(case, word)]
     if "error" in found:
         return f"| {', '.join(name)} | {found['error']} |||||||"
-    rate = 6 * found["parameters"] * found["positions"] / found["seconds"] / 1e12
+    work = operations(case, *(found[name] for name in ("parameters", "positions", "trained")))
+    rate = work / found["seconds"] / 1e12
     peak = peak_tflops(found["device"])
     share = f"{100 * rate / peak:.0f} %" if peak else "–"
     used = f"{found['memory'] / GIB:.1f}" if found["memory"] else "–"
@@ -213,10 +255,13 @@ CELLS = ("case", "s a step", "first", "trained tokens/s", "TFLOP/s", "MFU",
 HEAD = f"| {' | '.join(CELLS)} |\n|{'---|' * len(CELLS)}"
 
 
-def in_a_process(case: Case, model: Path, device: str) -> dict[str, Any]:
+def in_a_process(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str, Any]:
     """Return the figures, or the last line of the error."""
     command = [sys.executable, __file__, "--device", device, "--case", json.dumps(vars(case))]
-    child = subprocess.run([*command, "--model", str(model)], capture_output=True, text=True)
+    command += ["--model", str(model), *(["--profile"] if profiled else [])]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if profiled:
+        print(child.stderr)
     if child.returncode:
         return {"error": (child.stderr.strip().splitlines() or ["no output"])[-1][:160]}
     found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
@@ -237,11 +282,13 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES)[1:])
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     if options.case:
-        found = measure(Case(**options.case), options.model, options.device)
+        profiled = options.profile
+        found = measure(Case(**options.case), options.model, options.device, profiled=profiled)
         print(json.dumps(found), flush=True)
         os._exit(0)  # a process group of one has nobody to say goodbye to
     lines = [HEAD]
@@ -252,7 +299,8 @@ def main(given: Sequence[str] | None = None) -> int:
             model = Path(folder) / f"model-{list(SIZES).index(name)}"
             write_model(SIZES[name], model)
             for case in cases(name):
-                everything[case] = in_a_process(case, model, options.device)
+                profiled = options.profile and case == cases(name)[0]
+                everything[case] = in_a_process(case, model, options.device, profiled=profiled)
                 lines.append(line(case, everything[case]))
                 print(lines[-1], flush=True)
     if options.table:

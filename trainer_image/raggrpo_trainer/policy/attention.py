@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from .packing import Span
+from .segment_attention import has_flash, segment_attention
 
 SHARED_PREFIX_ATTENTION = "raggrpo_shared_prefix"
 """`attn_implementation` of models called with `shared_prefix=spans`."""
@@ -48,13 +49,18 @@ def shared_prefix_attention(
     if query.device.type == "cpu":
         joined: Tensor = _JoinedAttention.apply(query, key, value, scaling, shared_prefix)  # type: ignore[no-untyped-call]
         return joined, None
+    if has_flash(query, key, value):
+        return segment_attention(query, key, value, scaling, shared_prefix), None
     return concatenated_attention(query, key, value, scaling, shared_prefix), None
 
 
 def concatenated_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
 ) -> Tensor:
-    """Return the same using only public API, at the cost of copying the prompt's keys n times."""
+    """Return the same using only public API, at the cost of copying the prompt's keys n times.
+
+    For FP32 on a GPU, and for GPUs older than the flash kernels.
+    """
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     parts = []

@@ -1,4 +1,5 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from raggrpo_api.spec.training import RowLayout
+from raggrpo_trainer.policy import segment_attention
 from raggrpo_trainer.policy.attention import concatenated_attention, shared_prefix_attention
 from raggrpo_trainer.policy.packing import Span, items, micro_batch
 from support.builders.policies import a_group
@@ -24,6 +26,64 @@ def joined(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span]) -> 
 
 def concatenated(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span]) -> Tensor:
     return concatenated_attention(query, key, value, SCALING, spans)
+
+
+def segmented(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span]) -> Tensor:
+    return segment_attention.segment_attention(query, key, value, SCALING, spans)
+
+
+@pytest.fixture(autouse=True)
+def kernels_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU's kernel, one segment at a time by the CPU's: the rest of its path is the real one.
+
+    tests/gpu runs the real one.
+    """
+    monkeypatch.setattr(segment_attention, "flash", flash_by_segment)
+    monkeypatch.setattr(segment_attention, "flash_gradients", gradients_by_segment)
+
+
+def flash_by_segment(
+    scaling: float,
+    segments: segment_attention.Segments,
+    is_causal: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+) -> tuple[Tensor, Tensor]:
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    output = torch.full_like(query, torch.nan)
+    lse = query.new_full((query.shape[1], query.shape[0]), torch.nan)
+    for asking, asked in parts(segments):
+        q, k, v = batched(query[asking], key[asked], value[asked])
+        found, normalizer = kernel(q, k, v, 0.0, is_causal, scale=scaling)
+        output[asking], lse[:, asking] = found[0].transpose(0, 1), normalizer[0]
+    return output, lse
+
+
+def gradients_by_segment(
+    scaling: float, segments: segment_attention.Segments, is_causal: bool, *tensors: Tensor
+) -> list[Tensor]:
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    grad, query, key, value, output, lse = tensors
+    gradients = [torch.full_like(x, torch.nan) for x in (query, key, value)]
+    for asking, asked in parts(segments):
+        g, q, k, v, o = batched(
+            grad[asking], query[asking], key[asked], value[asked], output[asking]
+        )
+        found = kernel(g, q, k, v, o, lse[None, :, asking], 0.0, is_causal, scale=scaling)
+        for gradient, place, part in zip(gradients, (asking, asked, asked), found, strict=True):
+            gradient[place] = part[0].transpose(0, 1)
+    return gradients
+
+
+def parts(segments: segment_attention.Segments) -> Iterator[tuple[slice, slice]]:
+    queries, keys = pairwise(segments.queries.tolist()), pairwise(segments.keys.tolist())
+    for asking, asked in zip(queries, keys, strict=True):
+        yield slice(*asking), slice(*asked)
+
+
+def batched(*tensors: Tensor) -> list[Tensor]:
+    return [x.transpose(0, 1)[None] for x in tensors]
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span]) -> Tensor:
@@ -69,7 +129,7 @@ def spans_of(*groups: Sequence[int]) -> tuple[Span, ...]:
     return spans
 
 
-@pytest.mark.parametrize("attend", [joined, concatenated])
+@pytest.mark.parametrize("attend", [joined, concatenated, segmented])
 @pytest.mark.parametrize(
     "groups",
     [[(6, 6, 6)], [(2, 9, 4)], [(6, 6), (2, 9, 4), (5,)], [(1, 1)], [(1, 4), (1,)], [(80, 3)]],

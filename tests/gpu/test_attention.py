@@ -1,0 +1,62 @@
+"""The flash kernels of shared-prefix rows against exact attention, on a real GPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from raggrpo_trainer.policy.attention import concatenated_attention
+from raggrpo_trainer.policy.packing import Span
+from raggrpo_trainer.policy.segment_attention import has_flash, segment_attention
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="needs an NVIDIA GPU"),
+]
+SCALING = 0.1
+SPANS = (
+    Span(0, 300, ((2, 40), (1, 41), (3, 130))),
+    Span(811, 17, ((1, 1),)),
+    Span(829, 5, ()),
+    Span(834, 200, ((8, 64),)),
+)
+LENGTH = 834 + 200 + 8 * 64
+
+
+def inputs(heads: int, groups: int, size: int, dtype: torch.dtype) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [
+        torch.randn(1, LENGTH, number, size, device="cuda").to(dtype).transpose(1, 2)
+        for number in (heads, groups, groups)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("heads", "groups", "size"), [(14, 2, 64), (12, 2, 128), (4, 4, 256)])
+def test_flash_kernels_and_their_gradients_are_as_exact_as_their_data_type(
+    dtype: torch.dtype, heads: int, groups: int, size: int
+) -> None:
+    given = inputs(heads, groups, size, dtype)
+    assert has_flash(*given)
+    ours = [x.clone().requires_grad_() for x in given]
+    exact = [x.double().requires_grad_() for x in given]
+    upstream = torch.randn(1, LENGTH, heads, size, device="cuda").to(dtype)
+
+    found = segment_attention(*ours, SCALING, SPANS)
+    expected = concatenated_attention(*exact, SCALING, SPANS)
+
+    pairs = [(found, expected)] + list(
+        zip(
+            torch.autograd.grad(found, ours, upstream),
+            torch.autograd.grad(expected, exact, upstream.double()),
+            strict=True,
+        )
+    )
+    bound = 1e-2 if dtype is torch.bfloat16 else 2e-3
+    for mine, other in pairs:
+        assert ((mine.double() - other).norm() / other.norm()).item() < bound
+
+
+def test_fp32_is_not_for_the_flash_kernels() -> None:
+    assert not has_flash(*inputs(4, 2, 64, torch.float32))

@@ -1,0 +1,161 @@
+"""Attention of shared-prefix rows on a GPU: two flash kernels a pass, however many prompts.
+
+The kernel computes many attentions in one call if it is told where each begins. One call takes
+every prompt and every completion over itself, another all completions over their prompts. The two
+are combined by their log-sum-exps, which is exact.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+
+from .packing import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Stretches of equal rank in queries and keys; each query sees the keys of its own."""
+
+    queries: Tensor  # [S + 1] of int32, where each begins
+    keys: Tensor  # [S + 1]
+    longest_query: int
+    longest_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Where the two calls find their tokens."""
+
+    own: Segments
+    over_prompts: Segments
+    completions: Tensor  # [C], positions of completions' tokens
+    prompts: Tensor  # [P], positions of prompts' tokens
+
+
+def has_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Return whether the GPU, the data type and the head size are ones the kernel serves."""
+    params = SDPAParams(query, key, value, None, 0.0, True, True)
+    return query.is_cuda and bool(can_use_flash_attention(params))
+
+
+def segment_attention(
+    query: Tensor,  # [1, heads, T, D]
+    key: Tensor,  # [1, kv_heads, T, D]
+    value: Tensor,  # [1, kv_heads, T, D]
+    scaling: float,
+    spans: Sequence[Span],
+) -> Tensor:  # [1, T, heads, D]
+    """Return the attention output of one row."""
+    result: Tensor = _SegmentAttention.apply(query, key, value, scaling, tuple(spans))  # type: ignore[no-untyped-call]
+    return result
+
+
+class _SegmentAttention(torch.autograd.Function):
+    """The kernel's backward pass takes output and log-sum-exp as inputs, as on the CPU."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        spans: tuple[Span, ...],
+    ) -> Tensor:
+        row = _row(spans, query.device)
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        output, lse = flash(scaling, row.own, True, q, k, v)
+        if len(row.completions):
+            at, prompts = row.completions, row.prompts
+            more, more_lse = flash(scaling, row.over_prompts, False, q[at], k[prompts], v[prompts])
+            own_lse = lse[:, at]
+            share = torch.sigmoid(more_lse - own_lse).transpose(0, 1)[..., None]
+            output[at] = output[at].lerp(more, share.to(more.dtype))
+            lse[:, at] = torch.logaddexp(own_lse, more_lse)
+        ctx.save_for_backward(q, k, v, output, lse)
+        ctx.scaling, ctx.row = scaling, row
+        return output[None]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, output, lse = ctx.saved_tensors
+        row, whole = ctx.row, grad[0].contiguous()
+        found = flash_gradients(ctx.scaling, row.own, True, whole, q, k, v, output, lse)
+        if len(row.completions):
+            at, prompts = row.completions, row.prompts
+            gathered = (whole[at], q[at], k[prompts], v[prompts], output[at], lse[:, at])
+            more = flash_gradients(ctx.scaling, row.over_prompts, False, *gathered)
+            for gradient, places, part in zip(found, (at, prompts, prompts), more, strict=True):
+                gradient[places] += part
+        return *(x.transpose(0, 1)[None] for x in found), None, None
+
+
+def flash(
+    scaling: float, segments: Segments, is_causal: bool, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:  # [T, heads, D], [heads, T] in fp32
+    """Return output and log-sum-exp of each segment's attention; takes [T, heads, D]."""
+    output, lse, *_ = torch.ops.aten._flash_attention_forward(
+        *(query, key, value, segments.queries, segments.keys),
+        *(segments.longest_query, segments.longest_key, 0.0, is_causal, False),
+        scale=scaling,
+    )
+    return output, lse
+
+
+def flash_gradients(
+    scaling: float, segments: Segments, is_causal: bool, *tensors: Tensor
+) -> Sequence[Tensor]:
+    """Return the gradients of query, key, value; takes theirs of the output, then the rest."""
+    grad, query, key, value, output, lse = tensors
+    unused = query.new_empty(0)
+    state = torch.empty(2, dtype=torch.uint64, device=query.device)  # no dropout, no random numbers
+    gradients: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(
+        *(grad, query, key, value, output, lse.contiguous(), segments.queries, segments.keys),
+        *(segments.longest_query, segments.longest_key, 0.0, is_causal, state, unused),
+        scale=scaling,
+    )
+    return gradients
+
+
+@lru_cache(maxsize=2)  # every layer of the model and of the reference asks for the same
+def _row(spans: tuple[Span, ...], device: torch.device) -> _Row:
+    own: list[int] = []
+    completions: list[int] = []
+    prompts: list[int] = []
+    asking: list[int] = []
+    asked: list[int] = []
+    for span in spans:
+        lengths = [length for count, length in span.blocks for _ in range(count)]
+        first = span.start + span.prompt
+        own += [span.prompt, *lengths]
+        if lengths:
+            prompts += range(span.start, first)
+            completions += range(first, first + sum(lengths))
+            asking.append(sum(lengths))
+            asked.append(span.prompt)
+    return _Row(
+        _segments(own, own, device),
+        _segments(asking, asked, device),
+        _on(device, completions, torch.long),
+        _on(device, prompts, torch.long),
+    )
+
+
+def _segments(queries: list[int], keys: list[int], device: torch.device) -> Segments:
+    starts = [
+        _on(device, list(accumulate(part, initial=0)), torch.int32) for part in (queries, keys)
+    ]
+    return Segments(*starts, max(queries, default=0), max(keys, default=0))
+
+
+def _on(device: torch.device, numbers: list[int], dtype: torch.dtype) -> Tensor:
+    tensor = torch.tensor(numbers, dtype=dtype)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
