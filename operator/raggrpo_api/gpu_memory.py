@@ -6,7 +6,7 @@ status and the check of measured devices. Decides nothing.
 """
 
 from raggrpo_api import memory
-from raggrpo_api.memory import GIB, LOGIT_CHUNK, MIB, element_bytes, num_ranks
+from raggrpo_api.memory import GIB, GPU_LOGIT_CHUNK, MIB, element_bytes, num_ranks
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
@@ -21,7 +21,14 @@ STATE_BYTES_PER_PARAMETER = 16
 """FSDP2 with AdamW: fp32 parameters, gradients and two moments, 4 bytes each."""
 REFERENCE_BYTES_PER_PARAMETER = 4
 ACTIVATION_BYTES_PER_ELEMENT = 34
-"""Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term)."""
+"""Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term), of a model
+whose MLP is not known."""
+NORM_BYTES = 16
+"""The same for a layer's two norms, whose input is kept in fp32 as well."""
+HEAD_BYTES = 4
+"""Per token, layer and unit of the queries and of the attention's output, or of keys and values."""
+MLP_BYTES = 8
+"""Per token, layer and unit of a gated MLP: gate, its activation, up and their product."""
 SCORE_BYTES = 5
 """Per token, head and position that it attends to: scores, softmax and dropout in bf16."""
 ENGINE_OVERHEAD = 2 * GIB
@@ -41,12 +48,12 @@ def training_state(spec: Blocks, facts: Facts) -> int:
 
 
 def activation_bytes_per_token(spec: Blocks, facts: Facts) -> int:
-    """Return the activations per token: 34·h·L, or 2·h·L + 34·h if they are recomputed.
+    """Return the activations per token: those of all layers, or 2·h·L + one's if recomputed.
 
-    Eager attention adds 5·a·s to each 34·h, the others never hold all scores (arXiv 2205.14135).
+    Eager attention adds 5·a·s to each layer, the others never hold all scores (arXiv 2205.14135).
     """
     scale = element_bytes(spec.training.precision) / 2
-    layers, in_layer = facts.layers, ACTIVATION_BYTES_PER_ELEMENT * facts.hidden_size
+    layers, in_layer = facts.layers, _layer_bytes_per_token(facts)
     if spec.model.attention is Attention.EAGER:  # it keeps the scores of each head
         in_layer += SCORE_BYTES * facts.heads * spec.data.max_sequence_length
     kept = in_layer * layers
@@ -178,6 +185,14 @@ def short_of_engine(spec: Blocks, facts: Facts) -> int:
     return one - kv_cache(spec, facts)
 
 
+def _layer_bytes_per_token(facts: Facts) -> int:
+    """Return what a layer keeps for its backward pass in bf16, without attention scores."""
+    if not facts.mlp_size:
+        return ACTIVATION_BYTES_PER_ELEMENT * facts.hidden_size
+    heads = (facts.heads + facts.kv_heads) * facts.head_size
+    return NORM_BYTES * facts.hidden_size + HEAD_BYTES * heads + MLP_BYTES * facts.mlp_size
+
+
 def _logits(spec: Blocks, facts: Facts) -> int:
     """Return the size of two fp32 copies of one chunk of logits."""
-    return 2 * 4 * min(LOGIT_CHUNK, micro_batch_tokens(spec) * facts.vocabulary)
+    return 2 * 4 * min(GPU_LOGIT_CHUNK, micro_batch_tokens(spec) * facts.vocabulary)

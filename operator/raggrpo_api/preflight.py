@@ -60,6 +60,8 @@ class Facts(ApiModel):
     heads: Annotated[int, Field(ge=0, le=2_000)] = 0
     kv_heads: Annotated[int, Field(ge=0, le=2_000)] = 0
     head_size: Annotated[int, Field(ge=0, le=10_000)] = 0
+    mlp_size: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Units of a layer's MLP that a token passes; of a mixture, those of the experts it visits."""
     vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     context_length: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     row_layout: RowLayout | None = None

@@ -4,7 +4,7 @@ Needs torch, transformers and pydantic besides this project's own source:
 
     PYTHONPATH=operator:trainer_image:tests python tests/gpu/policy_step.py --table FILE
 
-Every row is a process of its own, so that its memory is its own. MFU counts 6 floating-point
+Every size is a process of its own. MFU counts 6 floating-point
 operations for each weight of a matrix and position that it was applied to (Chowdhery et al. 2022,
 arXiv 2204.02311, without attention): the layers' at every position, the head's at the trained
 tokens alone. So recomputed activations lower it. `--device cpu --sizes tiny` tries the script
@@ -12,6 +12,7 @@ itself, `--profile` adds where the first row's time went.
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -19,14 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 GIB = 2**30
-TIMED_STEPS = 3
+TIMED_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ SIZES = {
 }
 
 
+CLOSELY = ("tiny", "1.5B")
+"""Sizes with a row for what else a job can choose."""
+REPEATED = ("tiny", "0.5B")
+"""Sizes whose rows also show what repeats to the bit."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One row of the table."""
@@ -60,32 +67,41 @@ class Case:
     precision: str = "BF16"
     checkpointing: bool = False
     compile: bool = False
-    prompts: int = 4
+    prompts: int = 8
     n: int = 8
     prompt: int = 1024
     response: int = 256
     ragged: bool = False
     """Responses of many lengths, down to a quarter of `response`, as they are when sampled."""
+    deterministic: bool = False
+    """With torch's deterministic algorithms."""
     again: bool = False
     """The same run once more, for its bits."""
 
+    @property
+    def words(self) -> str:
+        """What the table calls it."""
+        named = ("ragged", "checkpointing", "compile", "deterministic", "again")
+        flags = [name for name in named if getattr(self, name)]
+        return ", ".join([self.size, self.layout, self.precision, *flags])
+
 
 def cases(size: str) -> list[Case]:
-    """Return a size's rows: each differs from the first in one thing."""
-    first = Case(size) if size != "tiny" else Case(size, prompts=2, n=4, prompt=64, response=16)
-    return [
-        first,
-        replace(first, again=True),
-        replace(first, layout="Padded"),
-        replace(first, ragged=True),
-        replace(first, ragged=True, layout="Padded"),
-        replace(first, precision="FP16"),
-        replace(first, checkpointing=True),
-        replace(first, compile=True),
-    ]
+    """Return a size's rows; most differ from the first in one thing."""
+    first = Case(size)
+    rows = [replace(first, compile=True), first, replace(first, layout="Padded")]
+    if size in CLOSELY:
+        ragged = replace(first, ragged=True)
+        rows += [ragged, replace(ragged, layout="Padded"), replace(first, checkpointing=True)]
+    if size in REPEATED:
+        same = replace(first, deterministic=True)
+        rows += [replace(first, again=True), same, replace(same, again=True)]
+        rows += [replace(first, precision="FP16")]
+    small = {"prompts": 2, "n": 4, "prompt": 64, "response": 16}
+    return [replace(row, **small) for row in rows] if size == "tiny" else rows
 
 
-def write_model(size: Size, folder: Path) -> None:
+def write_model(size: Size, folder: Path, device: str) -> None:
     """Write random weights as a Hugging Face folder."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
@@ -101,7 +117,9 @@ def write_model(size: Size, folder: Path) -> None:
         max_position_embeddings=8192,
         tie_word_embeddings=size.tied,
     )
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    with torch.device(device):  # a GPU makes random numbers in no time
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
 
 
 def groups_of(case: Case, vocabulary: int) -> list[Any]:
@@ -152,6 +170,7 @@ def estimate(case: Case, config: Any, parameters: int) -> int:
         heads=size.heads,
         kv_heads=size.groups,
         head_size=size.hidden // size.heads,
+        mlp_size=size.inner,
         vocabulary=size.vocabulary,
     )
     return training_state(spec, facts) + activations(spec, facts) + unsharded(spec, facts)
@@ -167,13 +186,14 @@ def operations(case: Case, parameters: int, positions: int, trained: int) -> int
 
 def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str, Any]:
     """Train a few steps; return the figures of one row."""
+    import torch
+
     from raggrpo_api.spec.training import TrainingSpec
     from raggrpo_trainer.exchange.policy_config import PolicyConfig
     from raggrpo_trainer.policy.policy import Policy
-    from raggrpo_trainer.policy.process_group import init_process_group
     from support.builders.policies import a_policy_config, an_objective
-    from support.ports import free_port
 
+    torch.use_deterministic_algorithms(case.deterministic)
     training = TrainingSpec.model_validate(
         {"precision": case.precision, "rowLayout": case.layout, "compile": case.compile,
          "gradientCheckpointing": case.checkpointing, "learningRate": 1e-6}
@@ -182,7 +202,6 @@ def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str
         model, objective=an_objective(max_response_length=case.response)
     )
     config = replace(plain, training=training, device=device)
-    init_process_group(0, 1, "127.0.0.1", free_port(), device)
     policy = Policy(config, rank=0, world_size=1)
     groups = groups_of(case, SIZES[case.size].vocabulary)
     few = [replace(g, completions=g.completions[:2], advantages=(1.0, -1.0)) for g in groups[:1]]
@@ -195,9 +214,7 @@ def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str
         began = time.perf_counter()
         metrics = policy.step(groups, step=step + 1)
         seconds.append(time.perf_counter() - began)
-    if profiled:
-        profile(lambda: policy.step(groups, step=TIMED_STEPS + 2))
-    return {
+    found = {
         "device": policy.device_name,
         "parameters": policy.num_parameters,
         "first": seconds[0],
@@ -210,6 +227,9 @@ def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str
         "finite": not metrics.non_finite,
         "checksum": policy.checksum(),
     }
+    if profiled:
+        profile(lambda: policy.step(groups, step=TIMED_STEPS + 2))
+    return found
 
 
 def profile(step: Callable[[], Any]) -> None:
@@ -235,16 +255,14 @@ def line(case: Case, found: dict[str, Any]) -> str:
     """Return a row of the table."""
     from raggrpo_trainer.host.device_peaks import peak_tflops
 
-    name = [case.size, case.layout, case.precision]
-    name += [word for word in ("ragged", "again", "checkpointing", "compile") if getattr(case, word)]
     if "error" in found:
-        return f"| {', '.join(name)} | {found['error']} |||||||"
+        return f"| {case.words} | {found['error']} |||||||"
     work = operations(case, *(found[name] for name in ("parameters", "positions", "trained")))
     rate = work / found["seconds"] / 1e12
     peak = peak_tflops(found["device"])
     share = f"{100 * rate / peak:.0f} %" if peak else "–"
     used = f"{found['memory'] / GIB:.1f}" if found["memory"] else "–"
-    cells = [", ".join(name), f"{found['seconds']:.3f}", f"{found['first']:.1f}",
+    cells = [case.words, f"{found['seconds']:.3f}", f"{found['first']:.1f}",
              f"{found['trained'] / found['seconds']:,.0f}", f"{rate:.1f}", share,
              f"{used} of {found['estimate'] / GIB:.1f}", f"{found['gap']:.1e}"]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -255,17 +273,39 @@ CELLS = ("case", "s a step", "first", "trained tokens/s", "TFLOP/s", "MFU",
 HEAD = f"| {' | '.join(CELLS)} |\n|{'---|' * len(CELLS)}"
 
 
-def in_a_process(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str, Any]:
-    """Return the figures, or the last line of the error."""
-    command = [sys.executable, __file__, "--device", device, "--case", json.dumps(vars(case))]
+def rows_of(size: str, model: Path, device: str, *, profiled: bool) -> None:
+    """Print a size's figures, a row a line."""
+    import torch
+
+    from raggrpo_trainer.policy.process_group import init_process_group
+    from support.ports import free_port
+
+    write_model(SIZES[size], model, device)
+    init_process_group(0, 1, "127.0.0.1", free_port(), device)
+    for case in cases(size):
+        try:
+            found = measure(case, model, device, profiled=profiled and case == cases(size)[0])
+        except Exception as error:  # it is this row's result
+            text = str(error).strip() or type(error).__name__
+            found = {"error": text.splitlines()[0][:160]}
+        print(json.dumps(found), flush=True)
+        torch._dynamo.reset()
+        gc.collect()  # the policy's modules refer to each other
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def in_a_process(
+    size: str, model: Path, device: str, *, profiled: bool
+) -> Iterator[tuple[Case, dict[str, Any]]]:
+    """Yield the figures of each row."""
+    command = [sys.executable, __file__, "--device", device, "--rows-of", size]
     command += ["--model", str(model), *(["--profile"] if profiled else [])]
-    child = subprocess.run(command, capture_output=True, text=True)
-    if profiled:
-        print(child.stderr)
-    if child.returncode:
-        return {"error": (child.stderr.strip().splitlines() or ["no output"])[-1][:160]}
-    found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-    return found
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for case in cases(size):
+            text = child.stdout.readline()
+            yield case, json.loads(text) if text else {"error": "its process ended"}
 
 
 def wrong(found: dict[Case, dict[str, Any]]) -> list[str]:
@@ -276,20 +316,27 @@ def wrong(found: dict[Case, dict[str, Any]]) -> list[str]:
     return problems + [f"{c}: {o['gap']:.2g} nats off" for c, o in done.items() if o["gap"] > 0.05]
 
 
+def repeats(found: dict[Case, dict[str, Any]]) -> Iterator[str]:
+    """Yield whether rows that ran twice came to the same bits."""
+    for case, one in found.items():
+        other = found.get(replace(case, again=False), {})
+        if case.again and "error" not in one | other:
+            same = one["checksum"] == other["checksum"]
+            yield f"{case.words}: {'the same bits' if same else 'other bits'}"
+
+
 def main(given: Sequence[str] | None = None) -> int:
-    """Run all rows, or the one that a parent asks for."""
+    """Run all rows, or those that a parent asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES)[1:])
     parser.add_argument("--table", type=Path)
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--rows-of", help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(given)
-    if options.case:
-        profiled = options.profile
-        found = measure(Case(**options.case), options.model, options.device, profiled=profiled)
-        print(json.dumps(found), flush=True)
+    if options.rows_of:
+        rows_of(options.rows_of, options.model, options.device, profiled=options.profile)
         os._exit(0)  # a process group of one has nobody to say goodbye to
     lines = [HEAD]
     print(HEAD)
@@ -297,14 +344,14 @@ def main(given: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in options.sizes:
             model = Path(folder) / f"model-{list(SIZES).index(name)}"
-            write_model(SIZES[name], model)
-            for case in cases(name):
-                profiled = options.profile and case == cases(name)[0]
-                everything[case] = in_a_process(case, model, options.device, profiled=profiled)
-                lines.append(line(case, everything[case]))
+            for case, found in in_a_process(name, model, options.device, profiled=options.profile):
+                everything[case] = found
+                lines.append(line(case, found))
                 print(lines[-1], flush=True)
+    told = ["", *(f"- {each}" for each in repeats(everything))]
+    print("\n".join(told))
     if options.table:
-        options.table.write_text("\n".join(lines) + "\n")
+        options.table.write_text("\n".join([*lines, *told]) + "\n")
     problems = wrong(everything)
     print("\n".join(problems))
     return 1 if problems else 0

@@ -46,16 +46,11 @@ def test_flash_kernels_and_their_gradients_are_as_exact_as_their_data_type(
     found = segment_attention(*ours, SCALING, SPANS)
     expected = concatenated_attention(*exact, SCALING, SPANS)
 
-    pairs = [(found, expected)] + list(
-        zip(
-            torch.autograd.grad(found, ours, upstream),
-            torch.autograd.grad(expected, exact, upstream.double()),
-            strict=True,
-        )
-    )
+    mine = (found, *torch.autograd.grad(found, ours, upstream))
+    true = (expected, *torch.autograd.grad(expected, exact, upstream.double()))
     bound = 1e-2 if dtype is torch.bfloat16 else 2e-3
-    for mine, other in pairs:
-        assert ((mine.double() - other).norm() / other.norm()).item() < bound
+    for one, other in zip(mine, true, strict=True):
+        assert ((one.double() - other).norm() / other.norm()).item() < bound
 
 
 def test_fp32_is_not_for_the_flash_kernels() -> None:

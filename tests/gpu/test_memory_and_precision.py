@@ -1,4 +1,4 @@
-"""What only a GPU can show of memory and precision; not yet run on one."""
+"""What only a GPU can show of memory and precision."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.host.measured_device import measured_device
-from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,6 +24,9 @@ def test_the_measured_device_is_the_one_that_torch_sees() -> None:
 
 def test_a_real_out_of_memory_is_recognised() -> None:
     import torch
+
+    pytest.importorskip("ray")
+    from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 
     with pytest.raises(torch.OutOfMemoryError) as raised:
         torch.empty(measured_device("cuda").total_bytes * 2, dtype=torch.uint8, device="cuda")

@@ -1,12 +1,15 @@
 """Log-probabilities of given tokens without a [tokens, vocabulary] tensor. Knows no model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-from raggrpo_api.memory import LOGIT_CHUNK
+from raggrpo_api.memory import GPU_LOGIT_CHUNK, LOGIT_CHUNK
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ def chunked_logprobs(
     transform: LogitTransform = IDENTITY,
     temperature: float = 1.0,
     chunk: int | None = None,
+    compiled: bool = False,
 ) -> Tensor:
     """Return log softmax(transform(hidden @ weight.T + bias) / temperature)[target] in fp32: [K].
 
@@ -51,10 +55,12 @@ def chunked_logprobs(
     backward pass, so peak memory does not grow with K. Those of the last chunk are kept: backward
     begins with it, when it needs the memory anyway. With bf16 inputs the matrix products run in
     bf16; softmax, sums and the accumulation of the weight's gradient over chunks run in fp32.
+    `compiled`: what happens to a chunk between the products is compiled into few kernels.
     """
-    chunk = chunk or max(1, LOGIT_CHUNK // weight.shape[0])
+    size = LOGIT_CHUNK if hidden.device.type == "cpu" else GPU_LOGIT_CHUNK
+    chunk = chunk or max(1, size // weight.shape[0])
     result: Tensor = _ChunkedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, transform, temperature, chunk
+        hidden, weight, bias, targets, transform, temperature, chunk, compiled
     )
     return result
 
@@ -70,51 +76,55 @@ class _ChunkedLogprobs(torch.autograd.Function):
         transform: LogitTransform,
         temperature: float,
         chunk: int,
+        compiled: bool,
     ) -> Tensor:
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
         normalizers = torch.empty_like(logprobs)
+        scaled = None
         for part in _parts(len(targets), chunk):
-            scaled = _logits(hidden[part], weight, bias, transform).div_(temperature)
-            normalizers[part] = scaled.logsumexp(-1)
-            picked = scaled.gather(-1, targets[part, None]).squeeze(-1)
-            logprobs[part] = picked - normalizers[part]
+            products = linear(hidden[part], weight, bias)
+            if compiled:
+                found = _compiled(_fused_logprobs)(products, targets[part], transform, temperature)
+            else:
+                scaled = transform.apply_(products.float()).div_(temperature)
+                found = _of_targets(scaled, targets[part])
+            logprobs[part], normalizers[part] = found
         ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
         # a soft cap's gradient needs the logits as they were before the temperature
-        ctx.kept = scaled if len(targets) and transform.soft_cap is None else None
-        ctx.transform, ctx.temperature, ctx.chunk = transform, temperature, chunk
+        ctx.kept = scaled if transform.soft_cap is None else None
+        ctx.transform, ctx.temperature = transform, temperature
+        ctx.chunk, ctx.compiled = chunk, compiled
         return logprobs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normalizers = ctx.saved_tensors
+        transform, temperature = ctx.transform, ctx.temperature
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         for part in reversed(_parts(len(targets), ctx.chunk)):
-            logits = scaled = ctx.kept
-            ctx.kept = None
-            if scaled is None:
-                logits = _logits(hidden[part], weight, bias, ctx.transform)
-                scaled = logits if ctx.transform.soft_cap is None else logits.clone()
-                scaled.div_(ctx.temperature)
-            scale = grad[part, None] / ctx.temperature
-            # d logprob / d logits = one_hot(target) - softmax; without a soft cap in their place
-            delta = scaled.sub_(normalizers[part, None]).exp_().mul_(-scale)
-            delta.scatter_add_(-1, targets[part, None], scale)
-            ctx.transform.chain_(delta, logits)
+            rest = (targets[part], normalizers[part, None], grad[part, None] / temperature)
+            if ctx.compiled:
+                products = linear(hidden[part], weight, bias)
+                delta = _compiled(_fused_gradient)(products, *rest, transform, temperature)
+            else:
+                logits = scaled = ctx.kept
+                ctx.kept = None
+                if scaled is None:
+                    logits = transform.apply_(linear(hidden[part], weight, bias).float())
+                    scaled = logits if transform.soft_cap is None else logits.clone()
+                    scaled.div_(temperature)
+                delta = transform.chain_(_gradient_(scaled, *rest), logits).to(weight.dtype)
             if grad_bias is not None:
-                grad_bias += delta.sum(0)
-            delta = delta.to(weight.dtype)
+                grad_bias += delta.sum(0, dtype=torch.float32)
             grad_hidden[part] = delta @ weight
-            grad_weight += delta.T @ hidden[part]
+            _add_product_(grad_weight, delta.T, hidden[part])
         return (
             grad_hidden,
             grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            None,
-            None,
-            None,
-            None,
+            *(None,) * 5,
         )
 
 
@@ -122,7 +132,49 @@ def _parts(length: int, chunk: int) -> list[slice]:
     return [slice(start, start + chunk) for start in range(0, length, chunk)]
 
 
-def _logits(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform
+def _of_targets(scaled: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the targets' log-probabilities and the rows' normalizers: [C], [C]."""
+    normalizers = scaled.logsumexp(-1)
+    return scaled.gather(-1, targets[:, None])[:, 0] - normalizers, normalizers
+
+
+def _gradient_(scaled: Tensor, targets: Tensor, normalizers: Tensor, scale: Tensor) -> Tensor:
+    """Return scale * (one_hot(target) - softmax) in the place of the scaled logits: [C, V]."""
+    delta = scaled.sub_(normalizers).exp_().mul_(-scale)
+    return delta.scatter_add_(-1, targets[:, None], scale)
+
+
+def _fused_logprobs(
+    products: Tensor, targets: Tensor, transform: LogitTransform, temperature: float
+) -> tuple[Tensor, Tensor]:
+    return _of_targets(transform.apply_(products.float()) / temperature, targets)
+
+
+def _fused_gradient(
+    products: Tensor,
+    targets: Tensor,
+    normalizers: Tensor,
+    scale: Tensor,
+    transform: LogitTransform,
+    temperature: float,
 ) -> Tensor:
-    return transform.apply_(torch.nn.functional.linear(hidden, weight, bias).float())
+    """Return the products' gradient in their data type; no scatter, which would not be fused."""
+    logits = transform.apply_(products.float())
+    is_target = torch.arange(products.shape[1], device=products.device) == targets[:, None]
+    delta = scale * (is_target.float() - (logits / temperature - normalizers).exp())
+    return transform.chain_(delta, logits).to(products.dtype)
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True)
+
+
+def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right to an fp32 tensor, on a GPU without rounding the product to bf16 first."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    elif total.is_cuda:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total += left @ right

@@ -30,9 +30,12 @@ class TokenLogprobs(nn.Module):
     that is more than these is found by `layout_check`. A router's auxiliary loss is left out.
     """
 
-    def __init__(self, causal_lm: PreTrainedModel, temperature: float) -> None:
+    def __init__(
+        self, causal_lm: PreTrainedModel, temperature: float, *, compiled: bool = False
+    ) -> None:
         super().__init__()
         self.causal_lm = causal_lm
+        self._compiled = compiled
         self._temperature = temperature
         self._transform = logit_transform(causal_lm.config)
 
@@ -57,6 +60,7 @@ class TokenLogprobs(nn.Module):
             bias=getattr(head, "bias", None),
             transform=self._transform,
             temperature=self._temperature,
+            compiled=self._compiled,
         )
 
     @torch.no_grad()
@@ -97,6 +101,7 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     causal_lm = load_whole(config.model.path, attention).eval()
     layers = decoder_layers(causal_lm)
     recomputes = training.gradient_checkpointing and not frozen
+    compiled = training.compile and not frozen
     if recomputes:
         causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     precision = MixedPrecisionPolicy()
@@ -105,10 +110,10 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     for layer in layers:
         # Only the layer's own flag enables checkpointing; its children stay in eval mode.
         layer.training = recomputes
-        if training.compile and not frozen:
+        if compiled:
             layer.compile(dynamic=True)
         fully_shard(layer, mesh=mesh, mp_policy=precision)
-    model = TokenLogprobs(causal_lm, config.temperature)
+    model = TokenLogprobs(causal_lm, config.temperature, compiled=compiled)
     fully_shard(model, mesh=mesh, mp_policy=precision)  # in place
     return model.requires_grad_(not frozen)
 

@@ -148,10 +148,9 @@ def _row(spans: tuple[Span, ...], device: torch.device) -> _Row:
 
 
 def _segments(queries: list[int], keys: list[int], device: torch.device) -> Segments:
-    starts = [
-        _on(device, list(accumulate(part, initial=0)), torch.int32) for part in (queries, keys)
-    ]
-    return Segments(*starts, max(queries, default=0), max(keys, default=0))
+    starts = (list(accumulate(part, initial=0)) for part in (queries, keys))
+    at, of = (_on(device, each, torch.int32) for each in starts)
+    return Segments(at, of, max(queries, default=0), max(keys, default=0))
 
 
 def _on(device: torch.device, numbers: list[int], dtype: torch.dtype) -> Tensor:

@@ -130,9 +130,26 @@ def _shape(path: Path, whole: Mapping[str, Any]) -> Facts:
         heads=heads,
         kv_heads=number("num_key_value_heads", default=heads),
         head_size=number("head_dim", default=hidden // heads),
+        mlp_size=_mlp_size(config),
         vocabulary=number("vocab_size"),
         context_length=number("max_position_embeddings", "n_positions"),
     )
+
+
+def _mlp_size(config: Mapping[str, Any]) -> int:
+    """Return the units of the MLP that a token passes in a layer; 0 if they are not told."""
+
+    def units(*keys: str) -> int:
+        found = (config.get(key) for key in keys)
+        return next((value for value in found if isinstance(value, int) and value > 0), 0)
+
+    plain = units("intermediate_size", "n_inner")
+    visited = units("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    if not visited:
+        return plain
+    shared = units("n_shared_experts") * units("moe_intermediate_size")
+    one = units("moe_intermediate_size") or plain
+    return visited * one + (shared or units("shared_expert_intermediate_size"))
 
 
 def load_folder_tokenizer(path: Path) -> Tokenizer:

@@ -1,0 +1,64 @@
+"""Weights handed from one process to another in GPU memory, on a real GPU."""
+
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="needs an NVIDIA GPU"),
+]
+
+
+def read_parts(channel: Connection) -> None:
+    """Map each part as vLLM's IPC engine does; answer with the sum of each of its tensors."""
+    import torch
+    from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+    while (part := channel.recv()) is not None:
+        arguments = list(part.handles[str(torch.cuda.get_device_properties(0).uuid)])
+        arguments[6] = 0
+        buffer = rebuild_cuda_tensor(*arguments)
+        pieces = torch.split(buffer[: sum(part.tensor_sizes)], part.tensor_sizes)
+        sums = {}
+        for name, dtype, shape, piece in zip(
+            part.names, part.dtype_names, part.shapes, pieces, strict=True
+        ):
+            tensor = piece.view(getattr(torch, dtype)).view(shape)
+            sums[name] = tensor.double().sum().item()
+        del buffer, pieces, piece, tensor
+        channel.send(sums)
+
+
+def test_another_process_reads_every_tensor_from_gpu_memory_and_it_is_freed() -> None:
+    import torch
+
+    from raggrpo_trainer.weights.device_parts import PartSender
+
+    torch.manual_seed(0)
+    weights: dict[str, Any] = {
+        f"layer.{number}": torch.randn(1 + number, 64, device="cuda").to(dtype)
+        for number, dtype in enumerate([torch.bfloat16, torch.float16, torch.float32] * 3)
+    }
+    before = torch.cuda.memory_allocated()
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    reader = context.Process(target=read_parts, args=(there,))
+    reader.start()
+    found: dict[str, float] = {}
+    sender = PartSender(weights.items(), size=2000)
+    number = 0
+    while (part := sender.next(maps=True)) is not None:
+        here.send(part)
+        found |= here.recv()
+        number += 1
+    here.send(None)
+    reader.join(60)
+    torch.cuda.ipc_collect()
+
+    assert found == {name: tensor.double().sum().item() for name, tensor in weights.items()}
+    assert number > 2
+    assert torch.cuda.memory_allocated() == before
