@@ -19,7 +19,7 @@ def read_parts(channel: Connection) -> None:
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
     while (part := channel.recv()) is not None:
-        arguments = list(part.handles[str(torch.cuda.get_device_properties(0).uuid)])
+        arguments = list(part.ipc_handles[str(torch.cuda.get_device_properties(0).uuid)])
         arguments[6] = 0
         buffer = rebuild_cuda_tensor(*arguments)
         pieces = torch.split(buffer[: sum(part.tensor_sizes)], part.tensor_sizes)

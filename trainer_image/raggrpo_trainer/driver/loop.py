@@ -40,6 +40,7 @@ from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import ValidationResult, Validator
+from raggrpo_trainer.weights.transfer import weight_way
 
 from .checkpoint_score import (
     checkpoint_due,
@@ -188,7 +189,8 @@ async def _trained(parts: Parts, groups: list[Group], after: Position) -> StepMe
 
 async def _publish_weights(parts: Parts, version: int) -> None:
     """Send the ranks' weights to all engines."""
-    await parts.pool.load_weights(await parts.ranks.send_weights(version))
+    way = weight_way(parts.config.resources)
+    await parts.pool.load_weights(await parts.ranks.send_weights(version, way))
 
 
 async def _interruptible(

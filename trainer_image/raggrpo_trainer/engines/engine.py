@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.logs import engine_variables
+from raggrpo_trainer.weights.transfer import WeightWay
 
 from .engine_failure import EngineDead, dead_on, own_outputs, reason_of
 
@@ -45,6 +46,7 @@ class EngineOptions:
     enable_chunked_prefill: bool
     enforce_eager: bool
     enable_sleep: bool
+    weight_way: WeightWay = WeightWay.SHARED_MEMORY
     kv_cache_tokens: int = 0
     """Size of the KV cache on CPU; on GPU it follows from gpu_memory_utilization."""
 
@@ -74,6 +76,11 @@ class EngineOptions:
                 "kv_cache_memory_bytes": self._kv_cache_bytes(),
                 "enable_chunked_prefill": False,
             }
+        if self.weight_way is not WeightWay.SHARED_MEMORY:
+            from vllm.config.weight_transfer import WeightTransferConfig
+
+            backend = self.weight_way.value.lower()
+            common["weight_transfer_config"] = WeightTransferConfig(backend=backend)
         return common | {
             "enforce_eager": self.enforce_eager,
             "gpu_memory_utilization": self.gpu_memory_utilization,
@@ -92,9 +99,14 @@ class EngineOptions:
         return cpu_kv_cache(self.kv_cache_tokens, per_token)
 
 
-def environment(device: str, threads: int, level: LogLevel) -> dict[str, str]:
+def environment(
+    device: str, threads: int, level: LogLevel, way: WeightWay = WeightWay.SHARED_MEMORY
+) -> dict[str, str]:
     """Return the variables an engine's process must start with."""
     common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | engine_variables(level)
+    if way is WeightWay.IPC:
+        # A handle of GPU memory is a tuple that vLLM passes on to its own workers only pickled.
+        common["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if device != "cpu":
         return common
     return common | {
@@ -143,6 +155,18 @@ class Engine(Protocol):
 
     async def load_weights(self, path: str, version: int) -> None:
         """Load a safetensors file and forget cached prefixes."""
+        ...
+
+    async def begin_update(self, way: Mapping[str, Any] | None) -> None:
+        """Stop generating and expect weights in parts; `way`: vLLM's init information, if new."""
+        ...
+
+    async def read_part(self, part: Mapping[str, Any]) -> None:
+        """Read one part, described as vLLM's update information."""
+        ...
+
+    async def finish_update(self, version: int) -> None:
+        """Use the weights that were read, forget cached prefixes, go on generating."""
         ...
 
     async def abort_all(self) -> None:
@@ -236,6 +260,18 @@ class InProcessEngine:
             self._version = version
 
         await self._call(load)
+
+    async def begin_update(self, way: Mapping[str, Any] | None) -> None:
+        """Refuse: parts are for GPUs."""
+        raise NotImplementedError("on a CPU weights come through shared memory")
+
+    async def read_part(self, part: Mapping[str, Any]) -> None:
+        """Refuse."""
+        raise NotImplementedError("on a CPU weights come through shared memory")
+
+    async def finish_update(self, version: int) -> None:
+        """Refuse."""
+        raise NotImplementedError("on a CPU weights come through shared memory")
 
     async def abort_all(self) -> None:
         """End every running request."""
@@ -364,6 +400,32 @@ class AsyncEngine:
             finally:
                 # Left paused after a failed load, the engine would hang forever.
                 await self._engine.resume_generation()
+
+    async def begin_update(self, way: Mapping[str, Any] | None) -> None:
+        """Pause; a failure leaves it so, for the engine is not used again."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        with self._told():
+            await self._engine.pause_generation(mode="keep", clear_cache=True)
+            if way is not None:
+                request = WeightTransferInitRequest(dict(way))
+                await self._engine.init_weight_transfer_engine(request)
+            await self._engine.start_weight_update()
+
+    async def read_part(self, part: Mapping[str, Any]) -> None:
+        """Have the workers read one part."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        with self._told():
+            await self._engine.update_weights(WeightTransferUpdateRequest(dict(part)))
+
+    async def finish_update(self, version: int) -> None:
+        """Put what was read into use and resume."""
+        with self._told():
+            await self._engine.finish_weight_update()
+            await self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._version = version
+            await self._engine.resume_generation()
 
     async def abort_all(self) -> None:
         """End every running request; raises EngineDead if there is no engine to do so."""

@@ -7,7 +7,7 @@ attempt's fencing epoch; an engine rejects epochs older than the newest it has s
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,13 +91,23 @@ class RolloutActor:
         """Load the weights a rank sent; `data` holds them if that rank is on another node."""
         self._check(epoch)
         async with self._weights.received(handle, data) as path:
-            try:
-                await self._engine.load_weights(path, version)
-            except Exception as error:
-                # Some layers may be half loaded: it refuses every call, and the pool replaces it.
-                log.exception("loading weights failed, this engine is not used again")
-                self._dead = EngineDead(reason_of(error, []))
-                raise self._dead from error
+            await self._or_dead(self._engine.load_weights(path, version))
+        log.debug("weights of step %d are loaded", version)
+
+    async def begin_update(self, epoch: int, way: Mapping[str, Any] | None) -> None:
+        """Stop generating and expect weights in parts."""
+        self._check(epoch)
+        await self._or_dead(self._engine.begin_update(way))
+
+    async def read_part(self, epoch: int, part: Mapping[str, Any]) -> None:
+        """Read one part of the weights."""
+        self._check(epoch)
+        await self._or_dead(self._engine.read_part(part))
+
+    async def finish_update(self, epoch: int, version: int) -> None:
+        """Use the parts that were read, and go on generating."""
+        self._check(epoch)
+        await self._or_dead(self._engine.finish_update(version))
         log.debug("weights of step %d are loaded", version)
 
     async def sleep(self, epoch: int) -> None:
@@ -109,6 +119,15 @@ class RolloutActor:
         """Reclaim GPU memory."""
         self._check(epoch)
         await self._engine.wake()
+
+    async def _or_dead(self, loading: Awaitable[None]) -> None:
+        try:
+            await loading
+        except Exception as error:
+            # Some layers may be half loaded: it refuses every call, and the pool replaces it.
+            log.exception("loading weights failed, this engine is not used again")
+            self._dead = EngineDead(reason_of(error, []))
+            raise self._dead from error
 
     def _check(self, epoch: int) -> None:
         if self._dead is not None:

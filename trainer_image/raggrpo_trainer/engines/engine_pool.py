@@ -20,11 +20,18 @@ from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.out_of_memory import Kind, OutOfMemory, of_engine, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
-from raggrpo_trainer.weights.transfer import SenderLost, SentWeights
+from raggrpo_trainer.weights.transfer import (
+    BroadcastBroken,
+    Errors,
+    SenderLost,
+    SentWeights,
+    weight_way,
+)
 
 from .engine import EngineOptions, Generation, GenerationRequest, environment
 from .engine_actor import EngineInfo, RolloutActor, options_digest
 from .engine_failure import EngineDead
+from .engine_receiver import EngineReceiver
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +59,7 @@ def engine_options(config: TrainerConfig, precision: str) -> EngineOptions:
         enable_chunked_prefill=rollout.enable_chunked_prefill,
         enforce_eager=rollout.enforce_eager,
         enable_sleep=config.resources.placement == "Colocated",
+        weight_way=weight_way(config.resources),
         kv_cache_tokens=length * concurrent if on_cpu else 0,
     )
 
@@ -109,7 +117,17 @@ class EnginePool:
     async def load_weights(self, weights: SentWeights) -> None:
         """Have every engine wake and load this version; a later replacement loads it too."""
         self._weights = weights
-        await asyncio.gather(*(self._load(i, weights) for i in range(len(self.engines))))
+        waiting = list(range(len(self.engines)))
+        while waiting:
+            tried = [(self.engines[i], self.processes[i]) for i in waiting]
+            errors = await self._load_into(tried, weights)
+            lost = [
+                (i, engine, error)
+                for i, (engine, _), error in zip(waiting, tried, errors, strict=True)
+                if error is not None
+            ]
+            loaded = await asyncio.gather(*(self._replace(*each) for each in lost))
+            waiting = [i for (i, *_), done in zip(lost, loaded, strict=True) if not done]
 
     async def sleep(self) -> None:
         """Free GPU memory for ranks that share the devices."""
@@ -164,7 +182,7 @@ class EnginePool:
 
     def _start(self, name: str, index: int) -> Any:
         world, level = self._config.world, self._config.monitoring.log_level
-        device = self._options.device
+        device, way = self._options.device, self._options.weight_way
         actor_class = ray.remote(RolloutActor).options(
             name=name,
             lifetime="detached",
@@ -172,7 +190,7 @@ class EnginePool:
             num_gpus=world.gpus_per_engine,
             max_concurrency=1000,
             scheduling_strategy=self._placement.for_engine(index),
-            runtime_env={"env_vars": environment(device, world.threads_per_engine, level)},
+            runtime_env={"env_vars": environment(device, world.threads_per_engine, level, way)},
         )
         return actor_class.remote(self._options, device != "cpu")
 
@@ -195,26 +213,32 @@ class EnginePool:
                 work = [(request, future) for request, future in work if not future.done()]
                 await self._replace(index, engine, error)
 
-    async def _load(self, index: int, sent: SentWeights) -> None:
-        """Load weights into one engine; if it is lost, into its replacement."""
-        is_loaded = False
-        while not is_loaded:
-            engine = self.engines[index]
-            try:
-                await self._load_into(engine, self.processes[index].node, sent)
-                is_loaded = True
-            except LOST as error:
-                is_loaded = await self._replace(index, engine, error)
-
-    async def _load_into(self, engine: Any, node: str, sent: SentWeights) -> None:
-        if self._sleeps:
-            await engine.wake.remote(self._epoch)
-        data = sent.data_for(node)
+    async def _load_into(
+        self, engines: Sequence[tuple[Any, PodProcess]], sent: SentWeights
+    ) -> Errors:
+        """Load weights; return the error of each engine that was lost meanwhile."""
+        receivers = [
+            EngineReceiver(
+                engine,
+                process,
+                num_devices=self._options.tensor_parallel_size,
+                epoch=self._epoch,
+                sleeps=self._sleeps,
+            )
+            for engine, process in engines
+        ]
         try:
-            await engine.load_weights.remote(self._epoch, sent.version, sent.handle, data)
-        except SenderLost as error:
-            message = f"a trainer rank died before step {sent.version}'s weights were read"
-            raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from error
+            errors = await sent.load_into(receivers)
+        except BroadcastBroken as error:
+            message = f"an engine was lost while step {sent.version}'s weights were broadcast"
+            raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, f"{message}: {error}") from error
+        for failed in errors:
+            if isinstance(failed, SenderLost):
+                message = f"a trainer rank died before step {sent.version}'s weights were read"
+                raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from failed
+            if failed is not None and not isinstance(failed, LOST):
+                raise failed
+        return errors
 
     async def _replace(self, index: int, lost: Any, error: Exception) -> bool:
         """Replace a lost engine by one that serves requests once it has the current weights.
@@ -247,9 +271,8 @@ class EnginePool:
                 await self.on_replaced()
             is_loaded = False
             if self._weights is not None:
-                with suppress(*LOST):
-                    await self._load_into(engine, process.node, self._weights)
-                    is_loaded = True
+                [failed] = await self._load_into([(engine, process)], self._weights)
+                is_loaded = failed is None
             self.engines[index] = engine
             lasted = time.monotonic() - began
             self.replacements.append(

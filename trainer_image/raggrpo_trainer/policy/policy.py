@@ -176,16 +176,16 @@ class Policy:
         dist.all_reduce(flat)
         return [part.tolist() for part in torch.split(flat, lengths)]
 
-    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def export_weights(self, *, on_device: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Yield (Hugging Face name, full tensor) one by one, a tied head only once.
 
-        Tensors are on the host, in the precision of the forward pass, and may share memory with the
-        parameters: use them before the next step. Every rank must exhaust the iterator, since each
-        tensor is gathered on demand.
+        Tensors are on the host, or stay on the device, in the precision of the forward pass, and
+        may share memory with the parameters: use them before the next step. Every rank must exhaust
+        the iterator, since each tensor is gathered on demand.
         """
         dtype = forward_dtype(self._training.precision)
         for name, tensor in checkpoint_tensors(self._model.causal_lm, dtype):
-            yield name, tensor.cpu()
+            yield name, tensor if on_device else tensor.cpu()
 
     def release_cached_memory(self) -> None:
         """Return cached device memory, for engines on the same device."""

@@ -42,7 +42,10 @@ from .held import Held, Position
 from .left_behind import mark
 
 if TYPE_CHECKING:
+    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+
     from raggrpo_trainer.policy.policy import Policy
+    from raggrpo_trainer.weights.device_parts import Part, PartSender
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +88,8 @@ class RankActor:
         self._policy: Policy | None = None
         self._held: Held | None = None
         self._weights: WeightSender = SharedMemorySender(ray.get_runtime_context().namespace, rank)
+        self._parts: PartSender | None = None
+        self._engines: PyNcclCommunicator | None = None
 
     def address(self) -> tuple[str, int]:
         """Return this pod's address and a free port, for the process group."""
@@ -179,6 +184,37 @@ class RankActor:
     def weights_data(self, handle: str) -> Any:
         """Return sent weights as bytes that Ray shares without copying."""
         return self._weights.data(handle)
+
+    def next_part(self, epoch: int, *, first: bool, maps: bool) -> "Part | None":
+        """Prepare the next part of the weights in GPU memory (collective); None after the last.
+
+        Then the device's memory is free for colocated engines.
+        """
+        from raggrpo_trainer.weights.device_parts import PartSender
+
+        policy = self._built(epoch)
+        if self._parts is None or first:
+            self._parts = PartSender(policy.export_weights(on_device=True))
+        part = self._parts.next(maps=maps)
+        if part is None:
+            self._parts = None
+            policy.release_cached_memory()
+        return part
+
+    def join_engines(self, address: tuple[str, int], world_size: int) -> None:
+        """Join the group in which weights are broadcast, as its first member."""
+        from raggrpo_trainer.weights.device_parts import join_engines
+
+        if self._engines is not None:
+            self._engines.destroy()
+        self._engines = join_engines(*address, world_size)
+
+    def broadcast_part(self, epoch: int) -> None:
+        """Send the prepared part to the engines."""
+        self._check(epoch)
+        if self._parts is None or self._engines is None:
+            raise RuntimeError("next_part() and join_engines() come first")
+        self._parts.broadcast(self._engines)
 
     def save(self, epoch: int, folder: str) -> None:
         """Write this rank's shards of model and optimiser."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,18 @@ from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
-from raggrpo_trainer.weights.transfer import SentWeights
+from raggrpo_trainer.weights.transfer import SentFile, SentInParts, SentWeights, WeightWay
 
 from .held import Held, Position
 from .rank_actor import RankActor, RankInfo
+from .rank_parts import RankParts
 
 log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 5.0
 """How long idle ranks may take to answer a driver that ends."""
+UNFENCED = ("address", "join_engines")
+"""Calls of a rank that carry no epoch: they touch no model."""
 BUILDING = ("build", "load")
 """Calls of a rank that hold no activations: what is short in them is the model's own state."""
 
@@ -42,6 +45,7 @@ class Ranks:
     def __init__(self, actors: Sequence[Any], epoch: int, infos: Sequence[RankInfo] = ()) -> None:
         self.actors, self.infos = list(actors), list(infos)
         self._epoch = epoch
+        self._parts: dict[WeightWay, RankParts] = {}
 
     @classmethod
     def create(
@@ -124,13 +128,22 @@ class Ranks:
         )
         return found[0]
 
-    async def send_weights(self, version: int) -> SentWeights:
-        """Publish the current weights to the engines and free the ranks' device memory."""
+    async def send_weights(self, version: int, way: WeightWay) -> SentWeights:
+        """Publish the current weights to the engines, or offer them in parts."""
+        if way is not WeightWay.SHARED_MEMORY:
+            parts = self._parts.setdefault(way, RankParts(self._call, way))
+            return SentInParts(version, parts)
         handles = await self._all(lambda a: a.send_weights.remote(self._epoch, version))
         handle, node = handles[0], self.infos[0].process.node
-        return SentWeights(
-            version, handle, node, lambda: self.actors[0].weights_data.remote(handle)
+        return SentFile(version, handle, node, lambda: self.actors[0].weights_data.remote(handle))
+
+    async def _call(self, method: str, on_all: bool, arguments: Mapping[str, Any]) -> list[Any]:
+        fenced = {} if method in UNFENCED else {"epoch": self._epoch}
+        actors = self.actors if on_all else self.actors[:1]
+        found: list[Any] = await self._all(
+            lambda a: getattr(a, method).remote(**fenced, **arguments), actors
         )
+        return found
 
     def save(self, folder: Path) -> None:
         """Write all shards; blocks (for use in a thread)."""

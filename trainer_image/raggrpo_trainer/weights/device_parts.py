@@ -6,12 +6,15 @@ fields are those of vLLM's weight transfer, whose engines read it.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
+
+if TYPE_CHECKING:
+    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 
 PART_BYTES = 2**30
 """Size of a part, unless a single tensor is larger."""
@@ -24,43 +27,58 @@ class Part:
     names: list[str]
     dtype_names: list[str]
     shapes: list[list[int]]
-    tensor_sizes: list[int]
-    """In bytes, as the tensors lie in the buffer."""
-    handles: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    tensor_sizes: list[int] = field(default_factory=list)
+    """In bytes, as the tensors lie in the buffer; only for engines that map it."""
+    ipc_handles: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Keyed by a GPU's UUID: how a process on it maps the buffer."""
 
 
 class PartSender:
-    """Packs the tensors of each part into one buffer."""
+    """Hands out the weights' parts; each must have been read before the next is asked for."""
 
     def __init__(self, weights: Iterable[tuple[str, Tensor]], *, size: int = PART_BYTES) -> None:
         self._parts = _parts(weights, size)
-        self.buffer = torch.empty(0, dtype=torch.uint8)
+        self._tensors: list[Tensor] = []
+        self._buffer: Tensor | None = None
 
     def next(self, *, maps: bool) -> Part | None:
-        """Pack the next part (collective), or return None after the last; `maps`: for CUDA IPC.
-
-        The part before must have been read: its buffer is used again.
-        """
-        tensors = next(self._parts, None)
-        if tensors is None:
-            self.buffer = torch.empty(0, dtype=torch.uint8)
-            return None
-        flat = [tensor.contiguous().view(-1).view(torch.uint8) for _, tensor in tensors]
-        self.buffer = torch.cat(flat)
-        handles = {}
+        """Return the next part (collective), None after the last; `maps`: for CUDA IPC."""
+        named = next(self._parts, [])
+        self._tensors, self._buffer = [tensor.contiguous() for _, tensor in named], None
         if maps:
-            device = self.buffer.get_device()
-            torch.cuda.current_stream(device).synchronize()
-            uuid = str(torch.cuda.get_device_properties(device).uuid)
-            handles = {uuid: reduce_tensor(self.buffer)[1]}  # type: ignore[no-untyped-call]
-        return Part(
-            [name for name, _ in tensors],
-            [str(tensor.dtype).removeprefix("torch.") for _, tensor in tensors],
-            [list(tensor.shape) for _, tensor in tensors],
-            [len(each) for each in flat],
-            handles,
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # the part before is mapped no more
+        if not named:
+            return None
+        part = Part(
+            [name for name, _ in named],
+            [str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
+            [list(tensor.shape) for _, tensor in named],
         )
+        return self._mapped(part) if maps else part
+
+    def broadcast(self, group: "PyNcclCommunicator") -> None:
+        """Send the part's tensors to every other member of the group."""
+        for tensor in self._tensors:
+            group.broadcast(tensor, src=0)
+            if tensor.is_cuda:
+                torch.cuda.current_stream(tensor.device).synchronize()
+
+    def _mapped(self, part: Part) -> Part:
+        """Pack the tensors into one buffer; that is what is mapped."""
+        flat = [tensor.view(-1).view(torch.uint8) for tensor in self._tensors]
+        self._buffer = torch.cat(flat)
+        device = self._buffer.get_device()
+        torch.cuda.current_stream(device).synchronize()
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        handles = {uuid: reduce_tensor(self._buffer)[1]}  # type: ignore[no-untyped-call]
+        return replace(part, tensor_sizes=[len(each) for each in flat], ipc_handles=handles)
+
+
+def join_engines(address: str, port: int, world_size: int) -> "PyNcclCommunicator":
+    """Join vLLM's NCCL group of rank 0 and the engines' workers, as its member 0 (blocks)."""
+    from vllm.distributed.weight_transfer.nccl_common import trainer_init
+
+    return trainer_init({"master_address": address, "master_port": port, "world_size": world_size})
 
 
 def _parts(weights: Iterable[tuple[str, Tensor]], size: int) -> Iterator[list[tuple[str, Tensor]]]:

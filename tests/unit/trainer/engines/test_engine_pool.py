@@ -18,7 +18,7 @@ from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool, en
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
-from raggrpo_trainer.weights.transfer import SenderLost, SentWeights
+from raggrpo_trainer.weights.transfer import SenderLost, SentFile
 from support.builders.reports import a_config
 
 NO_WEIGHTS = -1
@@ -116,8 +116,8 @@ async def a_pool(folder: Path, *, device: str = "cpu", killed: bool = False) -> 
     return pool
 
 
-def weights(version: int) -> SentWeights:
-    return SentWeights(version, "/dev/shm/weights", "node", fetch=lambda: None)
+def weights(version: int) -> SentFile:
+    return SentFile(version, "/dev/shm/weights", "node", fetch=lambda: None)
 
 
 def as_raised_by_ray(error: Exception) -> Exception:

@@ -1,0 +1,156 @@
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from raggrpo_api.spec.resources import ResourcesSpec
+from raggrpo_trainer.host.pod_processes import PodProcess
+from raggrpo_trainer.ranks.rank_parts import RankParts
+from raggrpo_trainer.weights.device_parts import Part
+from raggrpo_trainer.weights.transfer import (
+    BroadcastBroken,
+    SentInParts,
+    WeightWay,
+    weight_way,
+)
+
+
+class Engine:
+    """A receiver that notes what it is told; fails at the part of this number."""
+
+    def __init__(self, pid: int, num_devices: int = 1, fails_at: int | None = None) -> None:
+        self.process, self.num_devices = PodProcess("node", pid), num_devices
+        self.fails_at = fails_at
+        self.told: list[Any] = []
+
+    async def load_file(self, version: int, handle: str, data: Any) -> None:
+        raise AssertionError("weights come in parts")
+
+    async def begin(self, way: Mapping[str, Any] | None) -> None:
+        self.told.append(way)
+
+    async def read(self, part: Mapping[str, Any]) -> None:
+        self.told.append(part["names"])
+        if self.fails_at == len(self.told) - 2:
+            raise ConnectionError("the engine died")
+
+    async def finish(self, version: int) -> None:
+        self.told.append(version)
+
+
+class TwoRanks:
+    """Two ranks that send three parts; a broadcast never ends if an engine does not read it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.asked: list[Mapping[str, Any]] = []
+        self.left: list[str] = []
+        self.broken = False
+
+    async def call(self, method: str, on_all: bool, arguments: Mapping[str, Any]) -> list[Any]:
+        self.calls.append(method)
+        self.asked.append(arguments)
+        if method == "address":
+            return [("10.0.0.1", 1234)]
+        if method == "next_part":
+            assert on_all, "gathering a tensor is collective"
+            self.left = ["a", "b", "c"] if arguments["first"] else self.left[1:]
+            return [self._part(gpu, maps=arguments["maps"]) for gpu in ("gpu-0", "gpu-1")]
+        if method == "broadcast_part" and self.broken:
+            await asyncio.Event().wait()
+        return [None]
+
+    def _part(self, gpu: str, *, maps: bool) -> Part | None:
+        if not self.left:
+            return None
+        handles = {gpu: (self.left[0],)} if maps else {}
+        return Part([self.left[0]], ["bfloat16"], [[2]], [4], handles)
+
+
+@pytest.mark.parametrize(
+    ("resources", "way"),
+    [
+        ({"device": "CPU"}, WeightWay.SHARED_MEMORY),
+        ({"device": "CPU", "placement": "Disaggregated"}, WeightWay.SHARED_MEMORY),
+        ({"placement": "Colocated"}, WeightWay.IPC),
+        ({"placement": "Disaggregated"}, WeightWay.NCCL),
+    ],
+)
+def test_device_and_placement_choose_the_way(resources: dict[str, Any], way: WeightWay) -> None:
+    assert weight_way(ResourcesSpec.model_validate(resources)) is way
+
+
+async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
+    ranks, engines = TwoRanks(), [Engine(1), Engine(2)]
+    parts: list[Mapping[str, Any]] = []
+
+    async def read(part: Mapping[str, Any]) -> None:
+        parts.append(part)
+
+    engines[1].read = read  # type: ignore[method-assign]
+
+    assert await SentInParts(7, RankParts(ranks.call, WeightWay.IPC)).load_into(engines) == [
+        None,
+        None,
+    ]
+
+    assert engines[0].told == [{"packed": True}, ["a"], ["b"], ["c"], 7]
+    assert [part["ipc_handles"] for part in parts] == [
+        {"gpu-0": (name,), "gpu-1": (name,)} for name in "abc"
+    ]
+    assert ranks.calls == ["next_part"] * 4
+
+
+async def test_an_engine_lost_among_the_parts_leaves_the_others_alone() -> None:
+    ranks, engines = TwoRanks(), [Engine(1), Engine(2, fails_at=1)]
+    sent = SentInParts(7, RankParts(ranks.call, WeightWay.IPC))
+
+    errors = await sent.load_into(engines)
+
+    assert errors[0] is None
+    assert isinstance(errors[1], ConnectionError)
+    assert engines[0].told[-1] == 7
+    assert engines[1].told == [{"packed": True}, ["a"], ["b"]]
+    replacement = Engine(3)
+    assert await sent.load_into([replacement]) == [None]
+    assert replacement.told == [{"packed": True}, ["a"], ["b"], ["c"], 7]
+
+
+async def test_two_engines_that_ask_at_once_are_sent_the_parts_one_after_the_other() -> None:
+    sent = SentInParts(7, RankParts(TwoRanks().call, WeightWay.IPC))
+    engines = [Engine(1), Engine(2)]
+
+    await asyncio.gather(*(sent.load_into([engine]) for engine in engines))
+
+    assert [engine.told[1:] for engine in engines] == [[["a"], ["b"], ["c"], 7]] * 2
+
+
+async def test_engines_elsewhere_join_once_and_again_when_one_is_replaced() -> None:
+    ranks = TwoRanks()
+    source = RankParts(ranks.call, WeightWay.NCCL)
+    engines: Sequence[Engine] = [Engine(1, num_devices=2), Engine(2, num_devices=2)]
+
+    await SentInParts(1, source).load_into(engines)
+    await SentInParts(2, source).load_into(engines)
+
+    where = {"master_address": "10.0.0.1", "master_port": 1234, "world_size": 5}
+    assert engines[0].told[0] == where | {"rank_offset": 1}
+    assert engines[1].told[0] == where | {"rank_offset": 3}
+    assert engines[0].told[5] is None, "they are connected already"
+    assert ranks.calls.count("join_engines") == 1
+    assert ranks.calls.count("broadcast_part") == 6
+    assert {"address": ("10.0.0.1", 1234), "world_size": 5} in ranks.asked
+
+    await SentInParts(3, source).load_into([engines[0], Engine(4, num_devices=2)])
+    assert ranks.calls.count("join_engines") == 2
+
+
+async def test_a_broadcast_that_lost_a_receiver_ends_the_attempt_instead_of_hanging() -> None:
+    ranks = TwoRanks()
+    ranks.broken = True
+    sent = SentInParts(1, RankParts(ranks.call, WeightWay.NCCL))
+
+    with pytest.raises(BroadcastBroken, match="the engine died"):
+        async with asyncio.timeout(10):
+            await sent.load_into([Engine(1), Engine(2, fails_at=0)])
