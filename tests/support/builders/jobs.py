@@ -19,7 +19,7 @@ REMOVED = object()
 
 KNOWN_7B = Facts(
     parameters=7_600_000_000, layers=28, hidden_size=3584, heads=28, kv_heads=4, head_size=128,
-    vocabulary=152_064, context_length=32_768, rows=10_000, ray_version="2.60.0",
+    mlp_size=18_944, vocabulary=152_064, context_length=32_768, rows=10_000, ray_version="2.60.0",
 )  # fmt: skip
 KNOWN_TINY = Facts(
     parameters=560_000, layers=3, hidden_size=128, heads=4, kv_heads=4, head_size=32,

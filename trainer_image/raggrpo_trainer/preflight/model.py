@@ -141,7 +141,7 @@ def _mlp_size(config: Mapping[str, Any]) -> int:
 
     def units(*keys: str) -> int:
         found = (config.get(key) for key in keys)
-        return next((value for value in found if isinstance(value, int) and value > 0), 0)
+        return next((value for value in found if type(value) is int and value > 0), 0)
 
     plain = units("intermediate_size", "n_inner")
     visited = units("num_experts_per_tok", "num_experts_per_token", "moe_topk")

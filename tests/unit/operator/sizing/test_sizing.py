@@ -79,18 +79,18 @@ def test_gpu_memory_of_the_worked_example() -> None:
 )
 def test_activations_per_token(training: dict[str, Any], per_token: int) -> None:
     spec = a_spec(resources=GPUS8, training={"totalSteps": 1} | training)
-    assert gpu_memory.activation_bytes_per_token(spec, KNOWN_7B) == per_token
+    facts = KNOWN_7B.model_copy(update={"mlp_size": 0})
+    assert gpu_memory.activation_bytes_per_token(spec, facts) == per_token
 
 
 @pytest.mark.parametrize(("training", "in_layer"), [({}, 28), ({"gradientCheckpointing": True}, 1)])
 def test_activations_follow_the_width_of_a_known_mlp(
     training: dict[str, Any], in_layer: int
 ) -> None:
-    facts = KNOWN_7B.model_copy(update={"mlp_size": 18_944})
     spec = a_spec(resources=GPUS8, training={"totalSteps": 1} | training)
     layer = 16 * 3584 + 4 * (28 + 4) * 128 + 8 * 18_944
     kept = 2 * 28 * 3584 if training else 0
-    assert gpu_memory.activation_bytes_per_token(spec, facts) == kept + in_layer * layer
+    assert gpu_memory.activation_bytes_per_token(spec, KNOWN_7B) == kept + in_layer * layer
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_micro_batch_is_the_budget_or_all_there_is(training: dict[str, Any], t
 
 def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
     spec = a_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
-    layers = 16384 * (2 * 28 + 34) * 3584
+    layers = 16384 * gpu_memory.activation_bytes_per_token(spec, KNOWN_7B)
     assert gpu_memory.activations(spec, KNOWN_7B) == layers + 2 * 4 * 2**27
 
 

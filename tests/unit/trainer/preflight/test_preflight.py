@@ -79,6 +79,7 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
         heads=4,
         kv_heads=2,
         head_size=32,
+        mlp_size=16,
         vocabulary=256,
         context_length=2048,
         row_layout=RowLayout.SHARED_PREFIX,
@@ -266,6 +267,36 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
     assert (facts.layers, facts.kv_heads) == (5, 2)
     assert 0 < facts.parameters < PARAMETERS
     assert (facts.head_size, facts.context_length) == (4, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "units"),
+    [
+        ({"intermediate_size": 9}, 9),
+        ({"n_inner": 7}, 7),
+        ({"n_inner": None}, 0),
+        # Qwen3-MoE, DeepSeek-V3 and Mixtral: what one token passes, not what there is
+        ({"intermediate_size": 64, "moe_intermediate_size": 4, "num_experts_per_tok": 8}, 32),
+        (
+            {"moe_intermediate_size": 4, "num_experts_per_tok": 8, "n_shared_experts": 1,
+             "intermediate_size": 64},
+            36,
+        ),
+        ({"intermediate_size": 64, "num_local_experts": 8, "num_experts_per_tok": 2}, 128),
+        ({"intermediate_size": True}, 0),
+    ],
+)  # fmt: skip
+async def test_the_width_of_the_mlp_is_that_of_one_token(
+    tmp_path: Path, config: dict[str, Any], units: int
+) -> None:
+    model = a_model_folder(tmp_path / "other")
+    known = json.loads((model / "config.json").read_text())
+    known.pop("intermediate_size", None)
+    (model / "config.json").write_text(json.dumps(known | config))
+
+    facts = (await checked(a_fit_config(tmp_path, {"model.path": str(model)}))).facts
+
+    assert facts.mlp_size == units
 
 
 # --- data
