@@ -123,8 +123,9 @@ drill: setup ## kill every process at every kind of moment, writes docs/drills.m
 	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
 	$(BIN)/python -m pytest tests/local -m long
 
-gpu: ## speed, memory and exactness of the policy's step on one GPU; needs torch and transformers alone, writes docs/gpu.md
-	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py --table docs/gpu.md
+gpu: ## speed, memory and exactness of the policy's step on one GPU, see docs/gpu.md; needs torch, transformers, pydantic, pytest
+	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) -m pytest -q -p no:cacheprovider -c /dev/null --rootdir . tests/gpu
+	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py
 
 models: setup ## measure every causal family of transformers in small, writes docs/models.md (minutes)
 	PYTHONPATH=tests $(BIN)/python -m support.model_families --table docs/models.md
