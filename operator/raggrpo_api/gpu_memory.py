@@ -6,7 +6,14 @@ status and the check of measured devices. Decides nothing.
 """
 
 from raggrpo_api import memory
-from raggrpo_api.memory import GIB, GPU_LOGIT_CHUNK, MIB, element_bytes, num_ranks
+from raggrpo_api.memory import (
+    GIB,
+    GPU_LOGIT_CHUNK,
+    MIB,
+    WEIGHT_PART_BYTES,
+    element_bytes,
+    num_ranks,
+)
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
@@ -75,9 +82,10 @@ def unsharded(spec: Blocks, facts: Facts) -> int:
 
 
 def sync_copies(spec: Blocks, facts: Facts) -> int:
-    """Return the largest tensor as it leaves for the engines: whole in fp32, and converted."""
-    embedding = facts.vocabulary * facts.hidden_size
-    return (4 + element_bytes(spec.training.precision)) * embedding
+    """Return what leaves for the engines at once: a part, packed as well, and the next tensor."""
+    largest = element_bytes(spec.training.precision) * facts.vocabulary * facts.hidden_size
+    part = max(largest, min(WEIGHT_PART_BYTES, weights_bytes(spec, facts)))
+    return 2 * part + largest
 
 
 def activations(spec: Blocks, facts: Facts) -> int:

@@ -34,7 +34,9 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     cache = folder.with_name("vllm-cache")
     done = subprocess.run(
         [sys.executable, str(PROBE), str(folder), kind],
-        env=os.environ | ({"VLLM_CACHE_ROOT": str(cache)} if kind == "in-process" else {}),
+        env=os.environ
+        | {"PYTHONPATH": str(PROBE.parents[1])}
+        | ({"VLLM_CACHE_ROOT": str(cache)} if kind == "in-process" else {}),
         capture_output=True,
         text=True,
         timeout=240,
@@ -50,6 +52,13 @@ def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(mea
     assert max(measured["gaps_after"]) <= 1e-4  # a stale prefix cache or tied head gives > 0.1
     assert measured["changed"]
     assert measured["version"] == 2
+
+
+def test_an_engine_for_gpus_takes_weights_in_parts(measured: Any) -> None:
+    if "parts" not in measured:
+        pytest.skip("engines of CPUs read files")
+    assert measured["parts"] > 2  # max(gaps_after), above, is also that of this update
+    assert measured["version_in_parts"] == 3
 
 
 def test_an_engine_in_this_process_starts_no_other_that_imports_vllm_again(measured: Any) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
@@ -37,7 +38,12 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    options = EngineOptions(
+    kind_of_options: type[EngineOptions] = EngineOptions
+    if kind == "async":
+        from support.part_transfer import PartOptions
+
+        kind_of_options = PartOptions
+    options = kind_of_options(
         model_path=folder,
         device="cpu",
         precision="FP32",
@@ -92,6 +98,15 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         after = await run()
         gaps.append(gap(after))
         result["version"] = after[0].policy_version
+    if isinstance(engine, AsyncEngine) and kind == "async":
+        change(3)
+        result["parts"] = await load_in_parts(engine, dict(model.named_parameters()), version=3)
+        in_parts = await run()
+        gaps.append(gap(in_parts))
+        result["version_in_parts"] = in_parts[0].policy_version
+        change(2)
+        await engine.load_weights(path, 2)
+        after = await run()
     result["gaps_after"] = gaps
     result["changed"] = [g.token_ids for g in after] != [g.token_ids for g in first]
     stopped = await run([replace(REQUESTS[0], stop_token_ids=(after[0].token_ids[2],))])
@@ -129,6 +144,28 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     if isinstance(engine, AsyncEngine):
         engine._engine.shutdown()  # its processes would outlive this one
     return result
+
+
+async def load_in_parts(engine: AsyncEngine, weights: dict[str, Any], version: int) -> int:
+    """Load weights as they come on GPUs, but for a file in the place of each part's memory."""
+    from safetensors.torch import save_file
+
+    from raggrpo_trainer.weights.device_parts import PartSender
+
+    with tempfile.TemporaryDirectory() as folder:
+        sender = PartSender(((n, p.detach().clone()) for n, p in weights.items()), size=100_000)
+        await engine.begin_update({"folder": folder})
+        number = 0
+        while (part := sender.next(maps=False)) is not None:
+            file = f"{number}.safetensors"
+            save_file(
+                {name: weights[name].detach().clone() for name in part.names}, f"{folder}/{file}"
+            )
+            told = {"names": part.names, "dtype_names": part.dtype_names, "shapes": part.shapes}
+            await engine.read_part(told | {"file": file})
+            number += 1
+        await engine.finish_update(version)
+    return number
 
 
 async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
+from raggrpo_api.memory import WEIGHT_PART_BYTES
+
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
-
-PART_BYTES = 2**30
-"""Size of a part, unless a single tensor is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,9 @@ class Part:
 class PartSender:
     """Hands out the weights' parts; each must have been read before the next is asked for."""
 
-    def __init__(self, weights: Iterable[tuple[str, Tensor]], *, size: int = PART_BYTES) -> None:
+    def __init__(
+        self, weights: Iterable[tuple[str, Tensor]], *, size: int = WEIGHT_PART_BYTES
+    ) -> None:
         self._parts = _parts(weights, size)
         self._tensors: list[Tensor] = []
         self._buffer: Tensor | None = None

@@ -146,7 +146,9 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         _gpu("optimizer", 2 * shard, f"8 {of_ranks}, AdamW's moments"),
         _gpu("unsharded", gpu_memory.unsharded(spec, facts), "embedding and two layers in a pass"),
         _gpu("activations", active, layout),
-        _gpu("syncCopies", gpu_memory.sync_copies(spec, facts), "the largest tensor, to engines"),
+        _gpu(
+            "syncCopies", gpu_memory.sync_copies(spec, facts), "a part of the weights, to engines"
+        ),
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
         _gpu("engineOverhead", gpu_memory.ENGINE_OVERHEAD, "CUDA graphs and activations"),
     ]

@@ -1,0 +1,65 @@
+"""A way for weights to reach a real vLLM engine in parts without a GPU: a file for each part.
+
+Between `start_weight_update` and `finish_weight_update` it is what vLLM's IPC and NCCL engines are.
+Imported by vLLM inside its worker process.
+"""
+
+from dataclasses import dataclass
+
+from safetensors.torch import load_file
+from vllm.config.weight_transfer import WeightTransferConfig
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
+
+from raggrpo_trainer.engines.engine import EngineOptions
+from raggrpo_trainer.weights.vllm_extension import WorkerExtension
+
+BACKEND = "files"
+
+
+@dataclass
+class FileInit(WeightTransferInitInfo):
+    folder: str
+
+
+@dataclass
+class FileUpdate(WeightTransferUpdateInfo):
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+    file: str
+
+
+class FileTransferEngine(IPCWeightTransferEngine):
+    init_info_cls = FileInit  # type: ignore[assignment]
+    update_info_cls = FileUpdate  # type: ignore[assignment]
+    folder = ""
+
+    def init_transfer_engine(self, init_info: FileInit) -> None:  # type: ignore[override]
+        self.folder = init_info.folder
+
+    def receive_weights(self, update_info: FileUpdate) -> None:  # type: ignore[override]
+        tensors = load_file(f"{self.folder}/{update_info.file}")
+        told = list(
+            zip(update_info.names, update_info.dtype_names, update_info.shapes, strict=True)
+        )
+        assert told == [(n, str(tensors[n].dtype)[6:], list(tensors[n].shape)) for n, *_ in told]
+        self.model.load_weights([(name, tensors[name]) for name in update_info.names])
+
+
+class Extension(WorkerExtension):
+    """Mixed into the worker; its import makes the backend known there."""
+
+
+class PartOptions(EngineOptions):
+    """Options of an engine that also takes weights in parts."""
+
+    def arguments(self) -> dict[str, object]:
+        return EngineOptions.arguments(self) | {
+            "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+            "worker_extension_cls": f"{__name__}.Extension",
+        }
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, FileTransferEngine)
