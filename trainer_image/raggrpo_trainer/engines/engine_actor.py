@@ -60,10 +60,12 @@ class RolloutActor:
         self._dead: EngineDead | None = None
         self._options = options
         self._weights: WeightReceiver = SharedMemoryReceiver()
-        self._epoch = 0
+        self._epoch, self._is_updating = 0, False
 
     async def adopt(self, epoch: int, log_folder: str, name: str, level: LogLevel) -> EngineInfo:
         """Accept only this epoch from now on; abort what an earlier one left running."""
+        if self._is_updating and self._dead is None:
+            self._dead = EngineDead("its driver ended while weights were sent in parts")
         self._check(epoch)
         register(Path(log_folder), name)
         keep_ray_logs(Path(log_folder))
@@ -97,6 +99,7 @@ class RolloutActor:
     async def begin_update(self, epoch: int, way: Mapping[str, Any] | None) -> None:
         """Stop generating and expect weights in parts."""
         self._check(epoch)
+        self._is_updating = True
         await self._or_dead(self._engine.begin_update(way))
 
     async def read_part(self, epoch: int, part: Mapping[str, Any]) -> None:
@@ -108,6 +111,7 @@ class RolloutActor:
         """Use the parts that were read, and go on generating."""
         self._check(epoch)
         await self._or_dead(self._engine.finish_update(version))
+        self._is_updating = False
         log.debug("weights of step %d are loaded", version)
 
     async def sleep(self, epoch: int) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,7 @@ from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.out_of_memory import Kind, OutOfMemory, of_engine, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
-from raggrpo_trainer.weights.transfer import (
-    BroadcastBroken,
-    Errors,
-    SenderLost,
-    SentWeights,
-    weight_way,
-)
+from raggrpo_trainer.weights.transfer import PartsBroken, SenderLost, SentWeights, weight_way
 
 from .engine import EngineOptions, Generation, GenerationRequest, environment
 from .engine_actor import EngineInfo, RolloutActor, options_digest
@@ -119,14 +113,15 @@ class EnginePool:
         self._weights = weights
         waiting = list(range(len(self.engines)))
         while waiting:
-            tried = [(self.engines[i], self.processes[i]) for i in waiting]
-            errors = await self._load_into(tried, weights)
-            lost = [
-                (i, engine, error)
-                for i, (engine, _), error in zip(waiting, tried, errors, strict=True)
-                if error is not None
-            ]
-            loaded = await asyncio.gather(*(self._replace(*each) for each in lost))
+            tried = [self.engines[i] for i in waiting]
+            receivers = [self._receiver(self.engines[i], self.processes[i]) for i in waiting]
+            with _told(weights.version):
+                errors = await weights.load_into(receivers)
+                for failed in errors:
+                    if failed is not None and not isinstance(failed, LOST):
+                        raise failed
+            lost = [each for each in zip(waiting, tried, errors, strict=True) if each[2]]
+            loaded = await asyncio.gather(*(self._replace(i, *each) for i, *each in lost))
             waiting = [i for (i, *_), done in zip(lost, loaded, strict=True) if not done]
 
     async def sleep(self) -> None:
@@ -213,32 +208,14 @@ class EnginePool:
                 work = [(request, future) for request, future in work if not future.done()]
                 await self._replace(index, engine, error)
 
-    async def _load_into(
-        self, engines: Sequence[tuple[Any, PodProcess]], sent: SentWeights
-    ) -> Errors:
-        """Load weights; return the error of each engine that was lost meanwhile."""
-        receivers = [
-            EngineReceiver(
-                engine,
-                process,
-                num_devices=self._options.tensor_parallel_size,
-                epoch=self._epoch,
-                sleeps=self._sleeps,
-            )
-            for engine, process in engines
-        ]
-        try:
-            errors = await sent.load_into(receivers)
-        except BroadcastBroken as error:
-            message = f"an engine was lost while step {sent.version}'s weights were broadcast"
-            raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, f"{message}: {error}") from error
-        for failed in errors:
-            if isinstance(failed, SenderLost):
-                message = f"a trainer rank died before step {sent.version}'s weights were read"
-                raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from failed
-            if failed is not None and not isinstance(failed, LOST):
-                raise failed
-        return errors
+    def _receiver(self, engine: Any, process: PodProcess) -> EngineReceiver:
+        return EngineReceiver(
+            engine,
+            process,
+            num_devices=self._options.tensor_parallel_size,
+            epoch=self._epoch,
+            sleeps=self._sleeps,
+        )
 
     async def _replace(self, index: int, lost: Any, error: Exception) -> bool:
         """Replace a lost engine by one that serves requests once it has the current weights.
@@ -271,8 +248,9 @@ class EnginePool:
                 await self.on_replaced()
             is_loaded = False
             if self._weights is not None:
-                [failed] = await self._load_into([(engine, process)], self._weights)
-                is_loaded = failed is None
+                with suppress(*LOST), _told(self._weights.version):
+                    await self._weights.load_late(self._receiver(engine, process))
+                    is_loaded = True
             self.engines[index] = engine
             lasted = time.monotonic() - began
             self.replacements.append(
@@ -284,6 +262,19 @@ class EnginePool:
         """Return whether the engine's process was ended for the memory of its pod."""
         kills = {self.processes[index].node: self._kills[index]}
         return await asyncio.to_thread(self._was_killed, error, kills)
+
+
+@contextmanager
+def _told(version: int) -> Iterator[None]:
+    """Translate what ends the attempt while weights are loaded."""
+    try:
+        yield
+    except SenderLost as error:
+        message = f"a trainer rank died before step {version}'s weights were read"
+        raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from error
+    except PartsBroken as error:
+        message = f"an engine was lost while step {version}'s weights were sent in parts: {error}"
+        raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, message) from error
 
 
 def _last_lines(text: str) -> str:

@@ -20,8 +20,6 @@ class RankParts:
 
     def __init__(self, call: Call, way: WeightWay) -> None:
         self._call, self._maps = call, way is WeightWay.IPC
-        self.is_shared = not self._maps
-        self.turn = asyncio.Lock()
         self._joined: list[PodProcess] = []
         self._joining: asyncio.Future[list[Any]] | None = None
 

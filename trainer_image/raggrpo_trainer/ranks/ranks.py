@@ -130,9 +130,12 @@ class Ranks:
 
     async def send_weights(self, version: int, way: WeightWay) -> SentWeights:
         """Publish the current weights to the engines, or offer them in parts."""
-        if way is not WeightWay.SHARED_MEMORY:
-            parts = self._parts.setdefault(way, RankParts(self._call, way))
-            return SentInParts(version, parts)
+        if way is WeightWay.SHARED_MEMORY:
+            return await self._send_file(version)
+        parts = self._parts.setdefault(way, RankParts(self._call, way))
+        return SentInParts(version, parts, lambda: self._send_file(version))
+
+    async def _send_file(self, version: int) -> SentFile:
         handles = await self._all(lambda a: a.send_weights.remote(self._epoch, version))
         handle, node = handles[0], self.infos[0].process.node
         return SentFile(version, handle, node, lambda: self.actors[0].weights_data.remote(handle))

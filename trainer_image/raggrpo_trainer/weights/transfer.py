@@ -6,10 +6,10 @@
 
 There are three ways. Through shared memory the weights are one file, which engines may read at any
 later time. In GPU memory they are parts, of which one at a time exists: ranks and engines take
-turns, and an engine that comes later has them sent again. `load_weights` returns once every engine
-holds the version, so a step never samples from an older one. With `offPolicySteps: 1` generation
-continues meanwhile: tokens sampled before the update keep the log-probabilities of the policy that
-sampled them. A replacement engine loads the newest version before it serves requests.
+turns, and a failure among them ends the attempt. `load_weights` returns once every engine holds the
+version, so a step never samples from an older one. With `offPolicySteps: 1` generation continues
+meanwhile: tokens sampled before the update keep the log-probabilities of the policy that sampled
+them. A replacement engine loads the newest version before it serves requests, always from a file.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
@@ -80,7 +79,11 @@ class SentWeights(Protocol):
         ...
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
-        """Have these engines hold this version; an engine's error leaves the others alone."""
+        """Have all engines hold this version, and return what kept each from it."""
+        ...
+
+    async def load_late(self, receiver: Receiver) -> None:
+        """Have an engine that came later hold it, too."""
         ...
 
 
@@ -107,14 +110,15 @@ class SentFile:
             for receiver in receivers
         )
 
+    async def load_late(self, receiver: Receiver) -> None:
+        """Load the file."""
+        [error] = await self.load_into([receiver])
+        if error is not None:
+            raise error
+
 
 class PartSource(Protocol):
     """The ranks, as the driver calls them."""
-
-    turn: asyncio.Lock
-    """Held while parts are sent."""
-    is_shared: bool
-    """Ranks and all receivers take part in one call, which none can leave."""
 
     async def connect(self, receivers: Sequence[Receiver]) -> list[Mapping[str, Any] | None]:
         """Prepare to send to these; return what each of them must know."""
@@ -133,47 +137,53 @@ class PartSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class SentInParts:
     """Weights that stay in GPU memory, one part at a time."""
 
-    def __init__(self, version: int, source: PartSource) -> None:
-        self.version, self._source = version, source
+    version: int
+    source: PartSource
+    file: Callable[[], Awaitable[SentFile]]
+    """Has the ranks write their weights, as they are by then, into a file."""
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
-        """Send every part to all of them; one that fails is sent no more."""
-        async with self._source.turn:
-            errors: Errors = [None] * len(receivers)
-            ways = await self._source.connect(receivers)
-            joining = asyncio.ensure_future(self._source.connected())
-            await _each(errors, lambda i: receivers[i].begin(ways[i]))
-            await self._together(joining, errors)
-            part = await self._source.next_part(first=True)
-            while part is not None:
-                sending = asyncio.ensure_future(self._source.broadcast())
-                await _each(errors, partial(_read, receivers, part))
-                await self._together(sending, errors)
-                part = await self._source.next_part(first=False)
-            await _each(errors, lambda i: receivers[i].finish(self.version))
-            return errors
+        """Send every part to all of them. Raises PartsBroken if one of them fails.
 
-    async def _together(self, sending: "asyncio.Future[None]", errors: Errors) -> None:
-        """Await the ranks' side; it never ends if it is shared with a receiver that failed."""
-        failed = next((error for error in errors if error is not None), None)
-        if failed is not None and self._source.is_shared:
-            sending.cancel()
-            raise BroadcastBroken(str(failed)) from failed
-        await sending
+        It cannot be replaced here: in a broadcast the ranks wait for it forever, and what its
+        GPU's rank has offered to map would never be freed.
+        """
+        source = self.source
+        ways = await source.connect(receivers)
+        begun = [receiver.begin(way) for receiver, way in zip(receivers, ways, strict=True)]
+        await _together(begun, source.connected())
+        part = await source.next_part(first=True)
+        while part is not None:
+            await _together([receiver.read(part) for receiver in receivers], source.broadcast())
+            part = await source.next_part(first=False)
+        await _together([receiver.finish(self.version) for receiver in receivers])
+        return [None] * len(receivers)
+
+    async def load_late(self, receiver: Receiver) -> None:
+        """Load a file."""
+        await (await self.file()).load_late(receiver)
 
 
-async def _each(errors: Errors, call: Callable[[int], Awaitable[None]]) -> None:
-    """Call every receiver without an error, and note the error that it raises."""
-    going = [i for i, error in enumerate(errors) if error is None]
-    for i, error in zip(going, await _all(call(i) for i in going), strict=True):
-        errors[i] = error
+async def _together(received: Iterable[Awaitable[None]], *sent: Awaitable[None]) -> None:
+    """Await both sides; the first failure ends the waiting, for the other side may never end."""
+    tasks = [asyncio.ensure_future(_unbroken(each)) for each in received]
+    tasks += [asyncio.ensure_future(each) for each in sent]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
-async def _read(receivers: Sequence[Receiver], part: Mapping[str, Any], index: int) -> None:
-    await receivers[index].read(part)
+async def _unbroken(received: Awaitable[None]) -> None:
+    try:
+        await received
+    except Exception as error:
+        raise PartsBroken(str(error)) from error
 
 
 async def _all(calls: Iterable[Awaitable[None]]) -> Errors:
@@ -184,8 +194,8 @@ async def _all(calls: Iterable[Awaitable[None]]) -> Errors:
     return [error if isinstance(error, Exception) else None for error in found]
 
 
-class BroadcastBroken(Exception):
-    """An engine failed in the middle of a broadcast; the ranks wait for it forever."""
+class PartsBroken(Exception):
+    """An engine failed among the parts."""
 
 
 class SenderLost(Exception):

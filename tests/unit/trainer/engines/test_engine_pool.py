@@ -18,7 +18,13 @@ from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool, en
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
-from raggrpo_trainer.weights.transfer import SenderLost, SentFile
+from raggrpo_trainer.weights.transfer import (
+    Errors,
+    PartsBroken,
+    Receiver,
+    SenderLost,
+    SentFile,
+)
 from support.builders.reports import a_config
 
 NO_WEIGHTS = -1
@@ -130,6 +136,18 @@ def creation_failed(line: str) -> ActorDiedError:
     return ActorDiedError(RayTaskError("RolloutActor.__init__", text, ValueError()))
 
 
+class BrokenParts:
+    """Weights in parts, among which an engine is lost."""
+
+    version = 4
+
+    async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
+        raise PartsBroken("EngineCore died")
+
+    async def load_late(self, receiver: Receiver) -> None:
+        await weights(self.version).load_late(receiver)
+
+
 async def everybody_waits() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
@@ -154,6 +172,26 @@ async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_we
 
     assert await versions(pool) == [3, 3]
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
+
+
+async def test_an_engine_lost_among_the_parts_ends_the_attempt(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await a_pool(tmp_path)
+    with pytest.raises(TrainerError, match="step 4's weights were sent in parts") as raised:
+        await pool.load_weights(BrokenParts())
+    assert raised.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
+
+
+async def test_an_engine_that_replaces_one_later_reads_the_file_of_weights_in_parts(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await a_pool(tmp_path)
+    with pytest.raises(TrainerError):
+        await pool.load_weights(BrokenParts())
+    fake.started[0].die()
+
+    assert await versions(pool) == [4, 4]
 
 
 async def test_a_dead_engine_in_a_living_actor_is_replaced_in_place_too(

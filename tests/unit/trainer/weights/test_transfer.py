@@ -9,7 +9,8 @@ from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.ranks.rank_parts import RankParts
 from raggrpo_trainer.weights.device_parts import Part
 from raggrpo_trainer.weights.transfer import (
-    BroadcastBroken,
+    PartsBroken,
+    SentFile,
     SentInParts,
     WeightWay,
     weight_way,
@@ -25,7 +26,7 @@ class Engine:
         self.told: list[Any] = []
 
     async def load_file(self, version: int, handle: str, data: Any) -> None:
-        raise AssertionError("weights come in parts")
+        self.told.append((version, handle, data))
 
     async def begin(self, way: Mapping[str, Any] | None) -> None:
         self.told.append(way)
@@ -40,13 +41,13 @@ class Engine:
 
 
 class TwoRanks:
-    """Two ranks that send three parts; a broadcast never ends if an engine does not read it."""
+    """Two ranks that send three parts."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.asked: list[Mapping[str, Any]] = []
         self.left: list[str] = []
-        self.broken = False
+        self.waits_at_part = 0
 
     async def call(self, method: str, on_all: bool, arguments: Mapping[str, Any]) -> list[Any]:
         self.calls.append(method)
@@ -57,9 +58,12 @@ class TwoRanks:
             assert on_all, "gathering a tensor is collective"
             self.left = ["a", "b", "c"] if arguments["first"] else self.left[1:]
             return [self._part(gpu, maps=arguments["maps"]) for gpu in ("gpu-0", "gpu-1")]
-        if method == "broadcast_part" and self.broken:
+        if method == "broadcast_part" and self.calls.count(method) == self.waits_at_part:
             await asyncio.Event().wait()
         return [None]
+
+    async def file(self) -> SentFile:
+        return SentFile(7, "/dev/shm/file", "node", fetch=lambda: None)
 
     def _part(self, gpu: str, *, maps: bool) -> Part | None:
         if not self.left:
@@ -81,6 +85,10 @@ def test_device_and_placement_choose_the_way(resources: dict[str, Any], way: Wei
     assert weight_way(ResourcesSpec.model_validate(resources)) is way
 
 
+def in_parts(ranks: TwoRanks, way: WeightWay, version: int = 7) -> SentInParts:
+    return SentInParts(version, RankParts(ranks.call, way), ranks.file)
+
+
 async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
     ranks, engines = TwoRanks(), [Engine(1), Engine(2)]
     parts: list[Mapping[str, Any]] = []
@@ -90,10 +98,7 @@ async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
 
     engines[1].read = read  # type: ignore[method-assign]
 
-    assert await SentInParts(7, RankParts(ranks.call, WeightWay.IPC)).load_into(engines) == [
-        None,
-        None,
-    ]
+    assert await in_parts(ranks, WeightWay.IPC).load_into(engines) == [None, None]
 
     assert engines[0].told == [{"packed": True}, ["a"], ["b"], ["c"], 7]
     assert [part["ipc_handles"] for part in parts] == [
@@ -102,37 +107,33 @@ async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
     assert ranks.calls == ["next_part"] * 4
 
 
-async def test_an_engine_lost_among_the_parts_leaves_the_others_alone() -> None:
+@pytest.mark.parametrize("way", [WeightWay.IPC, WeightWay.NCCL])
+async def test_an_engine_lost_among_the_parts_ends_the_sending_and_nothing_hangs(
+    way: WeightWay,
+) -> None:
     ranks, engines = TwoRanks(), [Engine(1), Engine(2, fails_at=1)]
-    sent = SentInParts(7, RankParts(ranks.call, WeightWay.IPC))
+    ranks.waits_at_part = 2  # in a broadcast, for the engine that is gone
 
-    errors = await sent.load_into(engines)
+    with pytest.raises(PartsBroken, match="the engine died"):
+        async with asyncio.timeout(10):
+            await in_parts(ranks, way).load_into(engines)
 
-    assert errors[0] is None
-    assert isinstance(errors[1], ConnectionError)
-    assert engines[0].told[-1] == 7
-    assert engines[1].told == [{"packed": True}, ["a"], ["b"]]
-    replacement = Engine(3)
-    assert await sent.load_into([replacement]) == [None]
-    assert replacement.told == [{"packed": True}, ["a"], ["b"], ["c"], 7]
+    assert engines[0].told[-1] != 7
 
 
-async def test_two_engines_that_ask_at_once_are_sent_the_parts_one_after_the_other() -> None:
-    sent = SentInParts(7, RankParts(TwoRanks().call, WeightWay.IPC))
-    engines = [Engine(1), Engine(2)]
-
-    await asyncio.gather(*(sent.load_into([engine]) for engine in engines))
-
-    assert [engine.told[1:] for engine in engines] == [[["a"], ["b"], ["c"], 7]] * 2
+async def test_an_engine_that_comes_later_reads_a_file() -> None:
+    engine = Engine(3)
+    await in_parts(TwoRanks(), WeightWay.NCCL).load_late(engine)
+    assert engine.told == [(7, "/dev/shm/file", None)]
 
 
-async def test_engines_elsewhere_join_once_and_again_when_one_is_replaced() -> None:
+async def test_engines_elsewhere_join_once_and_again_when_one_is_another() -> None:
     ranks = TwoRanks()
     source = RankParts(ranks.call, WeightWay.NCCL)
     engines: Sequence[Engine] = [Engine(1, num_devices=2), Engine(2, num_devices=2)]
 
-    await SentInParts(1, source).load_into(engines)
-    await SentInParts(2, source).load_into(engines)
+    await SentInParts(1, source, ranks.file).load_into(engines)
+    await SentInParts(2, source, ranks.file).load_into(engines)
 
     where = {"master_address": "10.0.0.1", "master_port": 1234, "world_size": 5}
     assert engines[0].told[0] == where | {"rank_offset": 1}
@@ -142,15 +143,6 @@ async def test_engines_elsewhere_join_once_and_again_when_one_is_replaced() -> N
     assert ranks.calls.count("broadcast_part") == 6
     assert {"address": ("10.0.0.1", 1234), "world_size": 5} in ranks.asked
 
-    await SentInParts(3, source).load_into([engines[0], Engine(4, num_devices=2)])
+    replaced = [engines[0], Engine(4, num_devices=2)]
+    await SentInParts(3, source, ranks.file).load_into(replaced)
     assert ranks.calls.count("join_engines") == 2
-
-
-async def test_a_broadcast_that_lost_a_receiver_ends_the_attempt_instead_of_hanging() -> None:
-    ranks = TwoRanks()
-    ranks.broken = True
-    sent = SentInParts(1, RankParts(ranks.call, WeightWay.NCCL))
-
-    with pytest.raises(BroadcastBroken, match="the engine died"):
-        async with asyncio.timeout(10):
-            await sent.load_into([Engine(1), Engine(2, fails_at=0)])
