@@ -9,6 +9,7 @@ from raggrpo_api import memory
 from raggrpo_api.memory import (
     GIB,
     GPU_LOGIT_CHUNK,
+    LOGIT_CHUNK,
     MIB,
     WEIGHT_PART_BYTES,
     element_bytes,
@@ -17,7 +18,7 @@ from raggrpo_api.memory import (
 from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
-from raggrpo_api.spec.resources import Placement
+from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer_config import TrainerConfig
 
@@ -202,5 +203,7 @@ def _layer_bytes_per_token(facts: Facts) -> int:
 
 
 def _logits(spec: Blocks, facts: Facts) -> int:
-    """Return the size of two fp32 copies of one chunk of logits."""
-    return 2 * 4 * min(GPU_LOGIT_CHUNK, micro_batch_tokens(spec) * facts.vocabulary)
+    """Return the size of the fp32 copies of one chunk of logits: two, on a GPU at times three."""
+    on_cpu = spec.resources.device is Device.CPU
+    chunk, copies = (LOGIT_CHUNK, 2) if on_cpu else (GPU_LOGIT_CHUNK, 3)
+    return copies * 4 * min(chunk, micro_batch_tokens(spec) * facts.vocabulary)

@@ -153,16 +153,15 @@ async def load_in_parts(engine: AsyncEngine, weights: dict[str, Any], version: i
     from raggrpo_trainer.weights.device_parts import PartSender
 
     with tempfile.TemporaryDirectory() as folder:
-        sender = PartSender(((n, p.detach().clone()) for n, p in weights.items()), size=100_000)
+        sender = PartSender(
+            ((n, p.detach().clone()) for n, p in weights.items()), maps=False, size=100_000
+        )
         await engine.begin_update({"folder": folder})
         number = 0
-        while (part := sender.next(maps=False)) is not None:
+        while (part := sender.next()) is not None:
             file = f"{number}.safetensors"
-            save_file(
-                {name: weights[name].detach().clone() for name in part.names}, f"{folder}/{file}"
-            )
-            told = {"names": part.names, "dtype_names": part.dtype_names, "shapes": part.shapes}
-            await engine.read_part(told | {"file": file})
+            save_file({n: weights[n].detach().clone() for n in part["names"]}, f"{folder}/{file}")
+            await engine.read_part(part | {"file": file})
             number += 1
         await engine.finish_update(version)
     return number

@@ -5,8 +5,10 @@ requests run: tokens already sampled keep the log-probabilities of the policy th
 """
 
 import asyncio
+import base64
 import logging
 import os
+import pickle
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -105,7 +107,7 @@ def environment(
     """Return the variables an engine's process must start with."""
     common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | engine_variables(level)
     if way is WeightWay.IPC:
-        # A handle of GPU memory is a tuple that vLLM passes on to its own workers only pickled.
+        # vLLM's workers read handles of GPU memory, which are pickled, only if this allows it.
         common["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if device != "cpu":
         return common
@@ -144,6 +146,22 @@ class Generation:
     finish_reason: str
     """stop, length or abort."""
     policy_version: int
+
+
+def with_handles(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part as vLLM's workers read it: the handles of all ranks' GPUs as one pickled table.
+
+    Raises ValueError if two ranks have the same GPU: one of them would keep its memory forever.
+    """
+    told = {name: value for name, value in part.items() if name != "handles"}
+    if "handles" not in part:
+        return told
+    handles: dict[str, Any] = {}
+    for each in part["handles"]:
+        handles |= pickle.loads(each)
+    if len(handles) != len(part["handles"]):
+        raise ValueError(f"{len(part['handles'])} ranks are on {len(handles)} GPUs")
+    return told | {"ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode()}
 
 
 class Engine(Protocol):
@@ -408,6 +426,7 @@ class AsyncEngine:
         with self._told():
             await self._engine.pause_generation(mode="keep", clear_cache=True)
             if way is not None:
+                await self._engine.shutdown_weight_transfer_engine()  # of an earlier driver
                 request = WeightTransferInitRequest(dict(way))
                 await self._engine.init_weight_transfer_engine(request)
             await self._engine.start_weight_update()
@@ -417,7 +436,8 @@ class AsyncEngine:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         with self._told():
-            await self._engine.update_weights(WeightTransferUpdateRequest(dict(part)))
+            request = WeightTransferUpdateRequest(with_handles(part))
+            await self._engine.update_weights(request)
 
     async def finish_update(self, version: int) -> None:
         """Put what was read into use and resume."""

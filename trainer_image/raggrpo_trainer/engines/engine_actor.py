@@ -64,9 +64,10 @@ class RolloutActor:
 
     async def adopt(self, epoch: int, log_folder: str, name: str, level: LogLevel) -> EngineInfo:
         """Accept only this epoch from now on; abort what an earlier one left running."""
-        if self._is_updating and self._dead is None:
-            self._dead = EngineDead("its driver ended while weights were sent in parts")
         self._check(epoch)
+        if self._is_updating and epoch > self._epoch:
+            self._dead = EngineDead("its driver ended while weights were sent in parts")
+            raise self._dead
         register(Path(log_folder), name)
         keep_ray_logs(Path(log_folder))
         configure_logs(level)

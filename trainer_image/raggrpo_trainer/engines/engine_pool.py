@@ -111,11 +111,13 @@ class EnginePool:
     async def load_weights(self, weights: SentWeights) -> None:
         """Have every engine wake and load this version; a later replacement loads it too."""
         self._weights = weights
+        if await weights.prepare():
+            await asyncio.gather(*(self._reach(i) for i in range(len(self.engines))))
         waiting = list(range(len(self.engines)))
         while waiting:
             tried = [self.engines[i] for i in waiting]
             receivers = [self._receiver(self.engines[i], self.processes[i]) for i in waiting]
-            with _told(weights.version):
+            with self._told(weights.version):
                 errors = await weights.load_into(receivers)
                 for failed in errors:
                     if failed is not None and not isinstance(failed, LOST):
@@ -208,6 +210,32 @@ class EnginePool:
                 work = [(request, future) for request, future in work if not future.done()]
                 await self._replace(index, engine, error)
 
+    async def _reach(self, index: int) -> None:
+        """Wake an engine; one that was lost is replaced now, since among parts it cannot be."""
+        is_awake = False
+        while not is_awake:
+            engine = self.engines[index]
+            try:
+                await self._receiver(engine, self.processes[index]).wake()
+                is_awake = True
+            except LOST as error:
+                await self._replace(index, engine, error)
+
+    @contextmanager
+    def _told(self, version: int) -> Iterator[None]:
+        """Translate what ends the attempt while weights are loaded."""
+        try:
+            yield
+        except SenderLost as error:
+            message = f"a trainer rank died before step {version}'s weights were read"
+            raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from error
+        except PartsBroken as error:
+            if (found := out_of_memory(error.__cause__ or error)) is not None:
+                raise self._memory_error("an engine", found) from error
+            message = f"an engine was lost while step {version}'s weights were sent in parts: "
+            message += _last_lines(str(error))
+            raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, message) from error
+
     def _receiver(self, engine: Any, process: PodProcess) -> EngineReceiver:
         return EngineReceiver(
             engine,
@@ -248,7 +276,7 @@ class EnginePool:
                 await self.on_replaced()
             is_loaded = False
             if self._weights is not None:
-                with suppress(*LOST), _told(self._weights.version):
+                with suppress(*LOST), self._told(self._weights.version):
                     await self._weights.load_late(self._receiver(engine, process))
                     is_loaded = True
             self.engines[index] = engine
@@ -262,19 +290,6 @@ class EnginePool:
         """Return whether the engine's process was ended for the memory of its pod."""
         kills = {self.processes[index].node: self._kills[index]}
         return await asyncio.to_thread(self._was_killed, error, kills)
-
-
-@contextmanager
-def _told(version: int) -> Iterator[None]:
-    """Translate what ends the attempt while weights are loaded."""
-    try:
-        yield
-    except SenderLost as error:
-        message = f"a trainer rank died before step {version}'s weights were read"
-        raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from error
-    except PartsBroken as error:
-        message = f"an engine was lost while step {version}'s weights were sent in parts: {error}"
-        raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, message) from error
 
 
 def _last_lines(text: str) -> str:

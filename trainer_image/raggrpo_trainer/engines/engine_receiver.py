@@ -15,14 +15,18 @@ class EngineReceiver:
         self.process, self.num_devices = process, num_devices
         self._engine, self._epoch, self._sleeps = engine, epoch, sleeps
 
+    async def wake(self) -> None:
+        """Wake; an engine that does not sleep only answers."""
+        await self._engine.wake.remote(self._epoch)
+
     async def load_file(self, version: int, handle: str, data: Any) -> None:
         """Wake and load the file."""
-        await self._wake()
+        if self._sleeps:
+            await self.wake()
         await self._engine.load_weights.remote(self._epoch, version, handle, data)
 
     async def begin(self, way: Mapping[str, Any] | None) -> None:
-        """Wake and expect parts."""
-        await self._wake()
+        """Expect parts."""
         await self._engine.begin_update.remote(self._epoch, way)
 
     async def read(self, part: Mapping[str, Any]) -> None:
@@ -32,7 +36,3 @@ class EngineReceiver:
     async def finish(self, version: int) -> None:
         """Use what was read."""
         await self._engine.finish_update.remote(self._epoch, version)
-
-    async def _wake(self) -> None:
-        if self._sleeps:
-            await self._engine.wake.remote(self._epoch)

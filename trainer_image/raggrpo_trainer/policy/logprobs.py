@@ -82,6 +82,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         normalizers = torch.empty_like(logprobs)
         scaled = None
         for part in _parts(len(targets), chunk):
+            scaled = None  # before there is another
             products = linear(hidden[part], weight, bias)
             if compiled:
                 found = _compiled(_fused_logprobs)(products, targets[part], transform, temperature)
@@ -115,9 +116,10 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     logits = transform.apply_(linear(hidden[part], weight, bias).float())
                     scaled = logits if transform.soft_cap is None else logits.clone()
                     scaled.div_(temperature)
-                delta = transform.chain_(_gradient_(scaled, *rest), logits).to(weight.dtype)
+                delta = transform.chain_(_gradient_(scaled, *rest), logits)
             if grad_bias is not None:
                 grad_bias += delta.sum(0, dtype=torch.float32)
+            delta = delta.to(weight.dtype)
             grad_hidden[part] = delta @ weight
             _add_product_(grad_weight, delta.T, hidden[part])
         return (

@@ -188,8 +188,9 @@ class Policy:
             yield name, tensor if on_device else tensor.cpu()
 
     def release_cached_memory(self) -> None:
-        """Return cached device memory, for engines on the same device."""
+        """Return cached device memory, also what engines had mapped, for engines on the device."""
         if self._device.type == "cuda":
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
     def export_hf(self, folder: Path) -> None:

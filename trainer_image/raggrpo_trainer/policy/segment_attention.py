@@ -41,7 +41,8 @@ class _Row:
 def has_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether the GPU, the data type and the head size are ones the kernel serves."""
     params = SDPAParams(query, key, value, None, 0.0, True, True)
-    return query.is_cuda and bool(can_use_flash_attention(params))
+    is_whole = query.shape[-1] % 8 == 0  # torch pads other head sizes before it calls the kernel
+    return query.is_cuda and is_whole and bool(can_use_flash_attention(params))
 
 
 def segment_attention(

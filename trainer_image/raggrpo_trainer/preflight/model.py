@@ -130,26 +130,36 @@ def _shape(path: Path, whole: Mapping[str, Any]) -> Facts:
         heads=heads,
         kv_heads=number("num_key_value_heads", default=heads),
         head_size=number("head_dim", default=hidden // heads),
-        mlp_size=_mlp_size(config),
+        mlp_size=_mlp_size(config, hidden),
         vocabulary=number("vocab_size"),
         context_length=number("max_position_embeddings", "n_positions"),
     )
 
 
-def _mlp_size(config: Mapping[str, Any]) -> int:
-    """Return the units of the MLP that a token passes in a layer; 0 if they are not told."""
+def _mlp_size(config: Mapping[str, Any], hidden: int) -> int:
+    """Return the units of the MLP that a token passes in a layer; 0 if they are not told.
+
+    Of a mixture, those of the experts that it visits, its copies for them (as much memory as half
+    the hidden units each) and of the experts that all tokens share.
+    """
 
     def units(*keys: str) -> int:
-        found = (config.get(key) for key in keys)
-        return next((value for value in found if type(value) is int and value > 0), 0)
+        for key in keys:
+            value = config.get(key)
+            each = [x for x in (value if isinstance(value, list) else [value]) if type(x) is int]
+            if max(each, default=0) > 0:
+                return max(each)
+        return 0
 
-    plain = units("intermediate_size", "n_inner")
+    dense = units("intermediate_size_mlp", "intermediate_size", "n_inner")
     visited = units("num_experts_per_tok", "num_experts_per_token", "moe_topk")
     if not visited:
-        return plain
-    shared = units("n_shared_experts") * units("moe_intermediate_size")
-    one = units("moe_intermediate_size") or plain
-    return visited * one + (shared or units("shared_expert_intermediate_size"))
+        return dense
+    one = units("moe_intermediate_size", "intermediate_size")
+    shared = units("n_shared_experts", "num_shared_experts", "num_shared_expert") * one
+    shared = shared or units("shared_expert_intermediate_size", "shared_intermediate_size")
+    mixture = visited * (one + hidden // 2) + shared
+    return max(mixture, units("intermediate_size_mlp"))
 
 
 def load_folder_tokenizer(path: Path) -> Tokenizer:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 
     from raggrpo_trainer.policy.policy import Policy
-    from raggrpo_trainer.weights.device_parts import Part, PartSender
+    from raggrpo_trainer.weights.device_parts import PartSender
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,7 @@ class RankActor:
         configure_logs(level)
         if self._policy is None or self._held is None:
             return None
+        self.drop_parts(epoch)  # of a driver that ended while it sent them
         return self._info(self._policy), self._held
 
     def leave(self, epoch: int) -> None:
@@ -185,21 +186,20 @@ class RankActor:
         """Return sent weights as bytes that Ray shares without copying."""
         return self._weights.data(handle)
 
-    def next_part(self, epoch: int, *, first: bool, maps: bool) -> "Part | None":
-        """Prepare the next part of the weights in GPU memory (collective); None after the last.
-
-        Then the device's memory is free for colocated engines.
-        """
+    def next_part(self, epoch: int, *, first: bool, maps: bool) -> dict[str, Any] | None:
+        """Prepare the next part of the weights in GPU memory (collective); None after the last."""
         from raggrpo_trainer.weights.device_parts import PartSender
 
         policy = self._built(epoch)
         if self._parts is None or first:
-            self._parts = PartSender(policy.export_weights(on_device=True))
-        part = self._parts.next(maps=maps)
-        if part is None:
-            self._parts = None
-            policy.release_cached_memory()
-        return part
+            self._parts = PartSender(policy.export_weights(on_device=True), maps=maps)
+        return self._parts.next()
+
+    def drop_parts(self, epoch: int) -> None:
+        """Free the device's memory for colocated engines, what was sent to them included."""
+        policy = self._built(epoch)
+        self._parts = None
+        policy.release_cached_memory()
 
     def join_engines(self, address: tuple[str, int], world_size: int) -> None:
         """Join the group in which weights are broadcast, as its first member."""

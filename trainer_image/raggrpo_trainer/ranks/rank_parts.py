@@ -2,14 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.weights.transfer import Receiver, WeightWay
-
-if TYPE_CHECKING:
-    from raggrpo_trainer.weights.device_parts import Part
 
 Call = Callable[[str, bool, Mapping[str, Any]], Awaitable[list[Any]]]
 """Calls a method of rank 0 or, if the flag is set, of all ranks, and returns what each answers."""
@@ -53,14 +49,15 @@ class RankParts:
     async def next_part(self, *, first: bool) -> Mapping[str, Any] | None:
         """Have every rank prepare the part; each has it on its own GPU."""
         of_ranks = await self._call("next_part", True, {"first": first, "maps": self._maps})
-        part: Part | None = of_ranks[0]
-        if part is None:
-            return None
-        told = asdict(part)
-        if not self._maps:
-            return {name: told[name] for name in ("names", "dtype_names", "shapes")}
-        handles = {gpu: handle for each in of_ranks for gpu, handle in each.ipc_handles.items()}
-        return told | {"ipc_handles": handles}
+        part: dict[str, Any] | None = of_ranks[0]
+        if part is None or not self._maps:
+            return part
+        handles = [each["handle"] for each in of_ranks]
+        return {name: part[name] for name in part if name != "handle"} | {"handles": handles}
+
+    async def free(self) -> None:
+        """Have every rank give its cached memory back."""
+        await self._call("drop_parts", True, {})
 
     async def broadcast(self) -> None:
         """Have rank 0 send the part, unless the engines map it."""

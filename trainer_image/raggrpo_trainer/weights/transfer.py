@@ -5,8 +5,8 @@
     pool.submit(requests)                       # sampled from the policy after `step`
 
 There are three ways. Through shared memory the weights are one file, which engines may read at any
-later time. In GPU memory they are parts, of which one at a time exists: ranks and engines take
-turns, and a failure among them ends the attempt. `load_weights` returns once every engine holds the
+later time. In GPU memory they are parts, one after the other: ranks and engines take turns, and
+a failure among the parts ends the attempt. `load_weights` returns once every engine holds the
 version, so a step never samples from an older one. With `offPolicySteps: 1` generation continues
 meanwhile: tokens sampled before the update keep the log-probabilities of the policy that sampled
 them. A replacement engine loads the newest version before it serves requests, always from a file.
@@ -57,6 +57,10 @@ class Receiver(Protocol):
         """Load a whole file; `data` holds it if it lies on another node."""
         ...
 
+    async def wake(self) -> None:
+        """Take back the memory of a GPU shared with a rank."""
+        ...
+
     async def begin(self, way: Mapping[str, Any] | None) -> None:
         """Stop generating and expect parts; `way`: how the parts will come, if that is new."""
         ...
@@ -76,6 +80,10 @@ class SentWeights(Protocol):
     @property
     def version(self) -> int:
         """The step that produced them."""
+        ...
+
+    async def prepare(self) -> bool:
+        """Make room for engines; return whether all must be known to answer before they load."""
         ...
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
@@ -98,6 +106,10 @@ class SentFile:
     """The node that holds them."""
     fetch: Callable[[], Any]
     """Returns a reference to their bytes, for engines on other nodes."""
+
+    async def prepare(self) -> bool:
+        """Do nothing: ranks made room when they wrote the file."""
+        return False
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
         """Load the file, all engines at once."""
@@ -136,6 +148,10 @@ class PartSource(Protocol):
         """Send the part to all receivers; returns at once where they read it by themselves."""
         ...
 
+    async def free(self) -> None:
+        """Give back the memory that the ranks need neither for parts nor for themselves."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SentInParts:
@@ -145,6 +161,11 @@ class SentInParts:
     source: PartSource
     file: Callable[[], Awaitable[SentFile]]
     """Has the ranks write their weights, as they are by then, into a file."""
+
+    async def prepare(self) -> bool:
+        """Have the ranks make room."""
+        await self.source.free()
+        return True
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
         """Send every part to all of them. Raises PartsBroken if one of them fails.
@@ -161,6 +182,7 @@ class SentInParts:
             await _together([receiver.read(part) for receiver in receivers], source.broadcast())
             part = await source.next_part(first=False)
         await _together([receiver.finish(self.version) for receiver in receivers])
+        await source.free()
         return [None] * len(receivers)
 
     async def load_late(self, receiver: Receiver) -> None:

@@ -99,11 +99,11 @@ def test_a_refusal_says_whose_memory_it_is(gib: int, labelled: int, whose: str) 
     ("longest", "recomputed", "remedy"),
     [
         (
-            4258,
+            4173,
             False,
-            "training.tokensPerMicroBatch: 4258, or training.gradientCheckpointing: true",
+            "training.tokensPerMicroBatch: 4173, or training.gradientCheckpointing: true",
         ),
-        (4259, False, "training.gradientCheckpointing: true"),
+        (4174, False, "training.gradientCheckpointing: true"),
     ],
 )
 def test_a_budget_is_suggested_only_if_it_holds_the_longest(

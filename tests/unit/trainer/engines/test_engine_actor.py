@@ -63,3 +63,14 @@ async def test_parts_of_a_superseded_driver_are_refused(actor: RolloutActor) -> 
     actor._epoch = 2
     with pytest.raises(StaleEpoch):
         await actor.read_part(1, {"names": ["a"]})
+
+
+async def test_a_superseded_driver_does_no_harm_to_an_engine_that_reads_parts(
+    actor: RolloutActor,
+) -> None:
+    actor._epoch = 2
+    await actor.begin_update(2, None)
+    with pytest.raises(StaleEpoch):
+        await actor.adopt(1, "", "engine-0", LogLevel.INFO)
+
+    await actor.read_part(2, {"names": ["a"]})

@@ -136,13 +136,19 @@ def creation_failed(line: str) -> ActorDiedError:
     return ActorDiedError(RayTaskError("RolloutActor.__init__", text, ValueError()))
 
 
-class BrokenParts:
-    """Weights in parts, among which an engine is lost."""
+class Parts:
+    """Weights in parts, which reach all engines or, given an error, break off."""
 
-    version = 4
+    def __init__(self, version: int, error: Exception | None = None) -> None:
+        self.version, self._error = version, error
+
+    async def prepare(self) -> bool:
+        return True
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
-        raise PartsBroken("EngineCore died")
+        if self._error is not None:
+            raise PartsBroken("EngineCore died") from self._error
+        return await weights(self.version).load_into(receivers)
 
     async def load_late(self, receiver: Receiver) -> None:
         await weights(self.version).load_late(receiver)
@@ -174,24 +180,41 @@ async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_we
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EngineDead("EngineCore died"), ExitCode.ROLLOUT_ENGINE_LOST),
+        (EngineDead("torch.OutOfMemoryError: CUDA out of memory."), ExitCode.CUDA_OUT_OF_MEMORY),
+    ],
+)
 async def test_an_engine_lost_among_the_parts_ends_the_attempt(
+    fake: FakeRay, tmp_path: Path, error: Exception, code: ExitCode
+) -> None:
+    pool = await a_pool(tmp_path)
+    with pytest.raises(TrainerError) as raised:
+        await pool.load_weights(Parts(4, error))
+    assert raised.value.exit_code is code
+
+
+async def test_an_engine_lost_before_the_parts_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
+    pool = await a_pool(tmp_path)
+    await pool.load_weights(Parts(3))
+    fake.started[0].die()
+    await pool.load_weights(Parts(4))
+
+    assert await versions(pool) == [4, 4]
+    assert len(pool.replacements) == 1
+
+
+async def test_an_engine_lost_after_the_parts_is_replaced_by_one_that_reads_a_file(
     fake: FakeRay, tmp_path: Path
 ) -> None:
     pool = await a_pool(tmp_path)
-    with pytest.raises(TrainerError, match="step 4's weights were sent in parts") as raised:
-        await pool.load_weights(BrokenParts())
-    assert raised.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
-
-
-async def test_an_engine_that_replaces_one_later_reads_the_file_of_weights_in_parts(
-    fake: FakeRay, tmp_path: Path
-) -> None:
-    pool = await a_pool(tmp_path)
-    with pytest.raises(TrainerError):
-        await pool.load_weights(BrokenParts())
+    await pool.load_weights(Parts(4))
     fake.started[0].die()
 
     assert await versions(pool) == [4, 4]
+    assert len(pool.replacements) == 1
 
 
 async def test_a_dead_engine_in_a_living_actor_is_replaced_in_place_too(

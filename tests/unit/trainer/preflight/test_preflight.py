@@ -275,14 +275,20 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
         ({"intermediate_size": 9}, 9),
         ({"n_inner": 7}, 7),
         ({"n_inner": None}, 0),
-        # Qwen3-MoE, DeepSeek-V3 and Mixtral: what one token passes, not what there is
-        ({"intermediate_size": 64, "moe_intermediate_size": 4, "num_experts_per_tok": 8}, 32),
+        # Qwen3-MoE, DeepSeek-V3, Mixtral, Hunyuan and Llama 4: what one token of 8 hidden units
+        # passes, not what there is
+        ({"intermediate_size": 64, "moe_intermediate_size": 4, "num_experts_per_tok": 8}, 64),
         (
             {"moe_intermediate_size": 4, "num_experts_per_tok": 8, "n_shared_experts": 1,
              "intermediate_size": 64},
-            36,
+            68,
         ),
-        ({"intermediate_size": 64, "num_local_experts": 8, "num_experts_per_tok": 2}, 128),
+        ({"intermediate_size": 64, "num_local_experts": 8, "num_experts_per_tok": 2}, 136),
+        ({"moe_intermediate_size": [4, 6], "moe_topk": [2, 2], "num_shared_expert": [1, 1]}, 26),
+        (
+            {"intermediate_size": 64, "intermediate_size_mlp": 128, "num_experts_per_tok": 1},
+            128,
+        ),
         ({"intermediate_size": True}, 0),
     ],
 )  # fmt: skip

@@ -7,7 +7,6 @@ import pytest
 from raggrpo_api.spec.resources import ResourcesSpec
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.ranks.rank_parts import RankParts
-from raggrpo_trainer.weights.device_parts import Part
 from raggrpo_trainer.weights.transfer import (
     PartsBroken,
     SentFile,
@@ -27,6 +26,9 @@ class Engine:
 
     async def load_file(self, version: int, handle: str, data: Any) -> None:
         self.told.append((version, handle, data))
+
+    async def wake(self) -> None:
+        raise AssertionError("whoever can replace it wakes it")
 
     async def begin(self, way: Mapping[str, Any] | None) -> None:
         self.told.append(way)
@@ -65,11 +67,15 @@ class TwoRanks:
     async def file(self) -> SentFile:
         return SentFile(7, "/dev/shm/file", "node", fetch=lambda: None)
 
-    def _part(self, gpu: str, *, maps: bool) -> Part | None:
+    def _part(self, gpu: str, *, maps: bool) -> dict[str, Any] | None:
         if not self.left:
             return None
-        handles = {gpu: (self.left[0],)} if maps else {}
-        return Part([self.left[0]], ["bfloat16"], [[2]], [4], handles)
+        part: dict[str, Any] = {
+            "names": [self.left[0]],
+            "dtype_names": ["bfloat16"],
+            "shapes": [[2]],
+        }
+        return part | ({"tensor_sizes": [4], "handle": gpu.encode()} if maps else {})
 
 
 @pytest.mark.parametrize(
@@ -98,13 +104,23 @@ async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
 
     engines[1].read = read  # type: ignore[method-assign]
 
-    assert await in_parts(ranks, WeightWay.IPC).load_into(engines) == [None, None]
+    sent = in_parts(ranks, WeightWay.IPC)
+    assert await sent.prepare(), "an engine that is lost can still be replaced"
+    assert ranks.calls == ["drop_parts"], "ranks make room before an engine wakes"
+    assert await sent.load_into(engines) == [None, None]
 
     assert engines[0].told == [{"packed": True}, ["a"], ["b"], ["c"], 7]
-    assert [part["ipc_handles"] for part in parts] == [
-        {"gpu-0": (name,), "gpu-1": (name,)} for name in "abc"
+    assert parts == [
+        {
+            "names": [name],
+            "dtype_names": ["bfloat16"],
+            "shapes": [[2]],
+            "tensor_sizes": [4],
+            "handles": [b"gpu-0", b"gpu-1"],
+        }
+        for name in "abc"
     ]
-    assert ranks.calls == ["next_part"] * 4
+    assert ranks.calls[1:] == [*["next_part"] * 4, "drop_parts"], "engines keep the buffer so long"
 
 
 @pytest.mark.parametrize("way", [WeightWay.IPC, WeightWay.NCCL])
