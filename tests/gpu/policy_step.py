@@ -4,11 +4,11 @@ Needs torch, transformers and pydantic besides this project's own source:
 
     PYTHONPATH=operator:trainer_image:tests python tests/gpu/policy_step.py --table FILE
 
-Every size is a process of its own. MFU counts 6 floating-point
-operations for each weight of a matrix and position that it was applied to (Chowdhery et al. 2022,
-arXiv 2204.02311, without attention): the layers' at every position, the head's at the trained
-tokens alone. So recomputed activations lower it. `--device cpu --sizes tiny` tries the script
-itself, `--profile` adds where the first row's time went.
+Every size is a process of its own. MFU counts 6 floating-point operations for each weight of a
+matrix and position that it was applied to (Chowdhery et al. 2022, arXiv 2204.02311, without
+attention): the layers' at every position, the head's at the trained tokens alone. So recomputed
+activations lower it. `--device cpu --sizes tiny` tries the script itself, `--profile` adds where
+the first row's time went.
 """
 
 import argparse

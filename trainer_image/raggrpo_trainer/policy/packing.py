@@ -75,28 +75,32 @@ class MicroBatch:
     tokens: Tensor  # [K], index among all sampled tokens of the batch
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Return a copy on the device; on a CPU, this one.
-
-        A GPU is not waited for: it reads pinned memory while the host prepares the next rows, and
-        torch keeps that memory until it was read.
-        """
+        """Return a copy on the device; on a CPU, this one."""
         if device.type != "cuda":
             return self
 
-        def copied(tensor: Tensor) -> Tensor:
-            return tensor.pin_memory().to(device, non_blocking=True)
-
         return MicroBatch(
-            input_ids=copied(self.input_ids),
-            position_ids=copied(self.position_ids),
+            input_ids=on_device(self.input_ids, device),
+            position_ids=on_device(self.position_ids, device),
             spans=self.spans,
-            source=copied(self.source),
-            targets=copied(self.targets),
-            rollout_logprobs=copied(self.rollout_logprobs),
-            advantages=copied(self.advantages),
-            weights=copied(self.weights),
-            tokens=copied(self.tokens),
+            source=on_device(self.source, device),
+            targets=on_device(self.targets, device),
+            rollout_logprobs=on_device(self.rollout_logprobs, device),
+            advantages=on_device(self.advantages, device),
+            weights=on_device(self.weights, device),
+            tokens=on_device(self.tokens, device),
         )
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a copy of a host's tensor on the device; on a CPU, the tensor.
+
+    A GPU is not waited for: it reads pinned memory while the host prepares what comes next, and
+    torch keeps that memory until it was read.
+    """
+    if device.type != "cuda":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def items(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
-from .packing import Span
+from .packing import Span, on_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +143,12 @@ def _row(spans: tuple[Span, ...], device: torch.device) -> _Row:
     return _Row(
         _segments(own, own, device),
         _segments(asking, asked, device),
-        _on(device, completions, torch.long),
-        _on(device, prompts, torch.long),
+        on_device(torch.tensor(completions, dtype=torch.long), device),
+        on_device(torch.tensor(prompts, dtype=torch.long), device),
     )
 
 
 def _segments(queries: list[int], keys: list[int], device: torch.device) -> Segments:
     starts = (list(accumulate(part, initial=0)) for part in (queries, keys))
-    at, of = (_on(device, each, torch.int32) for each in starts)
+    at, of = (on_device(torch.tensor(each, dtype=torch.int32), device) for each in starts)
     return Segments(at, of, max(queries, default=0), max(keys, default=0))
-
-
-def _on(device: torch.device, numbers: list[int], dtype: torch.dtype) -> Tensor:
-    tensor = torch.tensor(numbers, dtype=dtype)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)

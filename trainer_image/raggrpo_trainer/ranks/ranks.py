@@ -45,7 +45,7 @@ class Ranks:
     def __init__(self, actors: Sequence[Any], epoch: int, infos: Sequence[RankInfo] = ()) -> None:
         self.actors, self.infos = list(actors), list(infos)
         self._epoch = epoch
-        self._parts: dict[WeightWay, RankParts] = {}
+        self._parts: RankParts | None = None
 
     @classmethod
     def create(
@@ -132,8 +132,9 @@ class Ranks:
         """Publish the current weights to the engines, or offer them in parts."""
         if way is WeightWay.SHARED_MEMORY:
             return await self._send_file(version)
-        parts = self._parts.setdefault(way, RankParts(self._call, way))
-        return SentInParts(version, parts, lambda: self._send_file(version))
+        if self._parts is None:  # kept: engines join its group once
+            self._parts = RankParts(self._call, way)
+        return SentInParts(version, self._parts, lambda: self._send_file(version))
 
     async def _send_file(self, version: int) -> SentFile:
         handles = await self._all(lambda a: a.send_weights.remote(self._epoch, version))

@@ -61,8 +61,9 @@ def test_scaled_and_capped_logits_have_values_and_gradients_of_full_computation(
     gradients = torch.autograd.grad(found, [hidden, weight, bias], upstream)
 
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    atol = 1e-5 if compiled else 1e-6  # compiled tanh is another one
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=atol)
 
 
 def test_no_tokens_give_zero_gradients() -> None:
