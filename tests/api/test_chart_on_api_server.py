@@ -28,6 +28,7 @@ def rendered_key(helm: Helm) -> str:
     return str(secret["data"]["current"])
 
 
+@pytest.mark.row("B27")
 def test_the_key_outlives_upgrades_renderings_and_the_release(helm: Helm) -> None:
     helm.install()
     key = helm.key()
@@ -111,6 +112,7 @@ def test_the_service_account_may_do_what_is_needed_and_no_more(helm: Helm, scope
     assert may("list", "raggrpojobs.raggrpo.io", "kube-system") is not scoped
 
 
+@pytest.mark.row("E9")
 def test_an_admin_of_namespaces_installs_it_for_them(api_server: ApiServer, namespace: str) -> None:
     with api_server.namespace(f"{namespace}-b") as other:
         helm = Helm(api_server, namespace, admin_of(api_server, namespace, other))

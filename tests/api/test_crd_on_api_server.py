@@ -101,6 +101,7 @@ RUNNING = {
 }
 
 
+@pytest.mark.row("A9", "B15")
 def test_the_columns_show_a_running_job(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)  # which says nothing about a preset
     api_server.write_status("rgj", "small", RUNNING, namespace)
@@ -142,6 +143,7 @@ def test_jobs_are_selected_by_phase_and_suspension(api_server: ApiServer, namesp
     assert selected("spec.suspend=true") == "raggrpojob.raggrpo.io/other"
 
 
+@pytest.mark.row("B15")
 def test_waiting_for_completion_returns(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)
     done = {"type": "Complete", "status": "True", "reason": "TargetReached"}
@@ -234,6 +236,7 @@ def test_all_that_changed_is_named_beside_free_json_which_may_change(
     assert "spec.rollout.temperature; spec.training.seed; put it back" in refused
 
 
+@pytest.mark.row("D14")
 def test_what_a_service_is_asked_cannot_change_but_where_it_is_asked_may(
     api_server: ApiServer, namespace: str
 ) -> None:

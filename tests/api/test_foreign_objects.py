@@ -203,6 +203,7 @@ async def two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
     return one, await cluster.world.apply(name="other")
 
 
+@pytest.mark.row("E1")
 @EACH
 async def test_what_has_the_name_before_stays(cluster: Cluster, kind: str) -> None:
     _, other = await two_jobs(cluster)
@@ -221,6 +222,7 @@ async def test_what_has_the_name_before_stays(cluster: Cluster, kind: str) -> No
         assert await cluster.read(theirs) == kept, whose
 
 
+@pytest.mark.row("E1")
 @EACH
 async def test_what_takes_the_name_between_look_and_write_stays(
     cluster: Cluster, kind: str
@@ -283,6 +285,7 @@ async def test_what_disappears_between_look_and_apply_is_not_made_by_the_apply(
     assert await cluster.read(KINDS[kind].render(job)) is None
 
 
+@pytest.mark.row("E1")
 @EACH
 async def test_what_replaces_the_jobs_own_stays(cluster: Cluster, kind: str) -> None:
     job, other = await two_jobs(cluster)
@@ -324,6 +327,7 @@ async def test_the_jobs_own_is_repaired_where_it_has_drifted(cluster: Cluster) -
         assert found["spec"][field] == wanted["spec"][field]
 
 
+@pytest.mark.row("E1")
 async def test_a_secret_that_exists_is_neither_read_nor_changed(cluster: Cluster) -> None:
     job, other = await two_jobs(cluster)
     name = secret_name(KEYS.by_id["now"], job)
@@ -351,6 +355,7 @@ def is_told(name: str) -> Callable[[Manifest], bool]:
     return told
 
 
+@pytest.mark.row("E1")
 async def test_a_running_operator_tells_what_is_taken_and_goes_on_when_it_is_free(
     cluster: Cluster,
 ) -> None:

@@ -47,6 +47,7 @@ def create(http: httpx.Client, namespace: str, name: str, free: str) -> None:
     assert answer.status_code == httpx.codes.CREATED, answer.text
 
 
+@pytest.mark.row("E7", "E10")
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 async def test_a_job_nested_deep_is_refused_and_stops_nobody(
     world: World, http: httpx.Client, namespace: str, opening: str

@@ -25,6 +25,7 @@ def restricted(api_server: ApiServer, namespace: str) -> str:
     return namespace
 
 
+@pytest.mark.row("E8")
 def test_whatever_is_admitted_has_a_condition_or_can_be_created(
     http: httpx.Client, restricted: str
 ) -> None:

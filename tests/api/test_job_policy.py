@@ -151,6 +151,7 @@ def test_what_is_named_is_allowed(limited: Limited, changes: dict[str, Any]) -> 
     assert limited.refusal(changes) == ""
 
 
+@pytest.mark.row("E9")
 @pytest.mark.parametrize(("changes", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_is_not_named_is_refused_with_field_and_remedy(
     limited: Limited, changes: dict[str, Any], said: str

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from raggrpo_api import names
@@ -92,6 +93,7 @@ def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, names
     assert max(map(len, shown.stdout.splitlines())) <= 100
 
 
+@pytest.mark.row("A9")
 def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
@@ -110,6 +112,7 @@ def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, name
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.row("B4")
 def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image(
     api_server: ApiServer, namespace: str
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image
     assert about["ownerReferences"][0]["uid"]
 
 
+@pytest.mark.row("A16")
 def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(a_cluster_job(), a_cluster_job("big"), namespace=namespace)
     small, big = (

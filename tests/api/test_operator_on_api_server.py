@@ -233,6 +233,7 @@ async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made
     assert status["attempts"][0]["fromStep"] == 10
 
 
+@pytest.mark.row("B17")
 async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=12)
     await world.apply()
@@ -268,6 +269,7 @@ async def test_a_network_policy_opened_by_hand_is_closed_before_the_next_cluster
     assert now["spec"] == closed["spec"]
 
 
+@pytest.mark.row("C13")
 async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_first(
     world: World,
 ) -> None:
@@ -292,6 +294,7 @@ async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_firs
     assert images == {f"trainer:test@{digest}"}
 
 
+@pytest.mark.row("B3")
 async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=7)
     job = await world.apply()
@@ -313,6 +316,7 @@ async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
 
 
+@pytest.mark.row("B23")
 async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: World) -> None:
     world.ray.scripts["small-a1"] = Script(waits_at=7)
     await world.apply()
@@ -334,6 +338,7 @@ async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: Worl
     assert status["restarts"]["total"] == 0
 
 
+@pytest.mark.row("B2")
 async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(world: World) -> None:
     # What is wrong shows only beside the preset's values, which the API server does not know.
     await world.apply(
@@ -373,6 +378,7 @@ async def test_a_deleted_job_takes_everything_with_it(world: World) -> None:
     await world.until_true(nothing_is_left)
 
 
+@pytest.mark.row("B18")
 async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(world: World) -> None:
     words = "secret 'wandb' not found"
     world.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
@@ -399,6 +405,7 @@ async def test_the_token_is_in_its_secret_and_nowhere_else(world: World) -> None
     assert world.ray.refused == 0
 
 
+@pytest.mark.row("B25")
 async def test_a_finished_job_is_removed_after_its_time(world: World) -> None:
     await world.apply({"spec.ttlSecondsAfterFinished": 1})
 

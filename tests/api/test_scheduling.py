@@ -80,6 +80,7 @@ async def placed(api: Api, namespace: str, pod: Manifest) -> str:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.row("B24")
 @pytest.mark.usefixtures("scheduler")
 async def test_pods_leave_the_failed_node_while_others_are_free_and_take_it_when_they_are_not(
     api: Api, namespace: str

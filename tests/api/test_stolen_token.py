@@ -56,6 +56,7 @@ def test_what_kueue_adds_to_a_ray_cluster_is_admitted(target: Target) -> None:
     assert answer.status_code == 201, answer.text
 
 
+@pytest.mark.row("E9")
 @pytest.mark.parametrize("attempt", BY_POLICY, ids=lambda attempt: attempt.what)
 def test_admission_refuses(target: Target, attempt: Attempt) -> None:
     answer = target.answer(attempt)
@@ -98,6 +99,7 @@ def test_expressions_name_only_fields_that_exist(api_server: ApiServer, target: 
         assert checked.get("expressionWarnings", []) == [], json.dumps(checked, indent=1)
 
 
+@pytest.mark.row("E9")
 def test_without_the_policies_rbac_lets_nearly_all_of_it_happen(
     api_server: ApiServer, target: Target
 ) -> None:

@@ -272,6 +272,7 @@ def test_every_row_of_the_command_has_its_answer_here() -> None:
     assert set(WRONG) == set(SAID) | NEEDS_DEFAULTS
 
 
+@pytest.mark.row("A1", "B2")
 @pytest.mark.parametrize("row", SAID)
 def test_a_wrong_job_is_refused_by_kubectl_with_field_and_remedy(
     row: str, api_server: ApiServer

@@ -41,6 +41,7 @@ def test_the_chart_is_well_formed(chart: Chart, values: dict[str, Any]) -> None:
     assert "0 chart(s) failed" in chart.lint(values)
 
 
+@pytest.mark.row("B27")
 @EACH
 def test_objects_match_the_schemas_of_kubernetes(chart: Chart, values: dict[str, Any]) -> None:
     assert violations_of_schemas(chart.render(values)) == []
@@ -120,6 +121,7 @@ def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
     assert len(yaml.safe_dump(crd)) < 512 * 1024  # the release's Secret holds at most 1 MiB
 
 
+@pytest.mark.row("B1")
 def test_the_oldest_kubernetes_takes_the_crd_and_what_its_rules_cost(
     chart: Chart, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ def group_of(api_version: str) -> str:
     return api_version.rpartition("/")[0]
 
 
+@pytest.mark.row("B27")
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a"]}], ids=["cluster", "namespaces"])
 def test_the_operator_may_do_what_it_does_and_no_more(chart: Chart, values: dict[str, Any]) -> None:
     rules = set(rules_of(chart.render(values | {"replicas": 2}), "ClusterRole", "Role"))
@@ -362,6 +365,7 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
     assert settings.api_server == ("192.0.2.10/32", "fd00::/64")
 
 
+@pytest.mark.row("E12")
 @pytest.mark.parametrize(
     ("policy", "is_told"),
     [({}, True), ({"apiServer": ["192.0.2.10/32"]}, False), ({"restrictEgress": False}, False)],
@@ -445,6 +449,7 @@ def series() -> set[str]:
     return {name + end for name, kind in typed.items() for end in suffixes.get(kind, ("",))}
 
 
+@pytest.mark.row("B26")
 def test_alerts_and_panels_ask_for_series_that_exist(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     rules = one(manifests, "PrometheusRule")["spec"]["groups"]

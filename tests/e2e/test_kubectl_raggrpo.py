@@ -20,6 +20,7 @@ STEPS = 6
 LAST = "exported the model of step"
 
 
+@pytest.mark.row("B16")
 @pytest.mark.timeout(1800)
 def test_the_drivers_log_is_read_from_the_head_while_it_runs_and_from_the_volume_afterwards(
     cluster: Kubernetes, operator: Images, seeded: str

@@ -24,6 +24,7 @@ def queue(cluster: Kubernetes) -> Iterator[None]:
     kueue.remove(cluster)
 
 
+@pytest.mark.row("B12", "B22")
 @pytest.mark.timeout(3600)
 def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
     cluster: Kubernetes, operator: Images, queue: None, seeded: str

@@ -16,6 +16,7 @@ NAME = "raggrpo/trainer:moving"
 END_SECONDS = 240
 
 
+@pytest.mark.row("C13")
 @pytest.mark.timeout(3600)
 def test_another_ray_never_continues_a_job(
     cluster: Kubernetes, operator: Images, seeded: str
@@ -61,6 +62,7 @@ def test_another_ray_never_continues_a_job(
     ]
 
 
+@pytest.mark.row("C13")
 @pytest.mark.timeout(3600)
 def test_later_pods_run_the_digest_that_the_registry_has_of_the_first_image(
     cluster: Kubernetes, operator: Images, seeded: str

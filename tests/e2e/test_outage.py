@@ -77,6 +77,7 @@ def steps_done(status: Status) -> int:
     return int(status["progress"]["step"])
 
 
+@pytest.mark.row("D10")
 def test_a_service_that_is_down_costs_waiting_time_alone(
     cluster: Kubernetes, operator: Images, seeded: str, service: Service
 ) -> None:

@@ -55,6 +55,7 @@ def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
     return found
 
 
+@pytest.mark.row("B5")
 @pytest.mark.parametrize("role", ON_CLUSTER)
 def test_pods_request_what_the_status_says(role: str, pods: Pods, sizing: dict[str, Any]) -> None:
     sized = sizing[role]
@@ -81,6 +82,7 @@ def test_the_gpus_are_the_jobs_own(pods: Pods, sizing: dict[str, Any]) -> None:
     assert trainer["status"]["containerStatuses"][0]["state"].get("running")
 
 
+@pytest.mark.row("A5")
 @pytest.mark.parametrize("role", ON_CLUSTER)
 def test_shared_memory_is_as_large_as_it_was_sized(
     role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]

@@ -69,6 +69,7 @@ def applied(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[str]
     cluster.kubectl("delete", "rgj", "-n", shared, *[f"stuck-{name}" for name in CASES])
 
 
+@pytest.mark.row("B18")
 @pytest.mark.parametrize("name", CASES)
 def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
     name: str, cluster: Kubernetes, applied: str

@@ -194,6 +194,7 @@ def test_nothing_is_created_until_retriever_is_ready(cluster: Kubernetes, runnin
     assert ready["lastTransitionTime"][:19] <= ray_cluster["metadata"]["creationTimestamp"][:19]
 
 
+@pytest.mark.row("B15")
 def test_the_columns_tell_what_the_trainer_measured(cluster: Kubernetes, running: Running) -> None:
     asked = ("get", "rgj", "searching", "-n", running.namespace, "-o", "wide")
 
@@ -270,6 +271,7 @@ def test_nothing_the_author_wrote_is_expanded(cluster: Kubernetes, running: Runn
     assert template.endswith(WRITTEN)
 
 
+@pytest.mark.row("B26")
 def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     cluster: Kubernetes, operator: Images, running: Running, monitoring: str
 ) -> None:
@@ -284,6 +286,7 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
     assert "raggrpo_" in trained
 
 
+@pytest.mark.row("B13")
 def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching/logs/attempts/1"
     told = cluster.kubectl(*in_head(cluster, running), "python", "-c", DUMP, folder)
@@ -295,6 +298,7 @@ def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running:
     assert status["attempt"] == 1  # nothing was killed by it
 
 
+@pytest.mark.row("B21", "B28", "D8")
 def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
     cluster: Kubernetes, running: Running
 ) -> None:

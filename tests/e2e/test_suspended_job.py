@@ -12,6 +12,7 @@ STEPS = 30
 MARK = "example.org/mine"
 
 
+@pytest.mark.row("B23")
 @pytest.mark.timeout(3600)
 def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
     cluster: Kubernetes, operator: Images, seeded: str

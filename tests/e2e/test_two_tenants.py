@@ -132,6 +132,7 @@ def attacker(
         yield Attacker(cluster, namespace, kubeconfig, operator.trainer)
 
 
+@pytest.mark.row("E1")
 def test_a_job_named_like_a_policy_changes_and_removes_nothing(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
@@ -230,6 +231,7 @@ def mounted_at(path: str) -> list[dict[str, str]]:
     return [{"name": "work", "claimName": CLAIM, "mountPath": path}]
 
 
+@pytest.mark.row("E11", "E12")
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -63,6 +63,7 @@ def record(job: TrainingJob, attempt: int) -> dict[str, Any]:
     return config
 
 
+@pytest.mark.row("B28")
 @pytest.mark.timeout(3600)
 def test_a_running_job_outlives_an_upgrade_and_the_leader(
     cluster: Kubernetes, replaceable_operator: Images, seeded: str, next_sources: Path

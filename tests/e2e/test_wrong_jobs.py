@@ -54,6 +54,7 @@ def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {each["id"]: (each["state"], each["evidence"]) for each in found}
 
 
+@pytest.mark.row("A12")
 def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]]) -> None:
     found = checks(statuses["inputs"])
     failed = {name for name, (state, _) in found.items() if state == "Failed"}

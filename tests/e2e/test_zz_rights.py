@@ -82,12 +82,14 @@ def test_no_admission_policy_refused_the_operator() -> None:
     assert [each for each in said if "ValidatingAdmissionPolicy" in each] == []
 
 
+@pytest.mark.row("B27")
 def test_the_operator_asked_for_nothing_beyond_its_chart(
     used: dict[Right, set[str]], granted: set[Right]
 ) -> None:
     assert set(used) - granted == set()
 
 
+@pytest.mark.row("B27")
 def test_the_chart_grants_what_was_used_and_little_more(
     used: dict[Right, set[str]], granted: set[Right]
 ) -> None:

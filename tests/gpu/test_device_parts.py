@@ -37,6 +37,7 @@ def read_parts(channel: Connection) -> None:
         channel.send(sums)
 
 
+@pytest.mark.row("G3")
 def test_another_process_reads_every_tensor_from_gpu_memory_and_it_is_freed() -> None:
     import torch
 

@@ -36,6 +36,7 @@ def test_a_real_out_of_memory_is_recognised() -> None:
     assert found.kind is Kind.DEVICE
 
 
+@pytest.mark.row("A18")
 def test_a_batch_reaches_the_gpu_whole_and_nothing_waits_for_the_copy() -> None:
     import torch
 

@@ -11,6 +11,7 @@ from support.servers.s3_server import KEY, S3Server
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.row("A27")
 def test_a_job_outlives_the_loss_of_its_volume_and_then_of_its_backup_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 OLDER_RANKS = Path(__file__).with_name("older_ranks.py")
 
 
+@pytest.mark.row("B10")
 def test_ranks_are_continued_only_if_they_prove_what_they_hold() -> None:
     # Ray's sockets need a shorter path than pytest's folders have.
     with tempfile.TemporaryDirectory(prefix="raggrpo-") as folder:

@@ -47,6 +47,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return found | {"inspected": [each.name for each in cache.glob("modelinfos/*")]}
 
 
+@pytest.mark.row("A21")
 def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(measured: Any) -> None:
     assert measured["gap_before"] <= 1e-4
     assert max(measured["gaps_after"]) <= 1e-4  # a stale prefix cache or tied head gives > 0.1
@@ -54,6 +55,7 @@ def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(mea
     assert measured["version"] == 2
 
 
+@pytest.mark.row("G3")
 def test_an_engine_for_gpus_takes_weights_in_parts(measured: Any) -> None:
     if "parts" not in measured:
         pytest.skip("engines of CPUs read files")
@@ -70,6 +72,7 @@ def test_seeded_requests_give_the_same_completions_in_any_order(measured: Any) -
     assert measured["order_free"]
 
 
+@pytest.mark.row("B31")
 def test_tokens_sampled_across_an_update_are_each_of_one_of_both_policies(measured: Any) -> None:
     assert measured["gap_across"] <= 1e-4
     before, after = measured["of_both"]
@@ -86,11 +89,13 @@ def test_a_stop_token_ends_the_completion_and_stays_in_it(measured: Any) -> None
     assert measured["stop_length"] <= 3
 
 
+@pytest.mark.row("D9")
 def test_the_token_that_completes_a_stop_text_stays_whole(measured: Any) -> None:
     assert measured["halted"] == "stop"
     assert measured["keeps_the_whole_token"]
 
 
+@pytest.mark.row("D12")
 def test_a_dead_engine_tells_so_to_every_call_and_hangs_none(measured: Any) -> None:
     assert len(measured["dead"]) == 2
     for told in measured["dead"]:

@@ -17,6 +17,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
     return read_history(folder / "checkpoints" / "logs")
 
 
+@pytest.mark.row("B31")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_engines_apart_train_bitwise_like_one_beside_the_ranks(
@@ -29,6 +30,7 @@ def test_two_engines_apart_train_bitwise_like_one_beside_the_ranks(
     assert outcome.left_over == []
 
 
+@pytest.mark.row("B31")
 @pytest.mark.timeout(600)
 def test_one_step_off_is_corrected_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")

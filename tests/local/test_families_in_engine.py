@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.row("D2")
 @pytest.mark.long
 @pytest.mark.parametrize("model_type", ["qwen3_moe", "olmoe", "granite", "cohere", "gemma2"])
 def test_the_engine_computes_the_model_that_it_was_sent(model_type: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ PROCESSES = ("driver", "rank-0", "engine-0")
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.row("B8", "B13", "B29")
 @pytest.mark.timeout(900)
 def test_hangs_false_successes_losses_no_number_and_a_wrong_resume_change_no_parameter(
     undisturbed: Outcome, tmp_path: Path

@@ -100,6 +100,7 @@ async def a_judged_run(folder: Path) -> tuple[Outcome, Outages, Outages]:
     return outcome, judged, counted
 
 
+@pytest.mark.row("D10", "D14")
 @pytest.mark.timeout(600)
 async def test_a_job_with_a_judge_waits_for_its_reward_services_and_loses_no_sample(
     tmp_path: Path,

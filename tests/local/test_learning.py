@@ -14,6 +14,7 @@ APART = 0.1
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.row("B32")
 @pytest.mark.timeout(3600)  # each run takes 2 minutes alone, and beside other work 8
 def test_exact_match_rises_by_a_quarter_and_one_step_off_the_policy_alike() -> None:
     on_policy, off = run(0), run(0, ONE_STEP_OFF)

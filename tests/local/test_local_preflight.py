@@ -22,6 +22,7 @@ def checking(folder: Path) -> tuple[LocalJob, "subprocess.Popen[str]"]:
     return job, process
 
 
+@pytest.mark.row("A12")
 @pytest.mark.parametrize(
     ("check", "exit_code"), [("DataColumns", 3), ("RetrievalReachable", 4), ("RewardCode", 5)]
 )

@@ -1,10 +1,13 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from support.builders.local_job import LocalJob, kill
 from support.ray_tree import kill_gcs
 
 
+@pytest.mark.row("A16", "B10", "B16")
 def test_crash_and_lost_head_are_recovered_and_nothing_is_left(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     process = job.start(crash_at={"1": 7}, steps_per_second=4)
@@ -39,6 +42,7 @@ def test_crash_and_lost_head_are_recovered_and_nothing_is_left(tmp_path: Path) -
     assert len(job.attempts()) == 3
 
 
+@pytest.mark.row("A30", "B23")
 def test_run_can_be_interrupted_killed_and_continued(tmp_path: Path) -> None:
     job = LocalJob(tmp_path, {"training": {"totalSteps": 60}})
 

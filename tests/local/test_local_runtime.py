@@ -133,6 +133,7 @@ async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
     assert (await runtime.observe(job)).retrievers == ()
 
 
+@pytest.mark.row("D8")
 @pytest.mark.parametrize("index", ["Dense", "Hybrid"])
 async def test_a_retriever_that_embeds_answers_the_trainers_calls(
     tmp_path: Path, processes: Processes, index: str

@@ -34,6 +34,7 @@ def fill(claim: Path) -> None:
     write_rows(claim / "train.jsonl", rows)
 
 
+@pytest.mark.row("B32")
 @pytest.mark.timeout(600)
 def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> None:
     claim = tmp_path / "claim"

@@ -26,6 +26,7 @@ def run(folder: Path, claim: Path, *settings: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.row("A21", "D2")
 def test_a_mixture_of_experts_trains_as_its_engine_computes_and_goes_on(tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     write_word_model(claim / "model", WORDS, context=2048, experts=4)

@@ -86,6 +86,7 @@ def at_step(run: Run, step: int) -> None:
     run.wait_for(lambda s: s.get("progress", {}).get("step", 0) >= step, f"step {step}")
 
 
+@pytest.mark.row("D10")
 @pytest.mark.timeout(900)
 def test_a_service_that_is_down_and_then_flaps_costs_waiting_time_alone(
     undisturbed: Outcome, tmp_path: Path
@@ -111,6 +112,7 @@ def test_a_service_that_is_down_and_then_flaps_costs_waiting_time_alone(
     assert outcome.left_over == []
 
 
+@pytest.mark.row("D10")
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_ten_minutes_without_the_service_cost_ten_minutes_alone(

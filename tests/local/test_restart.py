@@ -30,6 +30,7 @@ def test_undisturbed_run_learns_saves_exports_and_leaves_no_process(undisturbed:
     assert undisturbed.left_over == []
 
 
+@pytest.mark.row("A27", "A33", "B9", "B10", "B29", "G5")
 @pytest.mark.timeout(900)
 def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
     undisturbed: Outcome, tmp_path: Path
@@ -73,6 +74,7 @@ def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
     assert outcome.left_over == []
 
 
+@pytest.mark.row("B7", "B17")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_parameter(

@@ -92,6 +92,7 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
         remove_temp_dir(temp_dir)
 
 
+@pytest.mark.row("B17", "G7")
 def test_what_runs_on_other_nodes_outlives_the_head(nodes: TwoNodes) -> None:
     first = nodes.start_head()
     wait_for(nodes.answers)

@@ -180,6 +180,7 @@ def reward_of(output: str) -> float | None:
     return None if score is None else score + 0.1
 
 
+@pytest.mark.row("B32")
 @pytest.mark.timeout(600)
 def test_the_run_reaches_its_target_and_leaves_no_process(sales: SalesRun) -> None:
     assert sales.outcome.summary["phase"] == "Succeeded"
@@ -195,6 +196,7 @@ def test_every_kind_of_output_was_written(sales: SalesRun) -> None:
     assert len(written) >= STEPS * PROMPTS * N  # and a few of the self-check
 
 
+@pytest.mark.row("A11")
 @pytest.mark.timeout(600)
 def test_every_sample_has_the_reward_that_is_worked_out_by_hand(sales: SalesRun) -> None:
     for sample, outputs in sales.outputs.items():
@@ -202,6 +204,7 @@ def test_every_sample_has_the_reward_that_is_worked_out_by_hand(sales: SalesRun)
         assert sorted(sales.rewards.get(sample, [])) == pytest.approx(sorted(expected)), sample
 
 
+@pytest.mark.row("A13")
 @pytest.mark.timeout(600)
 def test_only_output_that_parses_is_asked_for_and_a_failing_call_costs_its_sample_alone(
     sales: SalesRun,
@@ -220,6 +223,7 @@ def test_only_output_that_parses_is_asked_for_and_a_failing_call_costs_its_sampl
     assert lost - 4 <= sum(step["num_failed"] for step in steps) <= lost  # the self-check has 4
 
 
+@pytest.mark.row("A29")
 @pytest.mark.timeout(600)
 def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_metrics_page(
     sales: SalesRun,
@@ -245,6 +249,7 @@ def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_met
         assert re.search(rf'^{re.escape(series)}"Answered"}} [1-9]', sales.metrics_page, re.M)
 
 
+@pytest.mark.row("A11")
 @pytest.mark.timeout(600)
 def test_driver_rank_and_engine_write_what_the_log_level_asks_for(sales: SalesRun) -> None:
     for process in (
@@ -256,6 +261,7 @@ def test_driver_rank_and_engine_write_what_the_log_level_asks_for(sales: SalesRu
         assert re.search(process, sales.log), process
 
 
+@pytest.mark.row("A14")
 @pytest.mark.timeout(600)
 def test_required_fields_extra_body_and_headers_arrive(sales: SalesRun) -> None:
     common = {"score_threshold": 0.5, "top_k": 3, "tenant_id": "acme"}
@@ -272,6 +278,7 @@ def test_required_fields_extra_body_and_headers_arrive(sales: SalesRun) -> None:
     assert {r.headers["authorization"] for r in received} == {SECRET}
 
 
+@pytest.mark.row("C15")
 @pytest.mark.timeout(600)
 def test_the_secret_is_written_nowhere(sales: SalesRun) -> None:
     files = [path for path in sales.folder.rglob("*") if path.is_file()]

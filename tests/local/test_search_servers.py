@@ -54,6 +54,7 @@ def fill_txtai(url: str) -> None:
     httpx.get(f"{url}/index", timeout=60).raise_for_status()
 
 
+@pytest.mark.row("D7")
 async def test_weaviate_answers_by_the_recipe(tmp_path: Path) -> None:
     with weaviate(tmp_path) as url:
         fill_weaviate(url)
@@ -68,6 +69,7 @@ async def test_weaviate_answers_by_the_recipe(tmp_path: Path) -> None:
     assert nothing == ()
 
 
+@pytest.mark.row("D7")
 async def test_txtai_answers_by_the_recipe(tmp_path: Path) -> None:
     with txtai(tmp_path) as url:
         fill_txtai(url)

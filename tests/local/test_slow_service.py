@@ -44,6 +44,7 @@ def slowing_down(status: dict[str, Any]) -> str:
     return str(true_condition(status, "SlowingDown").get("message", ""))
 
 
+@pytest.mark.row("A25")
 async def test_the_stage_that_grew_is_named_and_the_job_goes_on_from_where_it_was(
     tmp_path: Path,
 ) -> None:

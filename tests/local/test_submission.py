@@ -51,6 +51,7 @@ def longest_text() -> str:
     return json.dumps(given | {"more": "$" * room}, ensure_ascii=False)
 
 
+@pytest.mark.row("E5")
 @pytest.mark.timeout(300)
 async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_submit(
     tmp_path: Path, processes: Processes

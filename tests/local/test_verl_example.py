@@ -61,6 +61,7 @@ def trained(
     return summary
 
 
+@pytest.mark.row("D5")
 def test_the_gsm8k_example_trains_on_its_own_files(tmp_path: Path) -> None:
     data = tmp_path / "home" / "data" / "gsm8k"
     rows = [gsm8k_row(f"{word} ?", word, i) for i, word in enumerate(WORDS)]
@@ -72,6 +73,7 @@ def test_the_gsm8k_example_trains_on_its_own_files(tmp_path: Path) -> None:
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
 
 
+@pytest.mark.row("D5")
 def test_the_search_examples_file_trains_with_system_prompt_and_several_answers(
     tmp_path: Path,
 ) -> None:
@@ -89,6 +91,7 @@ def test_the_search_examples_file_trains_with_system_prompt_and_several_answers(
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
 
 
+@pytest.mark.row("D5")
 def test_a_script_with_configuration_and_search_tool_trains_with_the_tools_service(
     tmp_path: Path,
 ) -> None:

@@ -65,6 +65,7 @@ def rewards_by(url: str, **judge: object) -> Rewards:
     return Rewards(RewardSpec.model_validate({"functions": [term]}), RetrievalSpec())
 
 
+@pytest.mark.row("D14")
 async def test_a_model_served_by_vllm_grades_completions(tmp_path: Path) -> None:
     sample = RewardSample("1/0", "What is the code?", "The code is 7.")
     with vllm_server(tmp_path) as url:

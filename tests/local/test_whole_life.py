@@ -59,6 +59,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     return Life(run, interrupted, again, refused_meanwhile, raised, seen, changes)
 
 
+@pytest.mark.row("A30")
 def test_an_interrupted_job_loses_no_step_and_changes_no_parameter(
     request: pytest.FixtureRequest, life: Life
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_complete_job_is_left_alone(life: Life) -> None:
     assert len(life.again.summary["attempts"]) == len(life.interrupted.summary["attempts"])
 
 
+@pytest.mark.row("B20")
 def test_a_raised_target_trains_on_with_more_ranks_from_the_checkpoint_of_one(life: Life) -> None:
     assert life.raised.causes == ["Suspended"]
     assert life.raised.summary["step"] == 15
@@ -89,6 +91,7 @@ def test_another_configuration_is_told_from_job_folder_and_checkpoint(life: Life
         assert re.search(r"training\.seed.*0.*5", said), said
 
 
+@pytest.mark.row("E6")
 def test_everything_listens_on_the_loopback_interface_only(life: Life) -> None:
     programs = " ".join(life.seen.ports.values())
     for expected in ("gcs_server", "raylet", "RankActor", "_Server", "raggrpo_retriever"):
@@ -96,6 +99,7 @@ def test_everything_listens_on_the_loopback_interface_only(life: Life) -> None:
     assert life.seen.exposed == set()
 
 
+@pytest.mark.row("E6")
 def test_nobody_without_the_token_can_run_read_or_stop_anything(life: Life) -> None:
     for path in (SUBMISSIONS, "/progress", "/stop"):
         assert 401 in life.seen.answers[path], path
@@ -103,6 +107,7 @@ def test_nobody_without_the_token_can_run_read_or_stop_anything(life: Life) -> N
     assert not life.seen.owned.exists()
 
 
+@pytest.mark.row("E6")
 def test_only_checkpoints_can_be_read_by_others(life: Life) -> None:
     job, checkpoints = life.run.dir, life.run.dir.parent / "checkpoints"
     private = {path: mode_of(path) for path in (job, *job.rglob("*"), checkpoints / "logs")}
@@ -122,6 +127,7 @@ def test_a_template_is_saved_as_its_author_wrote_it(life: Life) -> None:
         assert json.loads(meta.read_text())["resume_values"]["retrieval.promptTemplate"] == TEMPLATE
 
 
+@pytest.mark.row("A4")
 def test_a_preflight_waits_for_a_service_that_is_down_and_names_it_at_its_deadline(
     tmp_path: Path,
 ) -> None:

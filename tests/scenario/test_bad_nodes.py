@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from raggrpo_api.status import Cause, JobStatus, Phase, Tier
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
@@ -23,6 +25,7 @@ def created(story: Story) -> list[CreateCluster]:
     return [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
 
 
+@pytest.mark.row("B24")
 async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
     story = a_story({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")})
 
@@ -74,6 +77,7 @@ async def test_zero_switches_it_off() -> None:
 DAY = timedelta(days=1)
 
 
+@pytest.mark.row("B24")
 async def test_two_reboots_of_the_only_gpu_node_in_weeks_are_no_reason_to_avoid_it() -> None:
     story = a_story({(1, 15): fails_on("gpu-7"), (2, 16): fails_on("gpu-7")})
     await story.until(lambda status: len(status.attempts) == 2)
@@ -86,6 +90,7 @@ async def test_two_reboots_of_the_only_gpu_node_in_weeks_are_no_reason_to_avoid_
     assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1}
 
 
+@pytest.mark.row("B24")
 async def test_every_day_without_a_failure_takes_one_off() -> None:
     faults = {(n, 15): fails_on("gpu-7") for n in (1, 2, 3)}
     story = a_story(faults | {(4, 16): CRASH, (5, 17): fails_on("gpu-8")})
@@ -98,6 +103,7 @@ async def test_every_day_without_a_failure_takes_one_off() -> None:
     assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
 
 
+@pytest.mark.row("B24")
 async def test_ten_checkpoints_since_the_failure_take_one_off() -> None:
     faults = {(1, 15): fails_on("gpu-7"), (2, 125): fails_on("gpu-7")}
     story = a_story(faults, {"training.totalSteps": 140, "checkpoint.everySteps": 10})

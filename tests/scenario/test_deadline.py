@@ -23,6 +23,7 @@ def ended_after(story: Story) -> float:
     return (story.runtime.now - T0).total_seconds()
 
 
+@pytest.mark.row("B11")
 async def test_pods_that_wait_for_a_node_use_the_deadline_up() -> None:
     story = a_story(changes=PATIENT | {"activeDeadlineSeconds": 60}, cluster_seconds=1e6)
 
@@ -43,6 +44,7 @@ async def test_a_preflight_that_waits_for_a_node_uses_it_up_too() -> None:
     assert story.attempts == []
 
 
+@pytest.mark.row("B11")
 async def test_delays_between_attempts_use_it_up() -> None:
     faults = {(n, 5): CRASH for n in range(1, 9)}
     changes = {"activeDeadlineSeconds": 600, "recovery.backoffSeconds": 3600}
@@ -53,6 +55,7 @@ async def test_delays_between_attempts_use_it_up() -> None:
     assert 600 < ended_after(story) < 605
 
 
+@pytest.mark.row("B11")
 async def test_a_suspended_night_uses_nothing_up() -> None:
     story = a_story(changes={"activeDeadlineSeconds": 600})
     await until_step(story, 23)
@@ -95,6 +98,7 @@ async def test_a_run_on_one_machine_that_was_killed_has_used_nothing_up_overnigh
     assert story.status.phase is Phase.SUCCEEDED
 
 
+@pytest.mark.row("B11")
 @pytest.mark.parametrize("preempted_at", [None, 23])
 async def test_a_queue_is_waited_for_as_long_as_its_field_says(preempted_at: int | None) -> None:
     changes = {"recovery.deadlines": {"queueSeconds": 3600}, "activeDeadlineSeconds": 600}

@@ -35,6 +35,7 @@ class Boaster(FakeRuntime):
         )
 
 
+@pytest.mark.row("E3")
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_it_is_no_success_and_the_job_ends(at_once: bool) -> None:
     world = Boaster()

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from raggrpo_api.preflight import CheckId, CheckState, PreflightResult
 from raggrpo_api.status import ConditionType, Phase
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
@@ -31,6 +33,7 @@ def check_of(story: Story) -> tuple[CheckState, str]:
     return found.state, found.evidence
 
 
+@pytest.mark.row("A12", "D11")
 async def test_70b_on_one_gpu_is_refused_before_any_cluster_with_its_terms() -> None:
     for device in (H100, None):
         story = await the_story(LLAMA_70B, device, gpusPerNode=1)
@@ -54,6 +57,7 @@ async def test_a_model_that_fits_by_its_nodes_labels_is_judged_and_begun() -> No
     assert {"syncCopies", "fragmentation"} <= names
 
 
+@pytest.mark.row("A12", "D11")
 async def test_an_unknown_gpu_is_a_warning_that_is_seen_and_measured_later() -> None:
     story = await the_story(KNOWN_7B, None)
 
@@ -64,6 +68,7 @@ async def test_an_unknown_gpu_is_a_warning_that_is_seen_and_measured_later() -> 
     assert story.count(CreateCluster) == 1
 
 
+@pytest.mark.row("D13")
 async def test_bf16_is_refused_on_devices_without_it() -> None:
     story = await the_story(KNOWN_7B, V100)
     assert (

@@ -121,6 +121,7 @@ async def looks(story: Story, until: float) -> None:
         runtime.now = max(runtime.now, now + timedelta(seconds=poll(runtime.timeline)))
 
 
+@pytest.mark.row("B13")
 @pytest.mark.parametrize("timeline", HEALTHY.values(), ids=HEALTHY.keys())
 async def test_a_healthy_run_is_no_hang(timeline: list[Part]) -> None:
     story = a_fake_story(timeline)
@@ -148,6 +149,7 @@ def hangs_of() -> Iterator[tuple[str, list[Part], float]]:
 HANGS = {name: (timeline, limit) for name, timeline, limit in hangs_of()}
 
 
+@pytest.mark.row("B13")
 @pytest.mark.parametrize("name", HANGS)
 async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> None:
     timeline, limit = HANGS[name]

@@ -37,6 +37,7 @@ def verdicts() -> list[tuple[dict[str, Any], Verdict]]:
     return [(raw, first_round(raw)) for raw in hostile_jobs(SPECS)]
 
 
+@pytest.mark.row("E7")
 def test_every_job_that_the_schema_takes_gets_a_verdict() -> None:
     crashed: Counter[str] = Counter()
     for raw in hostile_jobs(SPECS):
@@ -48,6 +49,7 @@ def test_every_job_that_the_schema_takes_gets_a_verdict() -> None:
     assert crashed == {}
 
 
+@pytest.mark.row("E8")
 def test_whatever_is_refused_is_told_why(verdicts: list[tuple[dict[str, Any], Verdict]]) -> None:
     refused = [verdict for _, verdict in verdicts if verdict.refused]
     assert 0.1 * SPECS < len(refused) < 0.95 * SPECS  # both sides are tested
@@ -56,6 +58,7 @@ def test_whatever_is_refused_is_told_why(verdicts: list[tuple[dict[str, Any], Ve
         assert verdict.objects == {}
 
 
+@pytest.mark.row("E12")
 def test_what_is_said_holds_no_control_characters(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
@@ -64,6 +67,7 @@ def test_what_is_said_holds_no_control_characters(
             assert not CONTROLS.search(text), repr(text)
 
 
+@pytest.mark.row("E14")
 def test_whatever_is_accepted_makes_safe_objects(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
@@ -142,6 +146,7 @@ HEAVY: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@pytest.mark.row("E10")
 @pytest.mark.parametrize("heavy", HEAVY)
 def test_the_heaviest_jobs_take_no_more_than_their_share(heavy: str) -> None:
     raw = a_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})

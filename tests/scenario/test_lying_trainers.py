@@ -130,6 +130,7 @@ async def test_a_job_past_its_deadline_ends_after_its_grace(name: str) -> None:
     assert story.condition(ConditionType.FAILED)[1] == Cause.DEADLINE_EXCEEDED
 
 
+@pytest.mark.row("D10")
 @pytest.mark.parametrize(
     "name", ["waits for ever", "waits for what there is not", "waits now and then"]
 )

@@ -62,6 +62,7 @@ async def until_stopped(world: ReconcilerWorld, *, late: float = 0.0) -> float:
     return (world.now - NOW).total_seconds()
 
 
+@pytest.mark.row("B13")
 @pytest.mark.parametrize(
     ("jobs", "poll"), [(100, 5.0), (3000, 150.0), (10_000, 500.0), (100_000, 5000.0)]
 )

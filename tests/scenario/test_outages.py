@@ -57,6 +57,7 @@ def is_waiting(status: JobStatus) -> bool:
     return any(c.status == "True" for c in found)
 
 
+@pytest.mark.row("D10")
 async def test_ten_minutes_without_a_service_cost_waiting_time_alone() -> None:
     story = a_service_story([(40, 40 + 10 * MINUTE)])
 
@@ -144,6 +145,7 @@ async def test_flapping_between_steps_is_never_the_end() -> None:
     assert causes(story) == [Cause.SUCCEEDED]
 
 
+@pytest.mark.row("D10")
 async def test_flapping_that_lets_no_step_be_finished_ends_by_the_same_deadline() -> None:
     class NeverEnough(ServiceWorld):
         def _move(self) -> None:
@@ -243,6 +245,7 @@ def refused_by(*ids: CheckId) -> PreflightResult:
 RETRIEVAL, JUDGE = CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE
 
 
+@pytest.mark.row("D10")
 @pytest.mark.parametrize("services", [[RETRIEVAL], [JUDGE], [RETRIEVAL, JUDGE]])
 async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on(
     services: list[CheckId],

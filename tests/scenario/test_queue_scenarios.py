@@ -12,6 +12,7 @@ QUEUE = "waits in queue research"
 SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
 
 
+@pytest.mark.row("B12")
 async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -> None:
     story = a_story(changes=SHORT, queue=QUEUE)
 
@@ -57,6 +58,7 @@ async def test_a_round_while_queued_changes_nothing() -> None:
     assert len(story.runtime.statuses) == written
 
 
+@pytest.mark.row("B12")
 async def test_a_preempted_job_resumes_where_it_saved_and_spends_no_budget() -> None:
     story = a_story(changes={"recovery.maxRestarts": 0})
     for step in (23, 37):
@@ -151,6 +153,7 @@ async def test_suspending_a_queued_job_leaves_the_queue() -> None:
     assert "Admitted" not in reasons
 
 
+@pytest.mark.row("B11")
 async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
     story = a_story(changes={"activeDeadlineSeconds": 600})
     await until_step(story, 23)

@@ -89,6 +89,7 @@ async def test_phases_come_in_order() -> None:
     ]
 
 
+@pytest.mark.row("B10")
 async def test_driver_crash_restarts_on_the_warm_cluster_from_the_last_checkpoint() -> None:
     story = a_story({(1, 27): CRASH})
 
@@ -150,6 +151,7 @@ async def test_new_cluster_gets_its_own_two_chances() -> None:
     ]
 
 
+@pytest.mark.row("B6")
 async def test_delays_double_without_progress_and_end_at_the_largest() -> None:
     changes = {"recovery.backoffSeconds": 10, "recovery.maxBackoffSeconds": 30}
     story = a_story({(n, 5): CRASH for n in range(1, 6)}, changes)
@@ -188,6 +190,7 @@ async def test_a_cluster_whose_head_may_still_save_is_left_alone() -> None:
     assert story.runtime.now >= lost_at + timedelta(seconds=49)
 
 
+@pytest.mark.row("B17")
 async def test_lost_head_gets_a_new_cluster() -> None:
     story = a_story({(1, 33): head_is_lost})
 
@@ -203,6 +206,7 @@ def head_is_succeeded(runtime: FakeRuntime, _: Attempt) -> None:
     runtime.lose_head(away_seconds=20)
 
 
+@pytest.mark.row("B17")
 async def test_a_lost_head_whose_successor_knows_the_cluster_costs_no_cluster() -> None:
     story = a_story({(1, 33): head_is_succeeded})
 
@@ -228,6 +232,7 @@ async def test_a_driver_saves_before_the_next_attempt_waits_for_another_head() -
     assert tiers(story) == [Tier.FIRST, Tier.WARM_CLUSTER]
 
 
+@pytest.mark.row("B17")
 async def test_a_head_that_stays_away_for_longer_than_its_nodes_wait_costs_a_cluster() -> None:
     def head_stays_away(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(away_seconds=600)
@@ -256,6 +261,7 @@ def worker_is_lost(runtime: FakeRuntime, _: Attempt) -> None:
     runtime.lose_worker()
 
 
+@pytest.mark.row("B10", "G6")
 async def test_a_lost_worker_is_replaced_in_its_cluster() -> None:
     story = a_story({(1, 33): worker_is_lost})
 
@@ -287,6 +293,7 @@ async def test_head_that_forgot_the_attempt_has_restarted() -> None:
     assert causes(story) == [Cause.HEAD_LOST, Cause.SUCCEEDED]
 
 
+@pytest.mark.row("B9")
 async def test_success_before_the_target_is_a_failure() -> None:
     story = a_story({(1, 15): exits(0)})
 
@@ -322,6 +329,7 @@ async def test_success_whose_progress_can_never_be_read_is_not_believed() -> Non
     assert causes(story) == [Cause.FALSE_SUCCESS, Cause.SUCCEEDED]
 
 
+@pytest.mark.row("B16")
 async def test_status_keeps_the_last_ten_attempts_of_a_job_that_had_more() -> None:
     faults = {(number, 10 * number + 7): CRASH for number in range(1, 12)}
     story = a_story(faults, {"training.totalSteps": 130})
@@ -333,6 +341,7 @@ async def test_status_keeps_the_last_ten_attempts_of_a_job_that_had_more() -> No
     assert attempts[0].cause is Cause.SUCCEEDED
 
 
+@pytest.mark.row("B8")
 async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
     def crashes_and_forgets(runtime: FakeRuntime, attempt: Attempt) -> None:
         runtime.resume_at = 10
@@ -357,6 +366,7 @@ async def test_older_checkpoint_is_accepted_when_the_newer_was_skipped_with_a_re
     assert "step_20: truncated" in story.condition(ConditionType.RESUME_VERIFIED)[2]
 
 
+@pytest.mark.row("A30", "B23")
 async def test_suspend_saves_frees_everything_and_resumes() -> None:
     story = a_story()
     await story.until(lambda status: status.progress.step >= 25)
@@ -407,6 +417,7 @@ async def test_budget_is_exhausted_by_failures_without_progress() -> None:
     assert story.count(CreateCluster) == story.count(DeleteCluster)
 
 
+@pytest.mark.row("B11")
 async def test_budget_is_reset_by_a_new_checkpoint() -> None:
     faults = {(n, 10 * n + 3): CRASH for n in range(1, 6)}  # each attempt saves once more
     story = a_story(faults, {"recovery.maxRestarts": 1})
@@ -425,6 +436,7 @@ async def test_no_restart_is_allowed_when_the_budget_is_zero() -> None:
     assert story.condition(ConditionType.FAILED)[1] == "RestartBudgetExhausted"
 
 
+@pytest.mark.row("B6")
 @pytest.mark.parametrize(
     ("code", "cause"),
     [
@@ -536,6 +548,7 @@ async def between_two_attempts(changes: dict[str, Any]) -> Story:
     return story
 
 
+@pytest.mark.row("A12")
 async def test_another_url_is_checked_before_the_next_attempt_asks_it() -> None:
     story = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
     before = len(story.runtime.performed)
@@ -564,6 +577,7 @@ async def test_another_url_that_fails_its_check_is_asked_by_no_attempt() -> None
     assert story.count(CreateCluster) == story.count(DeleteCluster)
 
 
+@pytest.mark.row("A12")
 async def test_another_limit_of_restarts_is_no_reason_for_a_check() -> None:
     story = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
 
@@ -575,6 +589,7 @@ async def test_another_limit_of_restarts_is_no_reason_for_a_check() -> None:
     assert causes(story) == [Cause.PROGRAM_ERROR, Cause.SUCCEEDED]
 
 
+@pytest.mark.row("A10", "B13")
 async def test_hang_is_dumped_stopped_and_restarted() -> None:
     story = a_story({(1, 25): hangs})
 
@@ -612,6 +627,7 @@ async def test_dashboard_that_is_down_for_a_while_ends_nothing() -> None:
     assert causes(story) == [Cause.SUCCEEDED]
 
 
+@pytest.mark.row("B11")
 async def test_deadline_over_all_attempts_ends_the_job() -> None:
     story = a_story({(1, 30): CRASH}, {"activeDeadlineSeconds": 60})
 
@@ -700,6 +716,7 @@ async def test_managed_retriever_is_started_before_and_stopped_after() -> None:
     assert (story.count(StartRetriever), story.count(StopRetrievers)) == (1, 1)
 
 
+@pytest.mark.row("B21")
 async def test_retriever_that_dies_while_training_is_started_again() -> None:
     story = a_story(changes=RETRIEVAL)
     await story.until(lambda status: status.progress.step >= 5)

@@ -38,6 +38,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.row("E11")
 @pytest.mark.parametrize(("changes", "place"), PLACES, ids=[place for _, place in PLACES])
 async def test_a_secret_in_free_json_is_refused_before_any_pod(
     changes: dict[str, Any], place: str

@@ -32,6 +32,7 @@ def configs(story: Story) -> list[Any]:
 # An operator that was away
 
 
+@pytest.mark.row("B13")
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4, 6, 9, 14, 25, 40])
 async def test_an_operator_that_was_down_for_half_an_hour_kills_nothing(rounds: int) -> None:
     story = a_story(changes=LOW)
@@ -148,6 +149,7 @@ async def test_a_save_or_an_end_that_is_stuck_meets_its_deadline(stage: Stage) -
 # The budget
 
 
+@pytest.mark.row("B11")
 async def test_a_checkpoint_that_is_torn_and_written_anew_each_time_renews_no_budget() -> None:
     story = a_story({(n, 12): crashes_and_tears for n in range(1, 20)}, {"recovery.maxRestarts": 3})
 
@@ -157,6 +159,7 @@ async def test_a_checkpoint_that_is_torn_and_written_anew_each_time_renews_no_bu
     assert len(story.attempts) == 1 + 3
 
 
+@pytest.mark.row("B6")
 async def test_ends_that_do_not_count_are_delayed_all_the_same() -> None:
     preempted = exits(ExitCode.PREEMPTED)
     faults = {(n, 5): preempted for n in range(1, 6)}
@@ -370,6 +373,7 @@ async def test_what_was_short_is_changed_and_not_another_pods_threads() -> None:
         assert story.attempts[1].mitigation == mitigation
 
 
+@pytest.mark.row("D12")
 async def test_a_job_short_of_memory_with_nothing_to_lower_ends_after_three_attempts() -> None:
     starved = exits(ExitCode.HOST_OUT_OF_MEMORY, "the driver: std::bad_alloc", "RolloutHost")
     story = a_story({(number, 7): starved for number in range(1, 12)}, {"rollout.maxNumSeqs": 8})

@@ -36,6 +36,7 @@ async def test_an_undisturbed_run_loses_the_time_of_its_start() -> None:
     assert story.status.restarts.lost_steps == 0
 
 
+@pytest.mark.row("B26")
 async def test_lost_steps_and_the_second_start_count_against_it() -> None:
     story = a_story({(1, 27): CRASH})
 

@@ -1,8 +1,11 @@
+import pytest
+
 from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import Baseline, Cause, ConditionType
 from support.fakes.fake_runtime import a_story, exits, head_is_lost, until_step
 
 
+@pytest.mark.row("A25")
 async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> None:
     story = a_story()
     await until_step(story, 15)
@@ -19,6 +22,7 @@ async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> 
     assert len(story.attempts) == 1
 
 
+@pytest.mark.row("B14")
 async def test_a_new_attempt_is_compared_with_its_own_beginning() -> None:
     story = a_story({(1, 33): head_is_lost})
     await story.until(lambda status: status.attempt == 2)
@@ -44,6 +48,7 @@ async def test_a_message_about_slowness_does_not_change_with_every_step() -> Non
     assert story.condition(ConditionType.SLOWING_DOWN) == first
 
 
+@pytest.mark.row("A25")
 async def test_a_job_that_asks_for_it_saves_and_restarts_once_it_is_slow() -> None:
     story = a_story(changes={"recovery.restartWhenDegraded": True})
     await until_step(story, 15)
@@ -69,6 +74,7 @@ async def test_nobody_is_restarted_for_a_trend_unless_the_job_says_so() -> None:
     assert len(story.attempts) == 1
 
 
+@pytest.mark.row("D3")
 async def test_a_trainer_unlike_its_engine_is_a_condition_that_names_the_gap() -> None:
     story = a_story()
     await until_step(story, 15)
@@ -86,6 +92,7 @@ async def test_a_trainer_unlike_its_engine_is_a_condition_that_names_the_gap() -
     assert len(story.attempts) == 1
 
 
+@pytest.mark.row("D3")
 async def test_an_attempt_that_is_nats_off_is_not_tried_again() -> None:
     fault = exits(ExitCode.POLICY_MISMATCH, "they differ by 1.5 nats per token at step 12")
     story = a_story({(1, 12): fault})

@@ -120,6 +120,7 @@ async def test_what_an_image_of_an_earlier_release_does_not_know_waits_for_a_per
     assert "does not know spec.monitoring.historyWindow" in message
 
 
+@pytest.mark.row("C13")
 async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
     story = a_story(
         {(1, 25): CRASH},
@@ -185,6 +186,7 @@ def images(story: Story) -> list[str]:
     return [each.plan.image for each in story.runtime.performed if isinstance(each, CreateCluster)]
 
 
+@pytest.mark.row("C13")
 async def test_the_next_cluster_is_given_the_digest_that_the_first_attempt_began_with() -> None:
     story = a_pinned_story()
     await story.until(lambda status: status.progress.step == 20)
@@ -197,6 +199,7 @@ async def test_the_next_cluster_is_given_the_digest_that_the_first_attempt_began
     assert images(story) == [NAME, f"{NAME}@sha256:{'1' * 64}"]
 
 
+@pytest.mark.row("C13")
 async def test_another_image_under_the_name_of_one_that_was_loaded_onto_nodes_is_refused() -> None:
     story = a_pinned_story(image_ids=(LOADED_ONE,))
     await story.until(lambda status: status.progress.step == 20)
@@ -216,6 +219,7 @@ async def test_another_image_under_the_name_of_one_that_was_loaded_onto_nodes_is
     assert story.status.pinned.image_id == LOADED_TWO
 
 
+@pytest.mark.row("C13")
 @pytest.mark.parametrize("told", [(ONE,), (LOADED_ONE,), ()])
 async def test_another_ray_under_the_same_name_is_refused_on_resume(told: tuple[str, ...]) -> None:
     story = a_pinned_story(image_ids=told)

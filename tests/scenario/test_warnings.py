@@ -13,6 +13,7 @@ from support.fakes.fake_runtime import a_story, exits, head_is_lost
 WARM = {"training": {"totalSteps": 40, "learningRate": 0.01}}
 
 
+@pytest.mark.row("A3", "C4", "C7", "C19")
 async def test_a_warning_of_the_specification_is_in_status_and_told_once() -> None:
     story = a_story({}, WARM)
     await story.until_quiet()
@@ -45,6 +46,7 @@ async def test_what_only_the_facts_show_is_warned_of_as_well() -> None:
     assert "GpuMemoryUnknown" in {each.reason for each in story.status.warnings}
 
 
+@pytest.mark.row("A12")
 async def test_what_preflight_warns_of_is_in_status_and_told_once() -> None:
     unusual = Check(
         id=CheckId.RETRIEVAL_REACHABLE, state=CheckState.WARNED, evidence="kb: nothing was found"
@@ -60,6 +62,7 @@ async def test_what_preflight_warns_of_is_in_status_and_told_once() -> None:
     assert sum("kb: nothing was found" in each for each in notes(story)) == 1
 
 
+@pytest.mark.row("C11")
 async def test_a_job_without_a_volume_is_refused_where_pods_vanish() -> None:
     story = a_story({}, {"volumes": []})
     await story.until_quiet()
@@ -70,6 +73,7 @@ async def test_a_job_without_a_volume_is_refused_where_pods_vanish() -> None:
     assert "volumes: [{name, claimName, mountPath}]" in told
 
 
+@pytest.mark.row("C9")
 async def test_the_checkpoint_interval_is_advised_as_a_number_after_a_failure() -> None:
     slow = {"training": {"totalSteps": 60}, "checkpoint.everySteps": 500}
     story = a_story({(1, 55): exits(ExitCode.ROLLOUT_ENGINE_LOST)}, slow)
@@ -115,6 +119,7 @@ async def test_a_restart_says_where_it_began_and_on_what() -> None:
     assert "ValueError: on purpose" in ended
 
 
+@pytest.mark.row("C9")
 def test_the_best_interval_is_daly_s() -> None:
     assert best_interval(2.0, 65.0) == pytest.approx(14.82, abs=0.01)
     assert best_interval(10.0, 4.0) == 4.0

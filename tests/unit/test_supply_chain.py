@@ -17,6 +17,7 @@ HOSTS = [f"{name}.io" for name in ("docker", "ghcr", "quay", "gcr")] + [
 ]
 
 
+@pytest.mark.row("E13")
 def test_the_hosted_workflow_runs_what_every_change_must_pass() -> None:
     assert ".ci/run" in [step.get("run") for step in WORKFLOW["jobs"]["test"]["steps"]]
     assert set(WORKFLOW["jobs"]["release"]["needs"]) == set(WORKFLOW["jobs"]) - {"release"}
@@ -77,6 +78,7 @@ def test_no_file_names_a_host_of_packages_or_images() -> None:
     assert found.stdout == ""
 
 
+@pytest.mark.row("E13")
 def test_what_the_threat_model_says_is_shown_by_tests_that_exist() -> None:
     named = re.findall(
         r"`((?:tests|scripts|\.github)/[\w./-]+)`", (ROOT / "SECURITY.md").read_text()

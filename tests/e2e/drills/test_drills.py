@@ -199,6 +199,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("time_number", range(times))
 
 
+@pytest.mark.row("B6", "B10", "B13", "B17", "G7")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", DRILLS)
 def test_a_job_ends_at_its_target_whatever_is_lost(

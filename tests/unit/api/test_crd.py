@@ -38,6 +38,7 @@ METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matc
 """What a rule calls on a field; not a field itself."""
 
 
+@pytest.mark.row("B1")
 def test_the_committed_file_is_what_the_models_say() -> None:
     assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_api.crd"
     assert yaml.safe_load(CRD_FILE.read_text()) == crd_manifest()
@@ -236,6 +237,7 @@ def test_rules_guard_every_optional_field_they_read() -> None:
                 assert known or guarded, (reference, clause)
 
 
+@pytest.mark.row("A9")
 def test_columns_and_selectable_fields_read_fields_that_exist() -> None:
     version = crd_manifest()["spec"]["versions"][0]
     paths = [column["jsonPath"] for column in version["additionalPrinterColumns"]]

@@ -3,6 +3,7 @@
 import re
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def all_names(job: str, uid: str, endpoints: list[str]) -> list[str]:
     return [*found, names.preflight_name(job, uid), names.network_policy_name(job, uid)]
 
 
+@pytest.mark.row("E2")
 @settings(max_examples=300)
 @given(job=JOBS, uid=UIDS, endpoint=ENDPOINTS)
 def test_names_are_valid_with_everything_that_is_appended(
@@ -47,6 +49,7 @@ def test_names_are_valid_with_everything_that_is_appended(
     assert len(names.token_secret_name(job, "0" * 16)) <= 253
 
 
+@pytest.mark.row("E2")
 @settings(max_examples=100)
 @given(st.lists(st.tuples(JOBS, UIDS), min_size=2, max_size=8, unique_by=lambda job: job[1]))
 def test_no_two_jobs_share_a_name_nor_what_kuberay_makes_of_it(jobs: list[tuple[str, str]]) -> None:

@@ -27,6 +27,7 @@ HARMLESS_NAMES = (
 )  # fmt: skip
 
 
+@pytest.mark.row("E11")
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_secrets_are_recognised(name: str) -> None:
     assert looks_secret(name)
@@ -37,6 +38,7 @@ def test_other_names_are_left_alone(name: str) -> None:
     assert not looks_secret(name)
 
 
+@pytest.mark.row("E11")
 @pytest.mark.parametrize("name", [*NAMES, *HARMLESS_NAMES])
 def test_a_query_knows_the_same_names_as_a_variable(name: str) -> None:
     expected = looks_secret(name)
@@ -67,6 +69,7 @@ SECRETS = (
 )  # fmt: skip
 
 
+@pytest.mark.row("E11")
 @pytest.mark.parametrize("value", SECRETS)
 def test_values_that_are_secrets_are_recognised(value: str) -> None:
     assert holds_secret(value)
@@ -88,6 +91,7 @@ UNITS = ("?", "?key_", "://:", "eyJ", "eyJaaaaaaaa-", "_key", "&secret", "https:
          "-----BEGIN A")  # fmt: skip
 
 
+@pytest.mark.row("E11")
 @pytest.mark.parametrize("unit", UNITS)
 def test_time_grows_with_a_values_length_and_not_with_its_square(unit: str) -> None:
     def seconds(length: int) -> float:

@@ -90,6 +90,7 @@ def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
     assert found["problems"] == []
 
 
+@pytest.mark.row("B4")
 def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
     result = raggrpo("plan", a_job_file(tmp_path), "--manifests")
 
@@ -108,6 +109,7 @@ def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Pat
     assert "kind: RayCluster" not in result.output
 
 
+@pytest.mark.row("A16")
 def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -> None:
     folder = a_recorded_job(tmp_path, JobStatus(phase=Phase.RUNNING, attempt=2))
     for number, size in ((1, 4096), (2, 2048)):

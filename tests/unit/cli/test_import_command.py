@@ -14,6 +14,7 @@ from support.builders.verl_tree import write_tree
 CLI = CliRunner()
 
 
+@pytest.mark.row("B30")
 def test_an_imported_script_is_a_job_that_validates(tmp_path: Path) -> None:
     script, job = tmp_path / "run.sh", tmp_path / "job.yaml"
     script.write_text(GSM8K)
@@ -38,6 +39,7 @@ def test_a_hydra_configuration_is_printed_when_no_file_is_named(tmp_path: Path) 
     assert "kind: RagGrpoJob" in done.output
 
 
+@pytest.mark.row("D5")
 def test_a_scripts_configuration_its_defaults_and_its_tools_are_followed(tmp_path: Path) -> None:
     script, job = write_tree(tmp_path), tmp_path / "job.yaml"
 

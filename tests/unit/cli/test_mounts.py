@@ -129,6 +129,7 @@ def test_claim_given_twice_is_refused() -> None:
         read_mounts(["w=/a", "w=/b"], str)
 
 
+@pytest.mark.row("B32")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
     job = a_sample(path)

@@ -55,6 +55,7 @@ def test_nothing_prints_but_through_the_door() -> None:
     assert printing == DOORS
 
 
+@pytest.mark.row("E12")
 @pytest.mark.parametrize("err", [False, True])
 def test_what_is_shown_holds_no_control_characters(err: bool) -> None:
     app = typer.Typer()
@@ -108,6 +109,7 @@ def test_the_display_of_a_run_says_nothing_raw() -> None:
     assert raw(output.getvalue()) == set()
 
 
+@pytest.mark.row("E12")
 def test_a_line_of_the_operators_log_holds_nothing_raw_and_nothing_escaped() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "head says %s", (HOSTILE,), None)
 

@@ -115,6 +115,7 @@ def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> No
 # --- its form and rules
 
 
+@pytest.mark.row("A1", "A22", "C1", "C3", "C9", "C10", "C11", "C14", "C15", "C16", "C19")
 @pytest.mark.parametrize("row", WRONG)
 def test_a_wrong_job_is_refused_with_its_place_and_a_remedy(row: str, tmp_path: Path) -> None:
     changes, words = WRONG[row]
@@ -128,6 +129,7 @@ def test_the_job_that_all_rows_change_is_valid(tmp_path: Path) -> None:
     assert raggrpo("validate", a_job_file(tmp_path, {})).code == ExitCode.DONE
 
 
+@pytest.mark.row("B2")
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     changes = {
         "spec.rollout.temperature": 0,
@@ -273,6 +275,7 @@ def checks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ended]:
     return check
 
 
+@pytest.mark.row("A12", "A19", "C6", "C17")
 @pytest.mark.parametrize(
     ("machine", "row"), [(machine, row) for machine in MACHINES for row in MACHINES[machine][2]]
 )

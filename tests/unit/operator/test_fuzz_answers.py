@@ -172,6 +172,7 @@ async def test_a_head_that_says_the_truth_is_believed(
     assert world.stored()["status"]["progress"]["step"] == PROGRESS.step
 
 
+@pytest.mark.row("E3")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", ["details", "progress"])
 async def test_no_answer_of_a_head_breaks_a_round(
@@ -194,6 +195,7 @@ async def test_no_answer_of_a_head_breaks_a_round(
         await survives(world, validator, said[:2000])
 
 
+@pytest.mark.row("E14")
 @pytest.mark.timeout(0)
 async def test_no_termination_message_of_a_preflight_breaks_a_round(
     tmp_path: Path,

@@ -34,6 +34,7 @@ OF_SUCCESS = ("no content", "no UTF-8")
 """Say with their status that a stop was taken; whether the driver ends is seen, not believed."""
 
 
+@pytest.mark.row("E3")
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_what_no_honest_server_says_counts_as_silence(
     name: str, session: ClientSession

@@ -32,6 +32,7 @@ ENDPOINTS = [{"name": f"{n}{'e' * 40}", "managed": {"corpus": "/mnt/runs/c"}} fo
 RETRIEVING = {"retrieval": {"mode": "Search", "endpoints": ENDPOINTS}}
 
 
+@pytest.mark.row("E3")
 @given(
     letter=st.sampled_from(LETTERS),
     attempts=st.integers(0, 10),

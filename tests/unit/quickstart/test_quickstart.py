@@ -40,6 +40,7 @@ def test_every_question_finds_its_passage_among_three_that_share_a_word_of_the_n
         assert all(question.record.words & other.words for other in question.found)
 
 
+@pytest.mark.row("B32")
 def test_the_token_beside_the_code_tells_the_right_passage_from_the_others(
     found: list[records.Record], questions: records.Questions
 ) -> None:

@@ -74,6 +74,7 @@ def ids(hits: list[Hit]) -> list[str]:
     return [hit.passage.id for hit in hits]
 
 
+@pytest.mark.row("D8")
 @pytest.mark.parametrize("pooling", list(Pooling))
 @pytest.mark.parametrize("normalize", [True, False])
 def test_dense_search_finds_what_brute_force_finds(
@@ -126,6 +127,7 @@ def test_equal_passages_stand_in_corpus_order(tmp_path: Path, model: Path) -> No
     assert [hit.position for hit in index.search(["w1"], 4)[0]] == [0, 2, 3, 1]
 
 
+@pytest.mark.row("D8")
 def test_above_the_size_search_is_approximate_and_finds_nearly_all(
     tmp_path: Path, model: Path
 ) -> None:
@@ -155,6 +157,7 @@ def test_given_vectors_of_another_model_are_refused(tmp_path: Path, model: Path)
         load_index(wanted)
 
 
+@pytest.mark.row("D8")
 def test_hybrid_search_is_the_fusion_of_both_rankings(tmp_path: Path, model: Path) -> None:
     texts, queries = some_texts(200), some_texts(10, seed=1)
     found = {
@@ -182,6 +185,7 @@ def test_reciprocal_rank_fusion_worked_by_hand() -> None:
     ]
 
 
+@pytest.mark.row("D8")
 def test_an_index_is_built_once_and_again_only_for_what_changes_it(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +212,7 @@ def test_an_index_is_built_once_and_again_only_for_what_changes_it(
     assert embedded == [20] * 5
 
 
+@pytest.mark.row("D8")
 def test_an_interrupted_build_goes_on_where_it_was(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_damaged_folder_is_built_anew(tmp_path: Path, damage: str) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
+@pytest.mark.row("D8")
 def test_of_two_that_build_at_once_the_first_publishes_and_both_use_it(tmp_path: Path) -> None:
     both = threading.Barrier(2)
 

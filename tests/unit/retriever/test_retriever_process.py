@@ -66,6 +66,7 @@ def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Pa
     assert code == -signal.SIGTERM
 
 
+@pytest.mark.row("B21")
 def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
     corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
     os.mkfifo(corpus)  # can be read to its end only once somebody has written it

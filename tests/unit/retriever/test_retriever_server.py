@@ -76,6 +76,7 @@ async def test_a_bad_retrieve_request_is_refused_naming_the_field(
     assert answer.json()["error"].startswith(f"{field}: ")
 
 
+@pytest.mark.row("D9")
 async def test_a_call_as_large_as_search_r1s_training_makes_is_answered(
     words: httpx.AsyncClient,
 ) -> None:
@@ -85,6 +86,7 @@ async def test_a_call_as_large_as_search_r1s_training_makes_is_answered(
     assert {hits[0]["id"] for hits in found[::2]} != {hits[0]["id"] for hits in found[1::2]}
 
 
+@pytest.mark.row("D9")
 @pytest.mark.parametrize(
     ("limit", "field"), [("MAX_BODY_BYTES", "body"), ("MAX_ANSWER_BYTES", "topk")]
 )

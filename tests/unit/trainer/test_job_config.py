@@ -25,6 +25,7 @@ def test_another_configuration_is_refused(given: dict[str, str]) -> None:
     assert refused.value.exit_code == ExitCode.CONFIG_ERROR
 
 
+@pytest.mark.row("E5")
 @pytest.mark.parametrize("program", ["raggrpo_trainer", "raggrpo_trainer.preflight"])
 def test_driver_and_preflight_end_before_anything_else(program: str) -> None:
     sealed = seal(a_trainer_config().to_json()) | {names.ENV_CONFIG_SHA256: "0" * 64}

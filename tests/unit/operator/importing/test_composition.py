@@ -13,6 +13,7 @@ def composed(files: Mapping[str, str], **choices: str) -> Composition:
     return compose("main", ["c"], {f"c/{n}.yaml": t for n, t in files.items()}.get, choices)
 
 
+@pytest.mark.row("D5")
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

@@ -24,6 +24,7 @@ def given(script: str) -> dict[str, Any]:
     return read_script(script).overrides
 
 
+@pytest.mark.row("D5")
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -87,6 +88,7 @@ def test_what_a_condition_decides_is_told_with_all_its_values(script: str, told:
     assert "trainBatchSize" not in found.job["spec"]["data"]
 
 
+@pytest.mark.row("D5")
 @pytest.mark.parametrize(
     ("word", "told"),
     [

@@ -46,6 +46,7 @@ def a_valid_job(imported: Imported) -> RagGrpoJob:
     return job
 
 
+@pytest.mark.row("D5")
 def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> None:
     imported = import_verl(read_script(GSM8K).overrides)
     spec = a_valid_job(imported).spec
@@ -80,6 +81,7 @@ def test_every_field_of_the_original_is_told() -> None:
     assert [name for name in given if name not in told] == []
 
 
+@pytest.mark.row("D5")
 @pytest.mark.parametrize("name", VERL)
 def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str) -> None:
     value = "float16" if name.endswith("dtype") else 4
@@ -89,6 +91,7 @@ def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str
     assert any(block in line for line in told)
 
 
+@pytest.mark.row("D5")
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
@@ -247,6 +250,7 @@ def with_tools(text: str | None) -> Imported:
     return import_verl(TOOL_FILE, read=lambda _: text)
 
 
+@pytest.mark.row("D5")
 def test_the_search_tool_is_the_retrieval_endpoint() -> None:
     imported = with_tools(FILES["examples/lookup/config/tools/lookup.yaml"])
     spec = a_valid_job(imported).spec

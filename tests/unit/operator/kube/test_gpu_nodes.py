@@ -27,6 +27,7 @@ def seen(
     return device_of(nodes, resources, SchedulingSpec(node_selector=selector or {}))
 
 
+@pytest.mark.row("D11")
 def test_the_smallest_gpu_that_a_pod_may_get_counts() -> None:
     small = a_node(H100 | {"nvidia.com/gpu.memory": "40960", "pool": "small"})
     large = a_node(H100 | {"pool": "large"})
@@ -62,6 +63,7 @@ SLICE = "nvidia.com/mig-1g.10gb"
 WHOLE = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920"}
 
 
+@pytest.mark.row("D11")
 @pytest.mark.parametrize(
     ("resource", "labels", "mib"),
     [

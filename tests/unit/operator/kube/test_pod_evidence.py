@@ -71,6 +71,7 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.row("B17")
 @pytest.mark.parametrize("case", LOSSES)
 def test_a_pod_tells_why_it_is_lost(case: str) -> None:
     pod, was_deleted, cause, words = LOSSES[case]
@@ -91,6 +92,7 @@ BLAMED = {
 }
 
 
+@pytest.mark.row("B24")
 @pytest.mark.parametrize("case", LOSSES)
 def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_user_took_the_pod(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]

@@ -209,6 +209,7 @@ async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins
     assert kube.named("deployments") == []
 
 
+@pytest.mark.row("E12")
 async def test_every_pod_begins_under_the_jobs_policy() -> None:
     managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
     endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}

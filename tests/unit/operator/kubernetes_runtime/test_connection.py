@@ -84,6 +84,7 @@ async def connected(
             yield Connected(server.make_url, session, caches, told)
 
 
+@pytest.mark.row("E10")
 async def test_a_list_goes_into_the_caches_and_kopf_is_left_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def a_world(
     return world
 
 
+@pytest.mark.row("E3")
 @pytest.mark.parametrize("what", ANSWERS)
 @pytest.mark.parametrize("spec", [{"suspend": True}, {"activeDeadlineSeconds": 60}])
 async def test_it_is_suspended_and_ends_by_its_deadline_all_the_same(

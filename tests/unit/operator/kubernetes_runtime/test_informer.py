@@ -26,6 +26,7 @@ def test_a_pod_in_the_cache_tells_as_much_of_its_loss_as_the_whole_pod(reason: s
     assert loss(kept_child(pod), NOW) == loss(pod, NOW)
 
 
+@pytest.mark.row("E10")
 @pytest.mark.parametrize("kind", ["Pod", "RayCluster", "ConfigMap", "Deployment", "RagGrpoJob"])
 def test_what_only_takes_memory_is_not_kept(kind: str) -> None:
     huge = "x" * 100_000

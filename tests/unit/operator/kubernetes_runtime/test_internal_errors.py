@@ -20,6 +20,7 @@ async def mistaken(*_: Any) -> None:
     raise ZeroDivisionError("a bug,\nin two lines")
 
 
+@pytest.mark.row("E7")
 async def test_a_mistake_of_the_operator_becomes_a_condition_that_names_itself(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +67,7 @@ async def test_a_status_of_another_release_is_left_as_it_is_but_for_the_conditio
     assert "attempts.0.cause" in world.condition("Reconciling")["message"]
 
 
+@pytest.mark.row("E7")
 async def test_a_mistake_is_counted_and_logged_with_the_job(
     tmp_path: Path,
     session: ClientSession,

@@ -85,6 +85,7 @@ def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> Non
     assert (beside.is_lost, beside.cause) == (True, Cause.HOST_OUT_OF_MEMORY)
 
 
+@pytest.mark.row("B17")
 @pytest.mark.parametrize(
     ("keeps_state", "is_going", "losses", "may_return"),
     [

@@ -205,6 +205,7 @@ def warned(*reasons: str) -> JobStatus:
     return JobStatus(warnings=found, warning_count=len(found))
 
 
+@pytest.mark.row("A3", "C4", "C7", "C19")
 async def test_a_warning_is_one_event_even_after_the_operator_was_restarted() -> None:
     world = Written()
     body = await world.writer.write(world.body, warned("First"))
@@ -327,6 +328,7 @@ def samples(metrics: Metrics) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.row("B26")
 def test_the_series_of_a_job_vanish_with_it() -> None:
     metrics, job = Metrics(), a_job({"preset": "Fast"})
     running = JobStatus(

@@ -132,6 +132,7 @@ async def with_a_head(
         yield world
 
 
+@pytest.mark.row("B10")
 @pytest.mark.parametrize(
     ("old", "is_ready"),
     [
@@ -153,6 +154,7 @@ async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
     assert seen.is_ready == is_ready
 
 
+@pytest.mark.row("C13")
 @pytest.mark.parametrize("is_submitted", [False, True])
 async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
     tmp_path: Path, session: ClientSession, is_submitted: bool

@@ -23,6 +23,7 @@ async def test_watches_that_are_asked_to_end_are_no_failure() -> None:
     looking.cancel()
 
 
+@pytest.mark.row("E7")
 async def test_an_operator_whose_watches_have_failed_ends() -> None:
     async def fail() -> None:
         await asyncio.sleep(0.05)

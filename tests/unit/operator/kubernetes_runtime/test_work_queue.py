@@ -187,6 +187,7 @@ class Stalling:
             await asyncio.Event().wait()
 
 
+@pytest.mark.row("E4")
 @pytest.mark.parametrize(("namespaces", "held"), [(1, 4), (2, 6), (4, 7)])
 async def test_namespaces_whose_work_never_ends_leave_a_worker_for_others(
     namespaces: int, held: int
@@ -203,6 +204,7 @@ async def test_namespaces_whose_work_never_ends_leave_a_worker_for_others(
     assert work.begun[held:] == [f"good/{number}" for number in range(20)]
 
 
+@pytest.mark.row("E4")
 async def test_slow_work_gives_its_worker_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "SLOW_SECONDS", 0.01)
     work = Stalling()

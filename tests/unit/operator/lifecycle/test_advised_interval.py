@@ -60,6 +60,7 @@ def test_an_interval_that_is_far_off_is_advised_with_its_reasons() -> None:
     assert "1 failure in" in once
 
 
+@pytest.mark.row("C9")
 @pytest.mark.parametrize(
     ("every", "is_far"),
     [(BEST // 2 - 1, True), (BEST // 2, False), (BEST, False), (BEST * 2, False),

@@ -224,6 +224,7 @@ def test_an_attempt_is_not_verified_against_its_own_checkpoint() -> None:
 # Where it began
 
 
+@pytest.mark.row("B8")
 @pytest.mark.parametrize(
     ("began", "expected"),
     [

@@ -23,6 +23,7 @@ def exists(path: str) -> bool:
     return True
 
 
+@pytest.mark.row("A10")
 @pytest.mark.parametrize("stage", Stage)
 def test_every_stage_has_a_limit_and_advice_that_names_fields_of_a_job(stage: Stage) -> None:
     words = advice(stage)

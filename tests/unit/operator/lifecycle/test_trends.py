@@ -36,6 +36,7 @@ def test_steps_are_slow_from_thirty_percent_until_twenty(
     assert bool(slower(BASE, at(59, seconds_per_step=seconds), is_slow=is_slow)) is expected
 
 
+@pytest.mark.row("A25")
 def test_the_stage_that_grew_most_is_named() -> None:
     parts = {"generate": 8.5, "train": 9.0, "other": 1.0}
 
@@ -79,6 +80,7 @@ def test_memory_that_will_not_last_is_told_with_the_step_that_it_lasts_until() -
     assert words.endswith("is reached at about step 310")
 
 
+@pytest.mark.row("B14")
 def test_memory_of_the_ranks_pods_is_watched_beside_the_heads() -> None:
     # 10 GiB in 100 steps, 30 GiB left: 300 steps more, while 290 are to come.
     assert memory_grows(BASE, at(110, 4 * GIB, 30 * GIB), LIMITS) == ""

@@ -87,6 +87,7 @@ def test_an_endpoint_opens_what_a_policy_can_say_of_it(url: str, expected: list[
     assert opened(egress(named(url))) == expected
 
 
+@pytest.mark.row("E12")
 @pytest.mark.parametrize(
     "host",
     ["10.96.0.1", "192.0.2.3", "[fd00::1]", "169.254.169.254", "[::ffff:10.96.0.1]",

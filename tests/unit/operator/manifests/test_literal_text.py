@@ -28,6 +28,7 @@ def test_the_kubelet_here_expands_as_documented(given: str, found: str) -> None:
     assert expanded(given, {"A": "x"}) == found
 
 
+@pytest.mark.row("E5")
 @given(st.text("A$(){} ", max_size=12) | st.text(max_size=12))
 def test_literal_text_survives_the_kubelet(text: str) -> None:
     assert expanded(literal(text), {"A": "x", "": "y"}) == text

@@ -144,6 +144,7 @@ def pods_with_sizing(job: RagGrpoJob) -> list[tuple[dict[str, Any], PodSizing]]:
     return found
 
 
+@pytest.mark.row("B3")
 @EACH_SAMPLE
 def test_manifests_of_samples(path: Path, golden: Golden) -> None:
     job = a_clustered_job(a_sample(path), KNOWN_7B)
@@ -222,6 +223,7 @@ def test_pods_are_restricted_and_carry_no_service_account_token(job: RagGrpoJob)
         assert container_of(template)["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+@pytest.mark.row("B5")
 @settings(max_examples=40)
 @given(job=jobs())
 def test_requests_are_what_status_says_and_memory_is_guaranteed(job: RagGrpoJob) -> None:
@@ -274,6 +276,7 @@ def test_lists_that_the_api_server_merges_by_name_hold_no_name_twice(job: RagGrp
         assert mounted == {volume["name"] for volume in template["spec"]["volumes"]}
 
 
+@pytest.mark.row("A5")
 @settings(max_examples=40)
 @given(job=jobs())
 def test_shared_memory_is_ours_and_rays_store_lies_within_it(job: RagGrpoJob) -> None:
@@ -316,6 +319,7 @@ def test_ray_finds_room_for_every_rank_and_engine(job: RagGrpoJob) -> None:
             assert sizing.gpus == world.gpus_per_engine
 
 
+@pytest.mark.row("B22")
 @settings(max_examples=40)
 @given(job=jobs())
 def test_the_queue_is_named_on_the_ray_cluster_only(job: RagGrpoJob) -> None:
@@ -338,6 +342,7 @@ def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> 
         assert "RAY_AUTH_MODE" not in {each["name"] for each in container_of(template)["env"]}
 
 
+@pytest.mark.row("B24")
 def test_nodes_that_failed_often_come_last_for_ray_pods_and_are_never_ruled_out() -> None:
     job = a_clustered_job(a_job())
     plan = PodPlan(job.spec, "trainer:1", size(job.spec))
@@ -464,6 +469,7 @@ def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
     assert all_manifests(later)["raycluster"]["spec"]["rayVersion"] == "2.59.0"
 
 
+@pytest.mark.row("C13")
 def test_ray_is_told_in_the_version_that_the_image_has() -> None:
     plain = a_clustered_job(a_job())
     read = plain.status.preflight.facts.model_copy(update={"ray_version": "2.61.1"})
@@ -531,6 +537,7 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
     assert all(endpoint.managed is None for endpoint in endpoints)
 
 
+@pytest.mark.row("E11")
 def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
     kb, judge = "http://kb:8000/retrieve?tenant=c4n4ry", "http://judge:8000/score?of=c4n4ry"
     endpoint = {
@@ -558,6 +565,7 @@ def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
     assert config.to_json().count("c4n4ry") == 4
 
 
+@pytest.mark.row("E11")
 def test_headers_and_bodies_of_calls_reach_the_attempt_and_no_record() -> None:
     """Also of a job that was admitted before a rule knew how its secret looks."""
     kb = {
@@ -609,6 +617,7 @@ def test_headers_and_bodies_of_calls_reach_the_attempt_and_no_record() -> None:
 DENSE = {"corpus": "/mnt/runs/c.jsonl", "index": "Dense", "embedding": {"path": "/mnt/runs/e5"}}
 
 
+@pytest.mark.row("D8")
 @pytest.mark.parametrize(
     ("given", "writable"),
     [

@@ -47,6 +47,7 @@ def a_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobStatu
     return replace(status, **changes)
 
 
+@pytest.mark.row("A9")
 def test_line_says_what_the_practice_prints() -> None:
     line = progress_line(a_status(12), NOW)
     assert line == ("Step 12/60, 18 s elapsed, 1.2 s/step, ETA 58 s, reward 0.531, stage Training")

@@ -75,6 +75,7 @@ def a_status(**changes: Any) -> JobStatus:
     return JobStatus(phase=Phase.SUCCEEDED, progress=progress, attempts=attempts, **changes)
 
 
+@pytest.mark.row("A35")
 def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [a_validation("before", 0, 0.1)])
     write_steps(tmp_path, 2, range(21, 61), {"reward_mean": 0.75}, [a_validation("after", 60, 0.9)])
@@ -174,6 +175,7 @@ def test_a_folder_without_job_is_refused_with_remedy(tmp_path: Path, arguments: 
     assert "raggrpo run" in result.stderr
 
 
+@pytest.mark.row("A17", "A35")
 def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
     slow = a_job_folder(tmp_path / "slow", a_status(), {"rollout.temperature": 0.9})
     fast = a_job_folder(tmp_path / "fast", a_status(), {"rollout.temperature": 0.5})
@@ -196,6 +198,7 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 
+@pytest.mark.row("A16")
 def test_compare_of_equal_configurations_says_so(tmp_path: Path) -> None:
     one, two = (a_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])

@@ -707,6 +707,33 @@ def row_name(row: Row) -> str:
     return f"{row.rule.__name__}-{row.reason}"
 
 
+@pytest.mark.row(
+    "A3",
+    "A8",
+    "A18",
+    "A32",
+    "C1",
+    "C2",
+    "C3",
+    "C4",
+    "C5",
+    "C6",
+    "C7",
+    "C8",
+    "C9",
+    "C10",
+    "C11",
+    "C12",
+    "C14",
+    "C16",
+    "C17",
+    "C18",
+    "C19",
+    "C20",
+    "E10",
+    "E11",
+    "E12",
+)
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
     found = list(row.rule(seen_by_rule(row.fails, row, row.status)))
@@ -716,6 +743,7 @@ def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
     assert "\n" not in found[0].line()
 
 
+@pytest.mark.row("C19")
 @pytest.mark.parametrize("row", [row for row in ROWS if row.severity is WARNING], ids=row_name)
 def test_a_warning_is_in_status_uncut(row: Row) -> None:
     [found] = row.rule(seen_by_rule(row.fails, row, row.status))
@@ -901,6 +929,7 @@ def test_violations_include_what_each_rule_finds(row: Row) -> None:
     assert (row.path, row.reason) in {(v.path, v.reason) for v in found}
 
 
+@pytest.mark.row("B2")
 def test_all_problems_are_reported_at_once_errors_first() -> None:
     job = a_job({"rollout": {"n": 1, "temperature": 0.0, "topP": 0.5}, "checkpoint.keepLast": 1})
     found = violations(job, resolve(job))

@@ -80,6 +80,7 @@ def attention_saved(facts: Facts) -> float:
     return 100 * (1 - gpu_memory.activation_bytes_per_token(flash, facts) / whole)
 
 
+@pytest.mark.row("D11")
 @pytest.mark.parametrize(
     ("ours", "published", "tolerance"),
     [

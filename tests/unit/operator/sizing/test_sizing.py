@@ -56,6 +56,7 @@ def test_people_read_amounts_with_one_digit() -> None:
     assert units == ["1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB"]
 
 
+@pytest.mark.row("C4")
 def test_gpu_memory_of_the_worked_example() -> None:
     spec = a_spec(KNOWN_7B, resources=GPUS8)
 
@@ -171,6 +172,7 @@ def test_tensor_parallel_splits_weights_and_cache() -> None:
     assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344 // 4
 
 
+@pytest.mark.row("A5")
 def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
     shm = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "shm")
 
@@ -361,6 +363,7 @@ def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
     assert all(term.bytes == 0 for term in unknown)
 
 
+@pytest.mark.row("C20")
 def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
@@ -373,6 +376,7 @@ def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
     ]
 
 
+@pytest.mark.row("D8")
 def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -> None:
     dense = {
         "corpus": "/mnt/runs/c.jsonl",
@@ -412,6 +416,7 @@ def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -
     assert sized_with(vectors="/mnt/runs/v.npy") == expected | given
 
 
+@pytest.mark.row("B5")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_are_sized_with_reasons(path: Any) -> None:
     for facts in (None, KNOWN_7B, KNOWN_TINY):

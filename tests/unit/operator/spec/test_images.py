@@ -21,6 +21,7 @@ def test_an_image_id_is_read_in_every_form_that_nodes_tell(told: str, known: str
     assert image_id(told) == known
 
 
+@pytest.mark.row("C13")
 @pytest.mark.parametrize(
     ("image", "known", "given"),
     [

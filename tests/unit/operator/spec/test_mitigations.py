@@ -32,6 +32,7 @@ def applied_until_nothing_is_left(
     return applied
 
 
+@pytest.mark.row("A31")
 def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
     applied = applied_until_nothing_is_left(OOM, a_spec())
 
@@ -55,6 +56,7 @@ EIGHT_GPUS = {"resources": {"gpusPerNode": 8}}
 ON_CPU = {"resources": {"device": "CPU", "ranks": 2}, "rollout": {"n": 8}}
 
 
+@pytest.mark.row("D12")
 @pytest.mark.parametrize(
     ("cause", "short_of", "changes", "steps"),
     [

@@ -314,6 +314,7 @@ def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) ->
     assert hint_for(f"{name}_of_ours") == ""
 
 
+@pytest.mark.row("D5")
 @pytest.mark.parametrize(
     ("place", "value", "remedy"),
     [
@@ -345,6 +346,7 @@ def test_a_name_of_another_trainer_has_a_hint(place: str, value: Any, remedy: st
     assert remedy in found.remedy
 
 
+@pytest.mark.row("D5")
 def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
     text = yaml.safe_dump(a_raw_job()) + "  monitoring: {mode: Off}\n"
     text += "  rollout: {temperature: '1e-1'}\n  scheduling: {queueName: on}\n"

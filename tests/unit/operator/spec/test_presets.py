@@ -35,6 +35,7 @@ DESIGN: dict[str, tuple[object, object, object, object]] = {
 }
 
 
+@pytest.mark.row("A2", "A7")
 @pytest.mark.parametrize("column", range(4))
 def test_presets_hold_the_values_that_were_promised(column: int) -> None:
     preset = list(Preset)[column]
@@ -42,6 +43,7 @@ def test_presets_hold_the_values_that_were_promised(column: int) -> None:
     assert values == {path: row[column] for path, row in DESIGN.items()}
 
 
+@pytest.mark.row("A24")
 @pytest.mark.parametrize("preset", Preset)
 def test_a_preset_reaches_every_field_it_names_with_its_value(preset: Preset) -> None:
     job = a_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
@@ -56,6 +58,7 @@ def test_a_preset_reaches_every_field_it_names_with_its_value(preset: Preset) ->
         assert block == value, path
 
 
+@pytest.mark.row("B31")
 @pytest.mark.parametrize(
     ("placement", "steps"), [(Placement.COLOCATED, 0), (Placement.DISAGGREGATED, 1)]
 )

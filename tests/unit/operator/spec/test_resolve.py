@@ -19,6 +19,7 @@ def config_of(job: RagGrpoJob, facts: Facts | None = KNOWN_7B, **options: Any) -
     return trainer_config(job, resolve(job, facts), number=1, facts=facts, **options)
 
 
+@pytest.mark.row("A1")
 @pytest.mark.parametrize(
     ("changes", "n", "n_origin", "group_origin"),
     [
@@ -83,6 +84,7 @@ def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
     assert found == set(resolved.origins)
 
 
+@pytest.mark.row("A34")
 @pytest.mark.parametrize(
     ("changes", "place", "value"),
     [
@@ -294,6 +296,7 @@ def test_trainer_config_survives_its_journey_as_json(path: Any) -> None:
     assert TrainerConfig.model_validate_json(config.to_json()) == config
 
 
+@pytest.mark.row("C12")
 @pytest.mark.parametrize(
     ("resources", "rollout", "ranks", "engines", "per_rank", "per_engine"),
     [
@@ -413,6 +416,7 @@ def test_mitigations_show_in_the_config_hash_not_in_the_resume_hash(mitigation: 
     assert lowered.config_hash != base.config_hash
 
 
+@pytest.mark.row("B3")
 def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
     job = a_job()
     resolved = resolve(job)

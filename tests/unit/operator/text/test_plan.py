@@ -24,6 +24,7 @@ def plan_of(job: RagGrpoJob, facts: Facts | None = None, width: int = 100) -> st
     return render_plan(job, resolved, sizing, violations(job, resolved, facts), facts, width)
 
 
+@pytest.mark.row("A3", "A8", "A20", "B4")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_plans_of_samples(path: Path, golden: Golden) -> None:
     golden(f"{path.stem}/plan.txt", plan_of(a_sample(path)))
@@ -34,6 +35,7 @@ def test_plan_with_known_model(golden: Golden) -> None:
     golden("fast/plan_with_facts.txt", plan_of(a_sample(fast), KNOWN_7B))
 
 
+@pytest.mark.row("B4")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("facts", [None, KNOWN_7B, KNOWN_TINY], ids=["unknown", "7b", "tiny"])
 @pytest.mark.parametrize("width", [100, 120])
@@ -43,6 +45,7 @@ def test_plans_fit_their_width(path: Path, facts: Facts | None, width: int) -> N
     assert all(line == line.rstrip() for line in lines)
 
 
+@pytest.mark.row("A2")
 def test_every_value_stands_beside_its_origin() -> None:
     job = a_job({"rollout": {"n": 5}})
     lines = plan_of(job).splitlines()

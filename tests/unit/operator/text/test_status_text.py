@@ -67,6 +67,7 @@ def test_a_status_fits_its_width_and_holds_every_word() -> None:
     assert " ".join(text.split()).count(" ".join(LONG.split())) == 2
 
 
+@pytest.mark.row("A10")
 def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     status = a_status()
     progress = replace(status.progress, stage="StartingRollout")

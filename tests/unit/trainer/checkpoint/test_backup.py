@@ -20,6 +20,7 @@ def nested_shards(step: int) -> Callable[[Path], None]:
     return write
 
 
+@pytest.mark.row("A27")
 def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     for step in (10, 20):

@@ -69,6 +69,7 @@ def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: 
     assert restored.marker.step == 10
 
 
+@pytest.mark.row("A27")
 def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds(
     server: S3Server, tmp_path: Path
 ) -> None:

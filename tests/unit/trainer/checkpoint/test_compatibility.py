@@ -32,6 +32,7 @@ def test_targets_logging_memory_and_intervals_may_change() -> None:
     assert check_compatible(a_meta_of(a_trainer_config()), changed) == []
 
 
+@pytest.mark.row("B20")
 def test_every_value_that_differs_is_named_with_old_and_new() -> None:
     meta = a_meta_of(a_trainer_config({"rollout.temperature": 0.6}))
     changed = a_trainer_config(
@@ -48,6 +49,7 @@ def test_every_value_that_differs_is_named_with_old_and_new() -> None:
     assert "totalSteps" not in message
 
 
+@pytest.mark.row("D14")
 def test_another_prompt_for_the_judge_is_another_run() -> None:
     judge = {"name": "Judge", "url": "http://judge/v1", "judge": {"model": "m", "prompt": "Old."}}
     meta = a_meta_of(a_trainer_config({"reward.functions": [judge]}))

@@ -231,6 +231,7 @@ def test_a_save_cut_short_by_another_error_lets_that_error_through(tmp_path: Pat
     assert folders(tmp_path) == []
 
 
+@pytest.mark.row("B19")
 def test_a_save_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
     store = a_store(a_claim(tmp_path))
 
@@ -288,6 +289,7 @@ checkpoints = st.lists(
 )
 
 
+@pytest.mark.row("A22")
 @settings(deadline=None)
 @given(checkpoints, st.integers(1, 5), st.booleans())
 def test_retention_keeps_the_newest_and_the_best_and_no_more(
@@ -324,6 +326,7 @@ def test_scores_of_another_measure_are_not_compared_with_the_jobs(tmp_path: Path
     assert again == by_match.best
 
 
+@pytest.mark.row("A28")
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["save", "fail", "restart"]), st.integers(0, 9))),
@@ -473,6 +476,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return path, calls
 
 
+@pytest.mark.row("A28")
 @pytest.mark.parametrize("point", range(KILL_POINTS))
 def test_a_kill_within_a_save_never_costs_the_last_checkpoint(
     tmp_path: Path, history: tuple[Path, int], point: int

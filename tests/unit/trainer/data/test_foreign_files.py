@@ -37,6 +37,7 @@ def test_verls_gsm8k_file_is_read_by_the_path_of_its_answer(tmp_path: Path) -> N
     assert prompt.earlier == ()
 
 
+@pytest.mark.row("D4")
 def test_verls_search_file_has_a_system_prompt_and_several_accepted_answers(tmp_path: Path) -> None:
     file = write_parquet(tmp_path / "train.parquet", [search_row("Who?", ["Ada", "Lovelace"])])
 
@@ -46,6 +47,7 @@ def test_verls_search_file_has_a_system_prompt_and_several_accepted_answers(tmp_
     assert prompt.earlier == SYSTEM
 
 
+@pytest.mark.row("D4")
 def test_trls_conversational_lines_are_read_with_their_completion_as_answer(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "train.jsonl", [trl_row("Which colour?", "Blue.")])
 
@@ -63,6 +65,7 @@ def test_a_column_whose_own_name_has_dots_comes_before_a_path(tmp_path: Path) ->
         assert read(file, {"answer": "a.b"})[0].answer == ("plain",)
 
 
+@pytest.mark.row("D4")
 def test_the_jobs_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [search_row("Who?", ["Ada"]), gsm8k_row("1?", "1")])
 
@@ -74,6 +77,7 @@ def test_the_jobs_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) 
     ]
 
 
+@pytest.mark.row("D4")
 def test_tools_come_from_the_row_else_from_the_job(tmp_path: Path) -> None:
     rows = [
         {"prompt": "x", "answer": "y", "tools": [{"name": "search", "extra": None}]},
@@ -107,6 +111,7 @@ def test_text_parts_of_a_message_are_joined_and_earlier_turns_kept(tmp_path: Pat
     )
 
 
+@pytest.mark.row("D4")
 def test_a_conversation_as_json_text_is_read_as_one(tmp_path: Path) -> None:
     turns = json.dumps([*SYSTEM, {"role": "user", "content": "Who?"}])
     [prompt] = read(write_jsonl(tmp_path / "a.jsonl", [{"prompt": turns, "answer": "y"}]))
@@ -161,6 +166,7 @@ def test_a_path_that_leads_nowhere_lists_the_nested_columns(tmp_path: Path) -> N
         read(file, {"answer": "reward_model.truth"})
 
 
+@pytest.mark.row("D4")
 def test_all_rows_that_do_not_fit_are_told_first_ones_by_number(tmp_path: Path) -> None:
     good, bad = {"prompt": "x", "answer": "y"}, {"prompt": " ", "answer": "y"}
     file = write_jsonl(tmp_path / "a.jsonl", [bad, good, bad, bad, bad, bad])

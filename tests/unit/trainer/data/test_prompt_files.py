@@ -115,6 +115,7 @@ def test_templates_name_nested_columns_by_their_path(tmp_path: Path, kind: str) 
 GOOD = b'{"prompt": "x", "answer": "y"}\n'
 
 
+@pytest.mark.row("D4")
 @pytest.mark.parametrize(
     ("name", "content", "expected", "changes"),
     [
@@ -203,6 +204,7 @@ def test_a_missing_file_is_named() -> None:
 # --- staging ----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("A6")
 def test_staged_files_are_copies_used_again_until_the_source_changes(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     files = [a_jsonl(tmp_path / "a.jsonl", ROWS), a_jsonl(tmp_path / "x" / "a.jsonl", ROWS[:1])]

@@ -271,6 +271,7 @@ async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> N
     assert source.start_of(7, cursor, 3) == Cursor(0, 6)
 
 
+@pytest.mark.row("A18")
 async def test_the_following_batches_are_composed_before_they_are_asked_for(
     composer: Composer, tokenizer: CountingTokenizer
 ) -> None:
@@ -300,6 +301,7 @@ async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTo
     assert [tokenizer.texts.count(text) for text in used] == [1] * 6
 
 
+@pytest.mark.row("A8")
 async def test_a_held_out_prompt_with_the_number_of_an_upcoming_one_keeps_its_own_text(
     composer: Composer,
 ) -> None:

@@ -80,6 +80,7 @@ def test_every_fault_is_explained_where_it_is_parsed() -> None:
         assert name in str(grammar.__doc__)
 
 
+@pytest.mark.row("B29")
 def test_every_fault_has_its_place_in_the_drill() -> None:
     code = inspect.getsource(drill)
     asked = set(re.findall(r'due\(f?"([\w{}-]+)"', code))

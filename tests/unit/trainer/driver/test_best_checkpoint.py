@@ -74,6 +74,7 @@ def best(store: CheckpointStore) -> tuple[int, list[int]]:
     return store.best.marker.step, [c.marker.step for c in store.checkpoints]
 
 
+@pytest.mark.row("A27")
 async def test_the_best_by_validation_is_kept_and_named_and_outlives_a_restart(
     tmp_path: Path,
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_trainer_error_crosses_processes_with_all_it_knows() -> None:
     assert (got.exit_code, str(got), got.short_of) == (10, "words", Shortage.STEP)
 
 
+@pytest.mark.row("A6")
 def test_data_is_read_from_local_copies_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

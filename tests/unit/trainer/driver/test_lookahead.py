@@ -106,6 +106,7 @@ async def trained(
     reporter.close()
 
 
+@pytest.mark.row("G2")
 @pytest.mark.parametrize("steps_off", [0, 1])
 async def test_the_next_steps_passages_are_retrieved_while_this_one_is_generated(
     tmp_path: Path, steps_off: int
@@ -161,6 +162,7 @@ class DownForTheSecondStep:
             self.is_told.set()
 
 
+@pytest.mark.row("D10")
 async def test_a_retriever_that_is_down_is_not_waited_for_while_earlier_passages_are_used(
     tmp_path: Path,
 ) -> None:

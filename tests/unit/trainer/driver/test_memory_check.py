@@ -32,6 +32,7 @@ def test_a_model_that_fits_is_let_pass(tmp_path: Path) -> None:
     assert told == "NVIDIA H100 with 79.0 GiB, 78.0 GiB free"
 
 
+@pytest.mark.row("D11")
 @pytest.mark.parametrize(
     ("facts", "devices", "words"),
     [

@@ -59,6 +59,7 @@ def with_info(inputs: Inputs, **changes: Any) -> Inputs:
     return replace(inputs, info=replace(inputs.info, **changes))
 
 
+@pytest.mark.row("B10")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -145,6 +146,7 @@ async def begin(folder: Path, held: Held | None, *, reported: int = 0) -> Begun:
     return Begun(state, ranks, store, resumed_at, [each["step"] for each in read_history(logs)])
 
 
+@pytest.mark.row("B10")
 @pytest.mark.parametrize("held", [None, what_is_held(3)], ids=["nothing held", "step 3 held"])
 async def test_the_newest_checkpoint_is_loaded_where_the_ranks_hold_an_older_step_or_none(
     held: Held | None, tmp_path: Path

@@ -60,12 +60,14 @@ async def check(folder: Path, ranks: RanksOff, *, num_ranks: int = 1) -> None:
     reporter.close()
 
 
+@pytest.mark.row("D3")
 async def test_a_trainer_that_differs_from_the_plain_model_ends_the_job(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="the plain Hugging Face model differ by") as raised:
         await check(tmp_path, RanksOff(plain_off=OFF))
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
 
+@pytest.mark.row("D3")
 async def test_an_engine_that_differs_from_trainer_and_plain_model_ends_the_job(
     tmp_path: Path,
 ) -> None:
@@ -74,6 +76,7 @@ async def test_an_engine_that_differs_from_trainer_and_plain_model_ends_the_job(
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
 
+@pytest.mark.row("D3")
 async def test_every_rank_has_a_prompt_with_two_completions_to_compare(tmp_path: Path) -> None:
     ranks = RanksOff()
     await check(tmp_path, ranks, num_ranks=3)
@@ -81,6 +84,7 @@ async def test_every_rank_has_a_prompt_with_two_completions_to_compare(tmp_path:
     assert {len(group.completions) for group in ranks.asked} == {2}
 
 
+@pytest.mark.row("D3")
 @pytest.mark.parametrize(
     ("precision", "found"),
     [

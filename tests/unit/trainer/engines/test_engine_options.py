@@ -12,6 +12,7 @@ def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
     return engine_options(a_config(folder, changes), "FP32").arguments()
 
 
+@pytest.mark.row("A3")
 @pytest.mark.parametrize("wanted", [True, False])
 def test_an_engine_on_cpu_never_chunks_its_prefill(tmp_path: Path, wanted: bool) -> None:
     given = {
@@ -22,6 +23,7 @@ def test_an_engine_on_cpu_never_chunks_its_prefill(tmp_path: Path, wanted: bool)
     assert arguments(tmp_path, **given)["enable_chunked_prefill"] is False
 
 
+@pytest.mark.row("A3")
 @pytest.mark.parametrize("wanted", [True, False])
 def test_an_engine_on_gpu_chunks_its_prefill_as_the_job_says(tmp_path: Path, wanted: bool) -> None:
     given = {"rollout.enableChunkedPrefill": wanted}

@@ -217,6 +217,7 @@ async def test_an_engine_lost_after_the_parts_is_replaced_by_one_that_reads_a_fi
     assert len(pool.replacements) == 1
 
 
+@pytest.mark.row("D12")
 async def test_a_dead_engine_in_a_living_actor_is_replaced_in_place_too(
     fake: FakeRay, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ async def test_a_dead_engine_in_a_living_actor_is_replaced_in_place_too(
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
 
 
+@pytest.mark.row("D12")
 @pytest.mark.parametrize(
     ("line", "code", "short_of"),
     [

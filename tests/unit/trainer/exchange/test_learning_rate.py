@@ -28,6 +28,7 @@ def test_linear_falls_by_equal_parts_and_the_last_step_still_trains() -> None:
     assert rates(1, 2, learning_rate_schedule="Linear", decay_steps=1) == [1.0, 0.0]
 
 
+@pytest.mark.row("A33")
 def test_cosine_is_half_way_down_in_the_middle() -> None:
     found = rates(1, 2, 3, 4, 5, learning_rate_schedule="Cosine", decay_steps=4)
     quarter = 0.8535533905932737  # (1 + cos 45°) / 2

@@ -28,6 +28,7 @@ def test_ranks_compute_on_the_jobs_device(device: str) -> None:
     assert policy_config(job, Precision.FP32).device == expected
 
 
+@pytest.mark.row("A23")
 @pytest.mark.parametrize(("mode", "every"), [("Off", 0), ("Full", 1), ("Light", 7)])
 def test_the_change_of_the_weights_is_measured_as_often_as_the_mode_says(
     mode: str, every: int

@@ -32,6 +32,7 @@ def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Pat
     assert found.bf16_works or found.faster is Precision.FP32
 
 
+@pytest.mark.row("D13")
 @pytest.mark.parametrize(
     ("wanted", "major", "chosen"),
     [

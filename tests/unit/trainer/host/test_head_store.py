@@ -18,6 +18,7 @@ def test_a_head_keeps_its_state_and_drops_that_of_earlier_clusters(tmp_path: Pat
     assert foreign.is_dir()
 
 
+@pytest.mark.row("B17")
 @pytest.mark.parametrize("refused", ["mkdir", "fsync", "lockf", "replace"])
 def test_a_volume_that_cannot_hold_it_costs_no_more_than_the_state(
     tmp_path: Path,

@@ -33,6 +33,7 @@ def written(*levels: str) -> set[tuple[str, str, int]]:
     return {(level, name.split(".")[0], int(number)) for level, name, number in rows}
 
 
+@pytest.mark.row("A11")
 def test_messages_begin_at_the_level_and_libraries_never_debug() -> None:
     lowest: dict[tuple[str, str], int] = {}
     for level, name, number in written(*LogLevel):

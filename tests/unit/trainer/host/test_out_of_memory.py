@@ -86,6 +86,7 @@ def test_the_whole_chain_is_searched() -> None:
     )
 
 
+@pytest.mark.row("D12")
 def test_the_reason_survives_however_much_follows_it() -> None:
     text = f"Traceback:\n{CUDA}\n" + "During handling of the above, frame after frame\n" * 500
     error = RayTaskError("step", text, RuntimeError("something else"))

@@ -27,6 +27,7 @@ def test_stacks_are_written_when_asked_for(tmp_path: Path) -> None:
     assert "in stands_here" in (folder / "stacks-rank-0.txt").read_text()
 
 
+@pytest.mark.row("A34")
 def test_a_log_folder_that_cannot_be_written_ends_no_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

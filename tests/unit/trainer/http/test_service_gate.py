@@ -100,6 +100,7 @@ def answers(found: Sequence[Any]) -> list[str]:
     return [each["question"] for each in found]
 
 
+@pytest.mark.row("D10")
 @pytest.mark.parametrize("fault", [REFUSED, 503, 429, ConnectionResetError("gone")])
 def test_after_an_hour_without_the_service_every_call_has_its_answer(
     fault: int | Exception,
@@ -133,6 +134,7 @@ def test_while_it_is_down_only_probes_are_sent() -> None:
     assert set(during) == {'{"question": "first"}'}  # it was answered before
 
 
+@pytest.mark.row("D10")
 def test_a_service_that_flaps_loses_no_call() -> None:
     flaps = [(3 * i + 1.0, 3 * i + 3.0) for i in range(200)]
     world = World(down_between(*flaps))

@@ -53,6 +53,7 @@ def test_attention_over_everything_is_exact_in_both_layouts(model_type: str) -> 
     assert max(layouts[SHARED].gradient_error, layouts[PADDED].gradient_error) <= 8e-5
 
 
+@pytest.mark.row("D1")
 @pytest.mark.parametrize("model_type", STATE)
 def test_layers_with_state_are_nats_off_in_shared_rows_and_get_padded_ones(model_type: str) -> None:
     found = measure(model_type)
@@ -63,6 +64,7 @@ def test_layers_with_state_are_nats_off_in_shared_rows_and_get_padded_ones(model
     assert "nats off" in found.layout.why
 
 
+@pytest.mark.row("D2")
 @pytest.mark.parametrize("model_type", SCALED_HEADS)
 def test_a_head_without_its_scale_or_cap_is_refused(
     model_type: str, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +90,7 @@ def test_a_model_that_is_not_causal_is_refused_by_name() -> None:
     assert "not causal" in found.problem
 
 
+@pytest.mark.row("D2")
 @pytest.mark.parametrize("model_type", [*MIXTURES, *SCALED_HEADS, *NESTED_LAYERS])
 def test_the_policy_computes_the_plain_model(model_type: str, tmp_path: Path) -> None:
     layout = measure(model_type).layout.row_layout
@@ -97,6 +100,7 @@ def test_the_policy_computes_the_plain_model(model_type: str, tmp_path: Path) ->
     assert found.largest <= 2e-5
 
 
+@pytest.mark.row("D3")
 def test_the_self_check_sees_state_that_leaks_between_completions(tmp_path: Path) -> None:
     policy = a_policy(save_small("qwen3_next", tmp_path), row_layout=SHARED)
     groups = some_groups()
@@ -108,6 +112,7 @@ def test_the_self_check_sees_state_that_leaks_between_completions(tmp_path: Path
     assert one.largest <= LIMITS["FP32"].largest
 
 
+@pytest.mark.row("D1")
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_no_causal_family_trains_wrong(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bi
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.row("D2")
 @pytest.mark.parametrize("transform", [LogitTransform(0.25), LogitTransform(3.0, soft_cap=2.0)])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_scaled_and_capped_logits_have_values_and_gradients_of_full_computation(

@@ -29,6 +29,7 @@ def told(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list
         yield ranks.run(policy_support.fp16_story, str(model), str(folder))
 
 
+@pytest.mark.row("D13")
 def test_an_overflow_is_skipped_and_counted_and_halves_the_scale(told: list[Any]) -> None:
     for of_rank in told:
         first, skipped, third, _ = of_rank["metrics"]
@@ -41,6 +42,7 @@ def test_an_overflow_is_skipped_and_counted_and_halves_the_scale(told: list[Any]
         assert third.grad_norm > 0
 
 
+@pytest.mark.row("D13")
 def test_a_resumed_run_has_the_scale_and_is_bitwise_the_same(told: list[Any]) -> None:
     for of_rank in told:
         *_, third, again = of_rank["metrics"]

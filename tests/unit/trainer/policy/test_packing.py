@@ -24,6 +24,7 @@ def small_group() -> Group:
     )
 
 
+@pytest.mark.row("A19")
 def test_shared_prefix_row_holds_the_prompt_once_and_no_token_that_predicts_nothing() -> None:
     batch = micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
 
@@ -149,6 +150,7 @@ def fields_of_length_zero(batch: MicroBatch) -> list[str]:
     )
 
 
+@pytest.mark.row("A18")
 def test_on_a_cpu_nothing_is_copied_or_pinned() -> None:
     batch = micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
     assert batch.to(torch.device("cpu")) is batch

@@ -242,6 +242,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.row("A33")
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[str, Any]) -> None:
     metrics, expected = run_steps(a_policy(model, **changes), steps=range(1, 3))
@@ -265,6 +266,7 @@ def test_ranks_of_a_pod_read_the_model_in_turns(model: Path, two_ranks: Ranks) -
     assert first_ended <= second_began
 
 
+@pytest.mark.row("B20")
 def test_checkpoint_of_two_ranks_continues_on_one(
     model: Path, two_ranks: Ranks, tmp_path: Path
 ) -> None:
@@ -331,6 +333,7 @@ def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     assert (tmp_path / "exported" / "tokenizer.json").read_text() == "{}"
 
 
+@pytest.mark.row("A29")
 def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
     model: Path, two_ranks: Ranks
 ) -> None:
@@ -439,6 +442,7 @@ def test_gradients_are_clipped_to_the_norm(model: Path) -> None:
     assert clipped.grad_norm == free.grad_norm > 1e-3
 
 
+@pytest.mark.row("A32")
 def test_explicit_attention_kernels_need_padded_rows() -> None:
     with pytest.raises(ValueError, match="rowLayout: Padded"):
         attention_implementation(Attention.FLASH, RowLayout.SHARED_PREFIX)
@@ -447,6 +451,7 @@ def test_explicit_attention_kernels_need_padded_rows() -> None:
     assert attention_implementation(Attention.AUTO, RowLayout.PADDED) is None  # sdpa, if it has it
 
 
+@pytest.mark.row("A20")
 def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -> None:
     changes = {"precision": Precision.BF16}
     (exact, *_), _ = run_steps(a_policy(model), steps=range(1, 2))

@@ -22,6 +22,7 @@ def a_changed_model(folder: Path, change: Change, *, tied: bool = False) -> str:
     return str(folder)
 
 
+@pytest.mark.row("D3")
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -43,6 +43,7 @@ def test_the_best_exact_layout_is_chosen(
     assert from_experiment(family, found).row_layout is layout
 
 
+@pytest.mark.row("D2")
 @pytest.mark.parametrize(
     ("window", "longest", "layout"),
     [(4096, 4096, SHARED), (4096, 4097, PADDED), (None, 100_000, SHARED)],
@@ -78,6 +79,7 @@ def test_the_engine_must_have_the_family() -> None:
     assert not {"RwkvForCausalLM", "BertModel"} & known
 
 
+@pytest.mark.row("D1")
 @pytest.mark.parametrize(
     ("config", "told"),
     [
@@ -96,6 +98,7 @@ def test_what_no_measurement_of_a_known_family_covered_is_tried(
     assert told in finding.evidence
 
 
+@pytest.mark.row("D1")
 @pytest.mark.parametrize(
     ("shape", "told"),
     [
@@ -118,6 +121,7 @@ def test_what_the_engine_cannot_compute_on_cpus_is_refused(
     assert ("heads" in told) == ("32, 64, 80" in problem)
 
 
+@pytest.mark.row("D1")
 def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path) -> None:
     """The real experiment, in a process of its own."""
     config = a_fit_config(tmp_path, {"resources.device": "GPU"})
@@ -144,6 +148,7 @@ def test_a_model_without_the_name_of_its_class_is_refused(named: object, tmp_pat
     assert "names no architecture" in finding.evidence
 
 
+@pytest.mark.row("D1")
 def test_a_family_nobody_knows_is_refused_with_what_is_missing(tmp_path: Path) -> None:
     config = a_fit_config(tmp_path)
     written(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")

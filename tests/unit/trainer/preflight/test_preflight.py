@@ -61,6 +61,7 @@ def retrieval(*endpoints: dict[str, Any], mode: str = "Prompt") -> dict[str, Any
     return {"retrieval.mode": mode, "retrieval.endpoints": list(endpoints)}
 
 
+@pytest.mark.row("A12")
 def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> None:
     output = tmp_path / "result.json"
 
@@ -196,6 +197,7 @@ def renamed_tensors(prefix: str) -> Any:
     return write
 
 
+@pytest.mark.row("D1")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -339,6 +341,7 @@ async def test_nested_columns_are_found_and_listed_by_their_paths(tmp_path: Path
         assert "reward_model.ground_truth" in found.evidence
 
 
+@pytest.mark.row("D4")
 async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before_a_gpu_is_taken(
     tmp_path: Path,
 ) -> None:
@@ -362,6 +365,7 @@ async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before
 ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
 
 
+@pytest.mark.row("D4")
 @pytest.mark.parametrize(
     ("template", "told"),
     [
@@ -391,6 +395,7 @@ async def test_files_of_a_form_that_nobody_foresaw_fail_their_check_alone(tmp_pa
     assert check_of(result, CheckId.DATA_READABLE).state is PASSED
 
 
+@pytest.mark.row("A14")
 async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
     endpoints = [
         {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://127.0.0.1:9/"},
@@ -458,6 +463,7 @@ async def test_the_longest_prompt_must_fit_wherever_it_stands(
     assert result.exit_code == (ExitCode.DATA_ERROR if state is FAILED else 0)
 
 
+@pytest.mark.row("C8")
 @pytest.mark.parametrize(
     ("limit", "truncation", "state"),
     [(143, False, PASSED), (142, False, FAILED), (142, True, PASSED)],
@@ -563,6 +569,7 @@ async def test_a_folder_of_another_live_job_is_refused_by_name(tmp_path: Path) -
 # --- endpoints and rewards
 
 
+@pytest.mark.row("A15")
 async def test_every_endpoint_is_called_once_with_its_fields_and_timed(tmp_path: Path) -> None:
     async def chat(received: Received) -> Response:
         return Response(json.dumps(json.loads(bytes(rag_chat(received).body))))
@@ -597,6 +604,7 @@ def an_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> dict
     return {"name": name, "role": role, "protocol": "RagChat", "url": server.url, **more}
 
 
+@pytest.mark.row("A15")
 async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
@@ -640,6 +648,7 @@ async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -
     assert "good" not in evidence
 
 
+@pytest.mark.row("D6")
 async def test_an_answer_that_does_not_fit_gets_a_mapping_and_shows_no_values(
     tmp_path: Path,
 ) -> None:
@@ -660,6 +669,7 @@ async def test_an_answer_that_does_not_fit_gets_a_mapping_and_shows_no_values(
     assert followed.state is CheckState.PASSED
 
 
+@pytest.mark.row("A12")
 async def test_an_endpoint_that_finds_nothing_for_the_first_row_is_warned_about(
     tmp_path: Path,
 ) -> None:
@@ -685,6 +695,7 @@ async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_
     assert "ServiceError: the service answers with an error: 401 token expired" in check.evidence
 
 
+@pytest.mark.row("A4")
 @pytest.mark.parametrize("status", [401, 403, 404])
 async def test_an_endpoint_that_refuses_the_call_ends_the_job_with_its_words(
     tmp_path: Path, status: int
@@ -727,6 +738,7 @@ async def test_a_judge_is_asked_once_and_one_that_refuses_is_told(tmp_path: Path
     assert asked == 1
 
 
+@pytest.mark.row("D14")
 async def test_a_judge_whose_reply_to_the_rows_own_answer_has_no_grade_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -756,6 +768,7 @@ async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_
     assert both.exit_code == ExitCode.REWARD_CODE_ERROR
 
 
+@pytest.mark.row("A12", "D10")
 @pytest.mark.parametrize(
     ("answer", "status", "state", "told", "code"),
     [
@@ -858,6 +871,7 @@ def _has_module(kind: str) -> Any:
     return lambda model: (model / "modules.json").write_text(json.dumps(modules))
 
 
+@pytest.mark.row("D8")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -995,6 +1009,7 @@ def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected
     assert result_of(Facts(), findings).exit_code == expected
 
 
+@pytest.mark.row("C19")
 def test_sampling_defaults_of_the_model_folder_are_named_as_not_used(tmp_path: Path) -> None:
     folder = a_model_folder(tmp_path / "model")
     (folder / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 1}')

@@ -100,6 +100,7 @@ def test_a_scraper_needs_no_token() -> None:
         assert http.get("/metrics").status_code == 200
 
 
+@pytest.mark.row("B13")
 def test_stacks_answers_which_processes_were_asked() -> None:
     with serving(dump_stacks=lambda: [11, 12]) as (_, http):
         assert http.post("/stacks").json() == {"asked": [11, 12]}

@@ -41,6 +41,7 @@ def steps_of(log_dir: Path, tag: str) -> list[int]:
     return [event.step for event in board(log_dir).Scalars(tag)]
 
 
+@pytest.mark.row("A23")
 def test_the_pace_is_the_median_of_as_many_last_steps_as_the_job_says(tmp_path: Path) -> None:
     lasted = [1.0] * 30 + [5.0] * 11
     for window, pace in ((None, 5.0), (50, 1.0), (1, 5.0)):
@@ -67,6 +68,7 @@ def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path
     assert "raggrpo_weight_update_ratio" in published.metrics[-1]
 
 
+@pytest.mark.row("B15")
 def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(a_config(tmp_path), 3, publish=published)
@@ -120,6 +122,7 @@ def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
     assert published.progresses[-1].seconds_by_stage == parts
 
 
+@pytest.mark.row("A10")
 def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None:
     published, now = Published(), [100.0]
     reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
@@ -215,6 +218,7 @@ def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> N
     assert max(sizes) < MAX_PROGRESS_BYTES
 
 
+@pytest.mark.row("A17", "A29")
 def test_every_step_is_in_the_history_with_seconds_that_add_up(tmp_path: Path) -> None:
     config = a_config(tmp_path)
     reporter = Reporter(config, 2, publish=Published())
@@ -285,6 +289,7 @@ def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
     assert steps_of(Path(config.monitoring.log_dir), "reward_mean") == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.row("A23")
 def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
     config = a_config(tmp_path, {"monitoring.mode": "Off"})
     log_dir, published = Path(config.monitoring.log_dir), Published()
@@ -298,6 +303,7 @@ def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
     assert not (log_dir / "tensorboard").exists()
 
 
+@pytest.mark.row("A23")
 def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
     measured: list[int] = []
 
@@ -334,6 +340,7 @@ def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path
     assert "raggrpo_device_memory_bytes" in published.metrics[-1]
 
 
+@pytest.mark.row("A26")
 def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) -> None:
     config = a_config(tmp_path, {"monitoring.performanceEverySteps": 2})
     published = Published()
@@ -348,6 +355,7 @@ def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) ->
     assert steps_of(Path(config.monitoring.log_dir), "rank_memory_bytes") == [2]
 
 
+@pytest.mark.row("A34")
 def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path: Path) -> None:
     blocked = tmp_path / "logs"
     blocked.write_text("a file where the folder should be")
@@ -420,6 +428,7 @@ def test_a_killed_process_has_lost_no_step_that_it_had_published(tmp_path: Path)
     assert [r["step"] for r in read_history(tmp_path / "logs")] == [1, 2, 3]
 
 
+@pytest.mark.row("A26")
 def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "metrics.e1.jsonl", {}, limit=5000)
     for step in range(1, 1001):
@@ -442,6 +451,7 @@ def test_each_limit_takes_ten_times_as_many_steps(step: int, written: int, kept:
     assert is_kept(step, written, limit=100) is kept
 
 
+@pytest.mark.row("B26")
 def test_prometheus_shows_stages_calls_and_numbers() -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2})
     progress = Progress(attempt=2, stage=Stage.TRAINING, step=5, total_steps=9)
@@ -480,6 +490,7 @@ def test_an_endpoint_that_never_answered_has_failures_and_no_latency() -> None:
     assert a_step(1, retrieval={"kb": calls}).retrieval_scalars() == {"retrieval/kb/failures": 2}
 
 
+@pytest.mark.row("A29")
 def test_flops_are_counted_over_computed_positions_and_training_time() -> None:
     record = a_step(1, num_positions=1000, seconds={"train": 2.0})
     found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)

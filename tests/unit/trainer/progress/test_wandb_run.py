@@ -72,6 +72,7 @@ def refusing_server() -> Iterator[str]:
             server.shutdown()
 
 
+@pytest.mark.row("A23")
 @pytest.mark.usefixtures("mark")
 def test_the_run_gets_the_points_of_tensorboard_at_its_steps(tmp_path: Path) -> None:
     config = with_wandb(
@@ -139,6 +140,7 @@ def test_closing_leaves_no_process(tmp_path: Path, mark: str) -> None:
     wait_for(lambda: warden.carriers(mark) == [])
 
 
+@pytest.mark.row("A23")
 def test_a_server_that_hangs_does_not_hold_up_the_end(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

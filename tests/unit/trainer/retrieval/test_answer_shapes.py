@@ -41,6 +41,7 @@ async def asked(
     return server, found
 
 
+@pytest.mark.row("D6")
 @pytest.mark.parametrize(
     ("answer", "response", "expected"),
     [
@@ -95,6 +96,7 @@ async def test_an_answer_that_does_not_fit_is_shown_without_its_values_and_gets_
     assert "Savings" not in str(caught.value)
 
 
+@pytest.mark.row("D6")
 async def test_the_body_takes_any_json_value_and_the_samples_fields() -> None:
     body = {
         "tenant": "acme-{region}",
@@ -112,6 +114,7 @@ async def test_the_body_takes_any_json_value_and_the_samples_fields() -> None:
     assert sent["literal"] == "{question} { text }"
 
 
+@pytest.mark.row("D6")
 async def test_every_call_has_a_message_id_of_its_own() -> None:
     ids = set()
     for query in ("tea", "coffee"):
@@ -121,6 +124,7 @@ async def test_every_call_has_a_message_id_of_its_own() -> None:
     assert all(len(each) == 32 for each in ids)
 
 
+@pytest.mark.row("D6")
 async def test_a_streamed_answer_is_read_to_its_end() -> None:
     events = [{"delta": "Te"}, {"delta": "a"}, {"results": [{"id": "1", "text": "T", "score": 1}]}]
     text = ": hello\n\n" + "".join(f"event: m\ndata: {json.dumps(e)}\n\n" for e in events)
@@ -144,6 +148,7 @@ async def test_a_stream_of_one_passage_per_event_is_read_too() -> None:
     assert [each.text for each in found] == ["a", "b"]
 
 
+@pytest.mark.row("D6")
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 100_000, "[" * 100 + "]" * 100])
 async def test_an_answer_too_deep_costs_its_sample_only(text: str) -> None:
     async def respond(_: Received) -> Response:
@@ -154,6 +159,7 @@ async def test_an_answer_too_deep_costs_its_sample_only(text: str) -> None:
     assert caught.value.cause is FailureCause.BAD_JSON
 
 
+@pytest.mark.row("D6")
 async def test_an_answer_too_large_is_not_read_to_its_end() -> None:
     async def respond(_: Received) -> Response:
         return JSONResponse({"results": [], "noise": "x" * (17 * 2**20)})
@@ -179,6 +185,7 @@ async def test_a_get_call_carries_the_question_in_its_url() -> None:
     assert found == (Passage("Tea", "Tea", 1.0),)
 
 
+@pytest.mark.row("D7")
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_search_server_that_is_down_is_waited_for_and_asked_what_it_answered_before(
     method: str,
@@ -270,6 +277,7 @@ async def test_heartbeats_and_wrong_content_types_cost_no_answer(text: str, kind
     assert [each.text for each in found] == ["A"]
 
 
+@pytest.mark.row("D6")
 @pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
 async def test_only_a_newline_ends_a_line_of_json(separator: str) -> None:
     answer = json.dumps({"results": [{"text": f"A{separator}B"}]}, ensure_ascii=False)

@@ -43,6 +43,7 @@ def level(in_flight: int, per_second: float) -> LoadLevel:
     return LoadLevel(in_flight=in_flight, answered=1, per_second=per_second, failures={}, **seconds)
 
 
+@pytest.mark.row("A15")
 @pytest.mark.parametrize(
     ("rates", "at"),
     [
@@ -60,6 +61,7 @@ def test_a_service_is_saturated_from_where_no_later_level_brings_a_tenth_more(
     assert saturation([level(2**i, rate) for i, rate in enumerate(rates)]) == at
 
 
+@pytest.mark.row("A15")
 async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(
     assert (found.step.questions, found.step.failures) == (PROMPTS, {})
 
 
+@pytest.mark.row("A15")
 async def test_variants_differ_from_the_jobs_call_in_one_thing(tmp_path: Path) -> None:
     async def thorough(received: Received) -> Response:
         # Finds something only without a threshold, as a service with other scores would.

@@ -187,6 +187,7 @@ def a_closed_port() -> int:
     return port
 
 
+@pytest.mark.row("A15")
 @pytest.mark.parametrize(
     ("url", "cause"),
     [
@@ -204,6 +205,7 @@ async def test_a_service_out_of_reach_fails_with_its_cause(url: str, cause: Fail
     assert failed.value.detail
 
 
+@pytest.mark.row("A15")
 @pytest.mark.parametrize(
     ("scheme", "cause", "tries"),
     [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
@@ -379,6 +381,7 @@ async def outcome(client: RetrievalClient, context: str) -> object:
     return result
 
 
+@pytest.mark.row("A4")
 async def test_warm_up_lets_the_first_answer_take_longer_than_a_usual_call() -> None:
     async def slow_first(received: Received) -> Response:
         await asyncio.sleep(0.0 if received.number else 0.3)
@@ -404,6 +407,7 @@ async def test_warm_up_waits_for_a_service_that_is_still_loading() -> None:
     assert len(server.requests) == 3
 
 
+@pytest.mark.row("A4")
 async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body() -> None:
     async with (
         serving(always({"error": "bad token"}, 401)) as server,
@@ -443,6 +447,7 @@ async def test_warm_up_goes_on_beyond_its_limit_where_calls_wait_for_a_service_t
     assert told[-1] == []
 
 
+@pytest.mark.row("A11")
 async def test_each_call_is_logged_with_sample_and_status_but_no_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -36,6 +36,7 @@ async def graded(
             return server, [(await rewards.score(s)).total for s in samples or (SAMPLE,)]
 
 
+@pytest.mark.row("D14")
 async def test_the_judge_reads_the_samples_fields_and_its_grade_is_scaled() -> None:
     server, [score] = await graded(
         replies("Good. Grade: 7.5"), system="Be fair.", extraBody={"seed": 3, "stop": ["x"]}
@@ -65,6 +66,7 @@ def cut_off(text: str) -> dict[str, Any]:
     return {"choices": [{"message": {"content": text}, "finish_reason": "length"}]}
 
 
+@pytest.mark.row("D14")
 @pytest.mark.parametrize(
     ("values", "reply", "expected"),
     [
@@ -94,6 +96,7 @@ def test_grades_are_read_by_pattern_or_path(
     assert grade_in(spec, a_reply(reply)) == pytest.approx(expected)
 
 
+@pytest.mark.row("D14")
 @pytest.mark.parametrize(
     ("values", "answer", "cause", "detail"),
     [
@@ -126,6 +129,7 @@ def test_a_reply_without_a_grade_fails_its_sample(
     assert detail in caught.value.detail
 
 
+@pytest.mark.row("D14")
 async def test_equal_samples_are_graded_once_unless_the_cache_is_off() -> None:
     other = RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
     server, scores = await graded(replies("5"), SAMPLE, SAMPLE, other)
@@ -134,6 +138,7 @@ async def test_equal_samples_are_graded_once_unless_the_cache_is_off() -> None:
     assert len(server.requests) == 2
 
 
+@pytest.mark.row("D14")
 async def test_a_judge_that_is_busy_is_asked_again_and_one_that_refuses_is_not() -> None:
     async def busy(received: Received) -> Response:
         return await replies("8")(received) if received.number else JSONResponse({}, 503)
@@ -167,6 +172,7 @@ async def test_a_failure_is_one_samples_and_is_not_remembered() -> None:
             assert (await rewards.score(SAMPLE)).total == 0.6
 
 
+@pytest.mark.row("D14")
 @pytest.mark.parametrize("cache", [True, False])
 async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_before(
     cache: bool,
@@ -195,6 +201,7 @@ async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_bef
     assert told[-1] == []
 
 
+@pytest.mark.row("D14")
 async def test_two_judges_of_one_model_are_told_apart() -> None:
     async def by_prompt(received: Received) -> Response:
         text = received.body["messages"][0]["content"]

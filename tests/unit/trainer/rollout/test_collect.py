@@ -178,6 +178,7 @@ async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_witho
     assert sum(group.advantages) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.row("A13")
 async def test_a_failed_call_drops_its_sample_and_the_others_keep_baseline(tmp_path: Path) -> None:
     collector, rollouts, _, _ = await a_sales_step(
         tmp_path, fields("rates"), fields("broken"), fields("weather"), maxFailureRatio=0.5
@@ -203,6 +204,7 @@ async def test_with_zero_reward_a_failed_sample_keeps_its_place(tmp_path: Path) 
     assert group.advantages[0] > 0 > group.advantages[1]
 
 
+@pytest.mark.row("A13")
 async def test_too_many_failures_end_the_attempt_with_counts_and_an_example(tmp_path: Path) -> None:
     outputs = [fields(query) for query in ("rates", "broken", "broken", "odd")]
     collector, rollouts, _, _ = await a_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
@@ -276,6 +278,7 @@ async def test_inserted_passages_are_read_by_a_policy_and_marked_unsampled(tmp_p
     assert sample.completion().sampled == tuple(sample.sampled)
 
 
+@pytest.mark.row("D9")
 @pytest.mark.parametrize("carried", [".", "<", "\n<"])
 async def test_a_token_that_completes_the_stop_text_with_more_text_asks_too(
     carried: str, tmp_path: Path
@@ -289,6 +292,7 @@ async def test_a_token_that_completes_the_stop_text_with_more_text_asks_too(
     assert text_of(sample.token_ids) == f"{own}{FOUND}<answer>right</answer>"
 
 
+@pytest.mark.row("D9")
 @pytest.mark.parametrize("stray", ["loans</search>", "<search> </search>", "</search>"])
 async def test_a_turn_without_a_query_is_told_so_and_goes_on(stray: str, tmp_path: Path) -> None:
     def write(text: str) -> str:
@@ -323,6 +327,7 @@ async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_pa
     assert len({r.seed for r in requests}) == 3
 
 
+@pytest.mark.row("C8")
 @pytest.mark.parametrize("length", [len(SEARCH), len(SEARCH) + 1, 40, len(SEARCH + FOUND), 100])
 async def test_search_results_never_exceed_the_token_budget(length: int, tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
@@ -390,6 +395,7 @@ def down_at_first(calls: int, answer: Respond) -> Respond:
     return respond
 
 
+@pytest.mark.row("D10")
 async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_one(
     tmp_path: Path,
 ) -> None:
@@ -435,6 +441,7 @@ async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_
     assert names[-1].startswith("reward Http http://127.0.0.1")
 
 
+@pytest.mark.row("D4")
 async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_their_own(
     tmp_path: Path,
 ) -> None:

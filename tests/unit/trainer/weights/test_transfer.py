@@ -123,6 +123,7 @@ async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
     assert ranks.calls[1:] == [*["next_part"] * 4, "drop_parts"], "engines keep the buffer so long"
 
 
+@pytest.mark.row("G3")
 @pytest.mark.parametrize("way", [WeightWay.IPC, WeightWay.NCCL])
 async def test_an_engine_lost_among_the_parts_ends_the_sending_and_nothing_hangs(
     way: WeightWay,
