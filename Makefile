@@ -103,7 +103,7 @@ verify: setup ## format, lint, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m raggrpo_api.crd --check
+	$(BIN)/python -m raggrpo_api.schema.crd --check
 	$(BIN)/python scripts/draw_packages.py --check
 
 fmt: setup ## format and fix what can be fixed
@@ -111,7 +111,7 @@ fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 generate: setup ## write the CRD and the chart's copy from the models
-	$(BIN)/python -m raggrpo_api.crd
+	$(BIN)/python -m raggrpo_api.schema.crd
 
 picture: setup ## draw the packages and their imports into docs/packages.md
 	$(BIN)/python scripts/draw_packages.py

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from . import names
-from .base import ApiModel, JobName
+from .fields.base import ApiModel, JobName
 from .spec.job_spec import JobSpec
 from .status import JobStatus
 

@@ -25,10 +25,10 @@ from pydantic.dataclasses import dataclass
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .base import DATACLASS_CONFIG, Time, api_dataclass
-from .preflight import Check, Facts
-from .progress import CheckpointRef, Metric
-from .text import Message, Words
+from .fields.base import DATACLASS_CONFIG, Time, api_dataclass
+from .fields.text import Message, Words
+from .trainer.preflight import Check, Facts
+from .trainer.progress import CheckpointRef, Metric
 
 
 def _otherwise(value: Any) -> WrapValidator:

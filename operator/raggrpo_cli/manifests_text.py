@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.first_attempt import render_first_attempt
 from raggrpo_operator.core.manifests.metadata import Manifest

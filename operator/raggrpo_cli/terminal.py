@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from raggrpo_api.text import printable
+from raggrpo_api.fields.text import printable
 
 
 def show(text: object, *, err: bool = False, nl: bool = True) -> None:

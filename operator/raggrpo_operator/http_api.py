@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from raggrpo_api.text import one_line
+from raggrpo_api.fields.text import one_line
 
 from .errors import AccessRefused, Unreachable
 

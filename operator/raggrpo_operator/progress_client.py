@@ -4,9 +4,9 @@ import logging
 
 from pydantic import ValidationError
 
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.names import MAX_PROGRESS_BYTES
-from raggrpo_api.progress import Progress
-from raggrpo_api.text import one_line
+from raggrpo_api.trainer.progress import Progress
 
 from .errors import OperatorError, Unreachable
 from .http_api import HttpApi

@@ -9,8 +9,8 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.text import Words, one_line, printable
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.fields.text import Words, one_line, printable
+from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
 from .errors import PermanentError, TransientError, Unreachable

@@ -9,7 +9,7 @@ import json
 import uuid
 from typing import Any
 
-from raggrpo_api.sealed_config import seal
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.manifests.token_secret import TOKEN_KEY
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ENTRYPOINT
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from raggrpo_api.history import Record
-from raggrpo_api.progress import Stage
+from raggrpo_api.trainer.history import Record
+from raggrpo_api.trainer.progress import Stage
 
 OURS, RAYJOB = "RagGrpoJob", "RayJob"
 DRIVER_KILLED, WORKER_KILLED, HEAD_DELETED = STRIKES = (

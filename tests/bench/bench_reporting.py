@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.spec.monitoring import MonitoringMode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.driver import attempt as driver
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.reporting_thread import Publish

@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE.parent))
 from bench_recovery import PHASES, Recovery, Strike, has_recovered, parsed, recovery  # noqa: E402
 
 from local.drill import Run  # noqa: E402
-from raggrpo_api.history import Record  # noqa: E402
+from raggrpo_api.trainer.history import Record  # noqa: E402
 
 STEPS_BETWEEN = 3
 STEPS_EACH = 40

@@ -21,7 +21,7 @@ from bench_job import job_of
 from bench_workload import TINY, Workload, write_model, write_prompts
 from train_throughput import environment, judge, run_job, seconds_between
 
-from raggrpo_api.history import Record
+from raggrpo_api.trainer.history import Record
 
 BASE = Workload(
     layers=4, hidden=256, intermediate=512, heads=4, vocabulary=4096, prompt_tokens=128,

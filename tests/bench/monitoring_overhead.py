@@ -28,9 +28,9 @@ from bench_reporting import ENV_RESULT, MODES
 from bench_workload import TINY, Workload, write_model, write_prompts
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.sealed_config import seal
 from raggrpo_api.spec.monitoring import MonitoringMode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.spec.parse import parse_job

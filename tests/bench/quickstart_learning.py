@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.history import Record, read_history
+from raggrpo_api.trainer.history import Record, read_history
 from raggrpo_quickstart.records import VALIDATION_QUESTIONS
 
 SAMPLE = Path(__file__).parents[2] / "crds/samples/quickstart.yaml"

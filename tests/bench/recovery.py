@@ -50,7 +50,7 @@ from bench_recovery import (  # noqa: E402
 )
 
 from raggrpo_api import names  # noqa: E402
-from raggrpo_api.history import Record  # noqa: E402
+from raggrpo_api.trainer.history import Record  # noqa: E402
 from tools.kind import kind_cluster  # noqa: E402
 from tools.kind.go_programs import KUBERAY, CannotBuild, tool_folder  # noqa: E402
 from tools.kind.images import REPOSITORY, images  # noqa: E402

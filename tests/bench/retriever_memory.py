@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from raggrpo_api.memory import MIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory.arithmetic import MIB
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.retriever_memory import retriever_terms
 from raggrpo_retriever.loading import load_index
 from support.builders.embedding_model import write_embedding_model

@@ -22,7 +22,7 @@ from bench_recovery import moment, stages_of, steps_of  # noqa: E402
 from driver_killed import records  # noqa: E402
 
 from local.drill import Run  # noqa: E402
-from raggrpo_api.progress import Stage  # noqa: E402
+from raggrpo_api.trainer.progress import Stage  # noqa: E402
 
 STAGES = ("preflight", "head", "driver", "loaded", "engines", "step")
 """Preflight: all checks passed; head: Ray's takes an attempt; driver: it holds the checkpoint

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from operator_scale import NAMESPACE, api_server_seconds, job_of
 
-from raggrpo_api.crd import CRD_FILE
+from raggrpo_api.schema.crd import CRD_FILE
 from support.fakes.fake_kuberay import Api, path_of
 from tools.kind.api_server import ApiServer, running_api_server
 

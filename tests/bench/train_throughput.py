@@ -27,7 +27,7 @@ from bench_job import THREADS, job_of
 from bench_process import end, run_watched
 from bench_workload import TINY, Workload, write_model, write_prompts
 
-from raggrpo_api.history import Record, read_history
+from raggrpo_api.trainer.history import Record, read_history
 
 OURS = "ours"
 SYSTEMS = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.preflight import CheckId
+from raggrpo_api.trainer.preflight import CheckId
 from tools.kind import kind_cluster
 from tools.kind.images import Images
 from tools.kind.jobs import a_small_job, condition, has_ended, status_when

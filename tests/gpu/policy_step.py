@@ -149,9 +149,9 @@ def groups_of(case: Case, vocabulary: int) -> list[Any]:
 
 def estimate(case: Case, config: Any, parameters: int) -> int:
     """Return what preflight would expect the rank to need, in bytes."""
-    from raggrpo_api.gpu_memory import activations, training_state, unsharded
-    from raggrpo_api.preflight import Facts
+    from raggrpo_api.memory.gpu import activations, training_state, unsharded
     from raggrpo_api.spec.job_spec import JobSpec
+    from raggrpo_api.trainer.preflight import Facts
 
     size = SIZES[case.size]
     spec = JobSpec.model_validate(

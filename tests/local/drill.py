@@ -26,8 +26,8 @@ from typing import Any
 import psutil
 import yaml
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
+from raggrpo_api.trainer.exit_codes import ExitCode
 from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model

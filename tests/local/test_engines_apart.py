@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from local.drill import HELD, STEPS, Outcome, Run
-from raggrpo_api.history import read_history
+from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.policy.loss import MISMATCH_TOLERANCE
 
 APART = ("resources.placement=Disaggregated", "resources.rolloutEngines=2")

@@ -13,7 +13,7 @@ import yaml
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from local.drill import Outcome, Run
-from raggrpo_api.history import read_history
+from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
 from support.builders.jobs import a_manifest, data_of
 from support.builders.rows import write_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.history import read_history
+from raggrpo_api.trainer.history import read_history
 from support.builders.rows import write_rows
 from support.builders.word_model import write_word_model
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from raggrpo_api.trainer_config import World
+from raggrpo_api.trainer.config import World
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes
 from raggrpo_operator.local_runtime.ray_head import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from local.drill import SAVE_EVERY, STEPS, Outcome, Run
-from raggrpo_api.history import read_history
+from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.progress.driver_process import POD_GOES
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_api import names
-from raggrpo_api.sealed_config import open_sealed, seal
+from raggrpo_api.trainer.sealed_config import open_sealed, seal
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from raggrpo_operator.errors import AccessRefused, OperatorError
 from raggrpo_operator.http_api import HttpApi, open_session
@@ -27,7 +27,7 @@ START_SECONDS = 120
 REFERENCES = "$A_SECRET ${A_SECRET} $(A_SECRET) $$ %A_SECRET% $HOME ${HOME} $(HOME)"
 PROGRAM = """
 import os, pathlib, ray
-from raggrpo_api.sealed_config import open_sealed
+from raggrpo_api.trainer.sealed_config import open_sealed
 
 ray.init("auto", log_to_driver=False)
 folder = pathlib.Path(os.environ["FOLDER"])

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.status import (
     AttemptRecord,
     Cause,
@@ -25,6 +24,7 @@ from raggrpo_api.status import (
     Tier,
     WatchState,
 )
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,

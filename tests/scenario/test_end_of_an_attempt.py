@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import Failure, Progress, Stage
 from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import Failure, Progress, Stage
 from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import (

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.preflight import CheckId, CheckState, PreflightResult
 from raggrpo_api.status import ConditionType, Phase
+from raggrpo_api.trainer.preflight import CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.observed import DeviceObserved
 from support.builders.jobs import KNOWN_7B

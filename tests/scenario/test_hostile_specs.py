@@ -10,9 +10,9 @@ import pytest
 from openapi_schema_validator import OAS30Validator
 
 from raggrpo_api import names
-from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
+from raggrpo_api.schema.crd import job_schema
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
-from raggrpo_api.progress import Progress
 from raggrpo_api.status import Cause, ConditionType, Phase, status_to_json
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.trainer.progress import Progress
 from raggrpo_operator.core.lifecycle.following import STOP_SECONDS
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.cluster_objects import JobKey
 from support.builders.jobs import KNOWN_TINY

@@ -2,8 +2,8 @@ from datetime import timedelta
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, StopAttempt
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from support.fakes.fake_runtime import a_story, until_step

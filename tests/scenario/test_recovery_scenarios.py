@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import cluster_name
-from raggrpo_api.preflight import CheckId
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.status import (
     AttemptRecord,
     Cause,
@@ -29,6 +27,8 @@ from raggrpo_api.status import (
     SpentTime,
     WatchState,
 )
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,

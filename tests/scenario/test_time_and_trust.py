@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import Stage
 from raggrpo_api.status import Cause, ConditionType, Phase, Tier
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, SubmitAttempt
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.errors import AccessRefused

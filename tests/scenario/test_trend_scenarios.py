@@ -1,7 +1,7 @@
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.status import Baseline, Cause, ConditionType
+from raggrpo_api.trainer.exit_codes import ExitCode
 from support.fakes.fake_runtime import a_story, exits, head_is_lost, until_step
 
 

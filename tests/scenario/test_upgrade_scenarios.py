@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api import trainer_config, trainer_schemas
-from raggrpo_api.preflight import CheckId, PreflightResult
 from raggrpo_api.status import Cause, ConditionType, Phase
-from raggrpo_api.trainer_config import schema_digest
+from raggrpo_api.trainer import config as trainer_config
+from raggrpo_api.trainer import schemas as trainer_schemas
+from raggrpo_api.trainer.config import schema_digest
+from raggrpo_api.trainer.preflight import CheckId, PreflightResult
 from raggrpo_operator.core.lifecycle import round as round_
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartPreflight, SubmitAttempt
 from support.builders.jobs import KNOWN_TINY

@@ -2,9 +2,9 @@
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.status import Phase
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.warnings import best_interval
 from support.builders.jobs import KNOWN_7B
 from support.builders.rounds import notes

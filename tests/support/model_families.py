@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from raggrpo_api.model_families import family_of
+from raggrpo_api.memory.model_families import family_of
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.policy.layout_check import FamilyResult, check_family
 from raggrpo_trainer.preflight.family import Layout, engine_architectures, from_experiment

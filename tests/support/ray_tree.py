@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from raggrpo_api.trainer_config import World
+from raggrpo_api.trainer.config import World
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.driver import Driver, driver_log
 from raggrpo_operator.local_runtime.processes import Processes, tail

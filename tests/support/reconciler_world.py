@@ -8,7 +8,6 @@ from aiohttp import ClientSession
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
 from raggrpo_api.status import (
     AttemptRecord,
     ClusterStatus,
@@ -17,6 +16,7 @@ from raggrpo_api.status import (
     PreflightStatus,
     status_to_json,
 )
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.sizing.size import size

@@ -8,7 +8,7 @@ from raggrpo_trainer.host.large_import import large_import
 
 with large_import():
     from raggrpo_api.names import ENV_FAULT
-    from raggrpo_api.trainer_config import TrainerConfig
+    from raggrpo_api.trainer.config import TrainerConfig
     from raggrpo_trainer.driver.attempt import main
     from raggrpo_trainer.driver.hooks import Hooks
 

@@ -1,7 +1,7 @@
 """`TrainerError`: a failure with the exit code and message that the operator shows."""
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
+from raggrpo_api.trainer.exit_codes import ExitCode
 
 
 class TrainerError(Exception):

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.sealed_config import BrokenSeal, open_sealed
 from raggrpo_api.spec.retrieval import Header, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
-from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed
 
 from .errors import TrainerError
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from raggrpo_api.base import ApiModel
+from raggrpo_api.fields.base import ApiModel
 
 
 class LossAggregation(StrEnum):

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from raggrpo_api.addresses import BackupUrl
-from raggrpo_api.base import ApiModel, CheckpointPath
+from raggrpo_api.fields.addresses import BackupUrl
+from raggrpo_api.fields.base import ApiModel, CheckpointPath
 
 
 class BestBy(StrEnum):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.base import PLAIN_TEXT, AbsolutePath, ApiModel
+from raggrpo_api.fields.base import PLAIN_TEXT, AbsolutePath, ApiModel
 
 Column = Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=128)]
 ChatText = Annotated[str, StringConstraints(max_length=32768)]

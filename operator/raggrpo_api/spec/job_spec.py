@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from raggrpo_api.base import ApiModel
-from raggrpo_api.kubernetes_names import Image, ObjectName
+from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.kubernetes_names import Image, ObjectName
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.spec.data import DataSpec

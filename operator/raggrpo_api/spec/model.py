@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from raggrpo_api.base import AbsolutePath, ApiModel
+from raggrpo_api.fields.base import AbsolutePath, ApiModel
 
 
 class Attention(StrEnum):

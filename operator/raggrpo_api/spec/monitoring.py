@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.base import CONTROLS, ApiModel, OptionalPath
+from raggrpo_api.fields.base import CONTROLS, ApiModel, OptionalPath
 
 WANDB_PROJECT: Final = rf"^[^/\\#?%:{CONTROLS}]*$"
 """What W&B takes."""

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from raggrpo_api.addresses import without_queries
+from raggrpo_api.fields.addresses import without_queries
 
 from .secret_names import looks_secret
 from .secret_values import holds_secret

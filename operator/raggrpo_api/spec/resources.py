@@ -5,16 +5,8 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.base import (
-    AbsolutePath,
-    ApiModel,
-    Cpu,
-    EnvName,
-    Memory,
-    Name,
-    SecretKeyRef,
-)
-from raggrpo_api.kubernetes_names import (
+from raggrpo_api.fields.base import AbsolutePath, ApiModel, Cpu, EnvName, Memory, Name, SecretKeyRef
+from raggrpo_api.fields.kubernetes_names import (
     LabelValue,
     ObjectName,
     OptionalObjectName,

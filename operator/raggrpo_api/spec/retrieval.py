@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.addresses import HttpUrl, shown_url
-from raggrpo_api.base import (
+from raggrpo_api.fields.addresses import HttpUrl, shown_url
+from raggrpo_api.fields.base import (
     AbsolutePath,
     ApiModel,
     EnvName,
@@ -17,7 +17,7 @@ from raggrpo_api.base import (
     Seconds,
     SecretKeyRef,
 )
-from raggrpo_api.json_values import JsonPath, JsonTemplate
+from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
 
 BODY_FIELD: Final = "^[ -~]+$"
 BodyField = Annotated[str, StringConstraints(pattern=BODY_FIELD, max_length=64)]

@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.addresses import HttpUrl
-from raggrpo_api.base import PLAIN_TEXT, ApiModel, OptionalPath
-from raggrpo_api.json_values import JsonPath, JsonTemplate
-from raggrpo_api.kubernetes_names import OptionalObjectName
+from raggrpo_api.fields.addresses import HttpUrl
+from raggrpo_api.fields.base import PLAIN_TEXT, ApiModel, OptionalPath
+from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
+from raggrpo_api.fields.kubernetes_names import OptionalObjectName
 
 from .retrieval import BodyField, Header, Template
 

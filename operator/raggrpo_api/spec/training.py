@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from raggrpo_api.base import ApiModel
+from raggrpo_api.fields.base import ApiModel
 
 MAX_STEPS: Final = 10_000_000
 

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Check, CheckState, PreflightResult
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import Check, CheckState, PreflightResult
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.history import read_events, read_history
+from raggrpo_api.trainer.history import read_events, read_history
 from raggrpo_cli.recorded_job import RecordedJob, recorded_job
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.figures import Figures, figures

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic_core import to_jsonable_python
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.job_file import JobFile, Sets, given_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
 from raggrpo_cli.terminal import show

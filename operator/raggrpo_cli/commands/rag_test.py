@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, Variant
-from raggrpo_api.sealed_config import seal
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.rag_test import EndpointTest, LoadLevel, RagTest, Variant
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import trainer_config

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job
 from raggrpo_cli.terminal import show

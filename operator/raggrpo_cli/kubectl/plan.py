@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.job_file import given_job, refuse
 from raggrpo_cli.manifests_text import Manifests, manifests_text
 from raggrpo_cli.terminal import show

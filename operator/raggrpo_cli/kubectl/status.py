@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.text import one_line
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.core.text.status_text import labelled, render_status, reward

@@ -18,7 +18,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from raggrpo_api import names
-from raggrpo_api.text import one_line
+from raggrpo_api.fields.text import one_line
 from raggrpo_operator.errors import (
     AccessRefused,
     AlreadyExists,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from raggrpo_api.base import ApiModel
+from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.memory import num_ranks
+from raggrpo_api.memory.arithmetic import num_ranks
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Volume
 from raggrpo_operator.core.spec.parse import parse_job

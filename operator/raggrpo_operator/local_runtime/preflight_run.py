@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.preflight import PreflightResult
-from raggrpo_api.sealed_config import seal
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.preflight import PreflightResult
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.observed import PreflightObserved
 
 from .processes import Processes, signal_name

@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 
 from raggrpo_api import names
-from raggrpo_api.trainer_config import World
+from raggrpo_api.trainer.config import World
 from raggrpo_operator.core.spec.ray_variables import RAY_VARIABLES
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 from raggrpo_operator.http_api import HttpApi, open_session

@@ -10,9 +10,9 @@ from typing import assert_never
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.sealed_config import seal
 from raggrpo_api.status import Cause, JobStatus
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from raggrpo_api.base import SecretKeyRef
+from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.names import secret_env
 from raggrpo_api.spec.job_spec import JobSpec
 

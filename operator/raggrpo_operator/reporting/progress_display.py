@@ -11,9 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raggrpo_api.base import format_time
+from raggrpo_api.fields.base import format_time
+from raggrpo_api.fields.text import printable
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, Phase, Tier
-from raggrpo_api.text import printable
 from raggrpo_operator.core.state.conditions import get_condition
 
 PLAIN_SECONDS = 5.0

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from raggrpo_api.base import format_time
-from raggrpo_api.history import Record, read_events, read_history
+from raggrpo_api.fields.base import format_time
 from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase
+from raggrpo_api.trainer.history import Record, read_events, read_history
 from raggrpo_operator.core.spec.quantity import readable
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.text.figures import Figures, figures

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, pairwise
 
-from raggrpo_api.history import Record
-from raggrpo_api.memory import GIB
+from raggrpo_api.memory.arithmetic import GIB
+from raggrpo_api.trainer.history import Record
 from raggrpo_operator.core.text.figures import checkpoint_seconds
 
 from .charts import Series, Values, line_chart, number, stacked_chart

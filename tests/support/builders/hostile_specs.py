@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raggrpo_api.crd import job_schema
+from raggrpo_api.schema.crd import job_schema
 from support.builders.jobs import a_raw_job
 
 SPEC = job_schema()["properties"]["spec"]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.yaml_text import read_yaml

@@ -9,8 +9,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from raggrpo_api.preflight import Check, CheckId, PreflightResult
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.preflight import Check, CheckId, PreflightResult
 from raggrpo_trainer.preflight.weights import measured_tensors
 from support.builders.reports import a_config
 from support.builders.rows import write_rows

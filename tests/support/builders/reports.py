@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.progress import Progress
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, StepMetrics
 from raggrpo_trainer.progress.step_record import SampleMetrics, StepRecord
 from support.builders.jobs import a_trainer_config

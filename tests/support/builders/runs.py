@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.history import history_file
 from raggrpo_api.status import JobStatus
+from raggrpo_api.trainer.history import history_file
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_trainer.progress.metric_sinks import JsonLines
 from support.builders.jobs import a_job

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import yaml
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import PreflightResult
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import PreflightResult
 from support.builders.jobs import KNOWN_TINY
 from support.fakes.fake_ray import FakeRay
 

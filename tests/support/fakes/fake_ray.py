@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import CheckpointRef, Failure, Progress, Stage
-from raggrpo_api.sealed_config import open_sealed
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import CheckpointRef, Failure, Progress, Stage
+from raggrpo_api.trainer.sealed_config import open_sealed
 from support.builders.jobs import KNOWN_TINY
 
 STEP_SECONDS = 0.1

@@ -9,13 +9,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.preflight import Check, CheckId, CheckState, PreflightResult
-from raggrpo_api.progress import CheckpointRef, Failure, Metric, Progress, SkippedCheckpoint, Stage
 from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.trainer.progress import (
+    CheckpointRef,
+    Failure,
+    Metric,
+    Progress,
+    SkippedCheckpoint,
+    Stage,
+)
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,

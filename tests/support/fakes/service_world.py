@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import CheckId
-from raggrpo_api.progress import EndpointOutage, Progress, Stage
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId
+from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
 from support.fakes.fake_runtime import LOAD_SECONDS, T0, FakeRuntime, failed_check
 
 DOWN = EndpointOutage(

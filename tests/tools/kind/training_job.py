@@ -160,7 +160,7 @@ class TrainingJob:
     def on_volume(self, image: str) -> dict[str, Any]:
         """Return the exported model's files, the history's steps, and pods whose logs are kept."""
         script = (
-            "import json, pathlib as p; from raggrpo_api.history import read_history as r;"
+            "import json, pathlib as p; from raggrpo_api.trainer.history import read_history as r;"
             f"c = p.Path('{MOUNT}/checkpoints');"
             "print(json.dumps({'export': sorted(f.name for f in (c / 'export').iterdir()),"
             "'steps': [s['step'] for s in r(c / 'logs')],"

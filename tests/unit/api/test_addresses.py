@@ -2,7 +2,13 @@ import re
 
 import pytest
 
-from raggrpo_api.addresses import BACKUP_URL, HTTP_URL, shown_url, url_problem, without_queries
+from raggrpo_api.fields.addresses import (
+    BACKUP_URL,
+    HTTP_URL,
+    shown_url,
+    url_problem,
+    without_queries,
+)
 
 GOOD = (
     "http://kb:8000/retrieve", "https://rag.example.com/v1/chat?tenant=acme&lang=en", "http://h",

@@ -11,9 +11,9 @@ from openapi_schema_validator import OAS30Validator
 from pydantic import BaseModel
 
 from raggrpo_api import names
-from raggrpo_api.cel import VALIDATIONS
-from raggrpo_api.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.schema.cel import VALIDATIONS
+from raggrpo_api.schema.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import AttemptRecord, JobStatus, status_to_json
 from raggrpo_operator.core.spec.parse import parse_job
@@ -40,7 +40,7 @@ METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matc
 
 @pytest.mark.row("B1")
 def test_the_committed_file_is_what_the_models_say() -> None:
-    assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_api.crd"
+    assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_api.schema.crd"
     assert yaml.safe_load(CRD_FILE.read_text()) == crd_manifest()
 
 
@@ -281,7 +281,7 @@ def test_the_full_sample_gives_every_field() -> None:
 
 def test_the_generator_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "raggrpo_api.crd", "--check"],
+        [sys.executable, "-m", "raggrpo_api.schema.crd", "--check"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

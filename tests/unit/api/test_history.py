@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.history import history_file, read_events, read_history
+from raggrpo_api.trainer.history import history_file, read_events, read_history
 
 
 def write(folder: Path, epoch: int, records: list[dict[str, Any]], torn: str = "") -> None:

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from raggrpo_api.json_values import (
-    JSON_PATH,
-    JsonTemplate,
-    filled,
-    placeholders,
-    values_at,
-)
+from raggrpo_api.fields.json_values import JSON_PATH, JsonTemplate, filled, placeholders, values_at
 
 VALUE = {"a": [{"b": [1, 2]}, {"b": [3]}], "c-d": {"e": None}, "@x": "y"}
 

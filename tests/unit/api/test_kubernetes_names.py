@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from raggrpo_api import kubernetes_names as names
-from raggrpo_api.base import ABSOLUTE_PATH, CPU, MEMORY, OPTIONAL_PATH
+from raggrpo_api.fields import kubernetes_names as names
+from raggrpo_api.fields.base import ABSOLUTE_PATH, CPU, MEMORY, OPTIONAL_PATH
 
 TAKEN = {
     names.OBJECT_NAME: ["a", "a.b-c", "0" * 253],

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.memory import GIB, MIB
+from raggrpo_api.memory import gpu as gpu_memory
+from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_trainer.engines.engine_pool import engine_options
 from raggrpo_trainer.preflight.model import check_model

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.preflight import Facts
-from raggrpo_api.resume import changes, resume_values
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.trainer.preflight import Facts
+from raggrpo_api.trainer.resume import changes, resume_values
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.jobs import a_job
 

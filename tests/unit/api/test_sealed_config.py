@@ -3,7 +3,7 @@ import base64
 import pytest
 
 from raggrpo_api import names
-from raggrpo_api.sealed_config import BrokenSeal, open_sealed, seal
+from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed, seal
 from support.builders.hostile_text import HOSTILE
 
 LONGEST_VARIABLE = 128 * 1024

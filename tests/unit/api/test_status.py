@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from raggrpo_api.base import format_time
+from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status import (
     AttemptRecord,

@@ -1,7 +1,7 @@
 import json
 
-from raggrpo_api.trainer_config import TrainerConfig, schema_digest
-from raggrpo_api.trainer_schemas import FILE, beyond, fields_of, known_schemas, with_release, within
+from raggrpo_api.trainer.config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.schemas import FILE, beyond, fields_of, known_schemas, with_release, within
 
 OLD = {"model": {"path": None}, "rows": {"name": None}, "notes": None}
 NEW = {

@@ -24,8 +24,8 @@ from bench.bench_recovery import (
     table,
 )
 from raggrpo_api import names
-from raggrpo_api.history import Record, history_file
-from raggrpo_api.sealed_config import seal
+from raggrpo_api.trainer.history import Record, history_file
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.job_config import read_config
 from raggrpo_trainer.progress.metric_sinks import JsonLines
 from support.builders.jobs import KNOWN_TINY, a_job

@@ -9,7 +9,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from raggrpo_api.progress import CheckpointRef
 from raggrpo_api.status import (
     AttemptRecord,
     Cause,
@@ -20,6 +19,7 @@ from raggrpo_api.status import (
     ProgressStatus,
     RestartCounts,
 )
+from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_cli.commands.run import exit_code
 from raggrpo_cli.main import app
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.main import app
 from support.builders.verl_scripts import GSM8K, SEARCH
 from support.builders.verl_tree import write_tree

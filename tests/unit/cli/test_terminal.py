@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from raggrpo_api.fields.text import printable
 from raggrpo_api.status import AttemptRecord, Cause, Condition, ConditionType, JobStatus
-from raggrpo_api.text import printable
 from raggrpo_cli import terminal
 from raggrpo_cli.kubectl.status import one, table
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.main import app
 from support.builders.jobs import a_raw_job
 from support.builders.preflight import a_model_folder

@@ -15,9 +15,9 @@ from aiohttp import ClientSession, web
 from openapi_schema_validator import OAS30Validator
 
 from raggrpo_api import names
-from raggrpo_api.crd import job_schema
-from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
-from raggrpo_api.progress import (
+from raggrpo_api.schema.crd import job_schema
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.trainer.progress import (
     CheckpointRef,
     EndpointOutage,
     Failure,

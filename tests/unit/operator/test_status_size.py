@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raggrpo_api.preflight import Check, CheckId, CheckState
-from raggrpo_api.progress import CheckpointRef, Metric
 from raggrpo_api.status import (
     AttemptRecord,
     Baseline,
@@ -22,6 +20,8 @@ from raggrpo_api.status import (
     status_from_json,
     status_to_json,
 )
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
+from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of, within_limit

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from raggrpo_api import names
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.sealed_config import seal
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.job_config import read_config
 from support.builders.jobs import a_trainer_config

@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 from .folder import COMPLETE, Checkpoint, CheckpointName, Marker, parse_marker

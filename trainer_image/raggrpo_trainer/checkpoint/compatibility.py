@@ -7,9 +7,9 @@ architecture and tokenizer, the number of prompts.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.resume import changes, resume_values
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.resume import changes, resume_values
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
 

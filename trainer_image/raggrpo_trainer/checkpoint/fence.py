@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 from .folder import CheckpointName, Validity, is_complete, sync, write_atomically

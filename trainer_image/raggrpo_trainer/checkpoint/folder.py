@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from raggrpo_api.progress import CheckpointRef, SkippedCheckpoint
 from raggrpo_api.spec.checkpoint import BestBy
+from raggrpo_api.trainer.progress import CheckpointRef, SkippedCheckpoint
 from raggrpo_trainer.data.sampler import Cursor
 
 COMPLETE = "COMPLETE"

@@ -22,9 +22,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from raggrpo_api import names
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.memory import GIB
+from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 from . import backup as checkpoint_backup

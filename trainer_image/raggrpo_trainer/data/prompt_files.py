@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.placeholders import column_placeholders, names_context
 from raggrpo_api.spec.data import DataSpec
+from raggrpo_api.spec.placeholders import column_placeholders, names_context
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 from .columns import MISSING, leaves, value_at

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 
 from .conversation import ChatTokenizer, DoesNotFit, refused, render
 from .prompt_files import Prompt

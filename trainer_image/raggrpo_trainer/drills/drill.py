@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import CheckpointName
 from raggrpo_trainer.checkpoint.store import SavePhase
 from raggrpo_trainer.driver.hooks import Hooks

@@ -18,11 +18,11 @@ from typing import Any
 import ray
 
 from raggrpo_api import names
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import Failure, Progress, Stage
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import Failure, Progress, Stage
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.checkpoint.store import CheckpointStore

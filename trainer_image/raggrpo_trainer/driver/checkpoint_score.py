@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from raggrpo_api.spec.checkpoint import BestBy
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.rollout.validation import ValidationResult
 
 METRICS: Final[Mapping[BestBy, str]] = {

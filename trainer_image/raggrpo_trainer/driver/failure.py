@@ -1,8 +1,8 @@
 """What Progress says of the error that ends an attempt. Decides nothing."""
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import Failure
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import Failure
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 

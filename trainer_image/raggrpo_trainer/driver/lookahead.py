@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 
 from raggrpo_api.spec.retrieval import RetrievalMode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.rollout.collect import Collector

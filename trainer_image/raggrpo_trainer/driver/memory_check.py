@@ -6,12 +6,12 @@ not measure.
 
 from collections.abc import Sequence
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.memory import GIB, MIB, ranks_per_pod
+from raggrpo_api.memory import gpu as gpu_memory
+from raggrpo_api.memory.arithmetic import GIB, MIB, ranks_per_pod
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.measured_device import MeasuredDevice
 

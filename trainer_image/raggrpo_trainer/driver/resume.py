@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision
-from raggrpo_api.trainer_config import TrainerConfig, content_hash
+from raggrpo_api.trainer.config import TrainerConfig, content_hash
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.compatibility import check_compatible
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError

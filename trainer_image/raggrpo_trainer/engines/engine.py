@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raggrpo_api.memory import cpu_kv_cache, kv_bytes_per_token
+from raggrpo_api.memory.arithmetic import cpu_kv_cache, kv_bytes_per_token
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.host.large_import import large_import

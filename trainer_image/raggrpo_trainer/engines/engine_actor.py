@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.spec.monitoring import LogLevel
-from raggrpo_api.trainer_config import content_hash
+from raggrpo_api.trainer.config import content_hash
 from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process

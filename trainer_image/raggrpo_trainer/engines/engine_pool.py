@@ -10,10 +10,10 @@ from typing import Any
 
 import ray
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.memory import concurrent_sequences
+from raggrpo_api.memory.arithmetic import concurrent_sequences
 from raggrpo_api.spec.resources import Placement as Colocation
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.actors import end_actor
 from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory

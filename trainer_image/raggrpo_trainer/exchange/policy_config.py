@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from raggrpo_api.memory import ranks_per_pod
+from raggrpo_api.memory.arithmetic import ranks_per_pod
 from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.monitoring import MonitoringMode, MonitoringSpec
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision, TrainingSpec
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 
 from .objective import Objective
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.memory import BF16_COMPUTE_MAJOR
+from raggrpo_api.memory.arithmetic import BF16_COMPUTE_MAJOR
 from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 

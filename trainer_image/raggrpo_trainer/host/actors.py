@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from ray.exceptions import OutOfMemoryError, RayTaskError
 
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
 
 MAX_LINE = 600
 """Characters kept of the line that says it."""

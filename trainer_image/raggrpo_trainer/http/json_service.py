@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from raggrpo_api.addresses import shown_url
+from raggrpo_api.fields.addresses import shown_url
 from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 from .answers import TooLarge, decoded

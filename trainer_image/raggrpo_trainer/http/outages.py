@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from raggrpo_api.progress import EndpointOutage
+from raggrpo_api.trainer.progress import EndpointOutage
 
 NAME_LENGTH, CAUSE_LENGTH = 128, 256
 """Characters that `Progress` takes."""

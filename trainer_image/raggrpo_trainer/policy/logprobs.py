@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from raggrpo_api.memory import GPU_LOGIT_CHUNK, LOGIT_CHUNK
+from raggrpo_api.memory.arithmetic import GPU_LOGIT_CHUNK, LOGIT_CHUNK
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import CheckId
 from raggrpo_api.spec.retrieval import RetrievalMode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_trainer.data.columns import MISSING, leaves, value_at
 from raggrpo_trainer.data.prompt_files import Prompt, needed_fields, read_prompts
 from raggrpo_trainer.data.prompts import Tokenizer, compose, rendered

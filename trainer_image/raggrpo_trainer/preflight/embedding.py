@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raggrpo_api.preflight import CheckId
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.preflight import CheckId
 
 from .finding import Finding, judged, not_evaluated
 from .model import load_folder_tokenizer

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.model_families import MEASURED, ModelFamily, family_of
-from raggrpo_api.preflight import CheckId
+from raggrpo_api.memory.model_families import MEASURED, ModelFamily, family_of
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.preflight import CheckId
 
 from .finding import Finding, judged, not_evaluated
 

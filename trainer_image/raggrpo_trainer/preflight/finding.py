@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import CheckId, CheckState
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId, CheckState
 
 
 @dataclass(frozen=True, slots=True)

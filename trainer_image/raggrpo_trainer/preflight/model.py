@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.preflight import CheckId, Facts
+from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
 
 from .finding import Finding, judged

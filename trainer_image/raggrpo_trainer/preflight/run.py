@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import MAX_PREFLIGHT_BYTES
-from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 from raggrpo_api.spec.resources import Device
-from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 
 from .data import Data, check_data, check_lengths
 from .embedding import check_embeddings, corpus_facts

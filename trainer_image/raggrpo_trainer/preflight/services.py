@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from raggrpo_api.addresses import shown_url
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.placeholders import column_placeholders
-from raggrpo_api.preflight import CheckId
+from raggrpo_api.fields.addresses import shown_url
+from raggrpo_api.spec.placeholders import column_placeholders
 from raggrpo_api.spec.retrieval import EndpointRole, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardKind
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy

@@ -6,10 +6,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER, EXPORT_BYTES_PER_PARAMETER, GIB
-from raggrpo_api.preflight import CheckId, Facts
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.memory.arithmetic import (
+    CHECKPOINT_BYTES_PER_PARAMETER,
+    EXPORT_BYTES_PER_PARAMETER,
+    GIB,
+)
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import probe
 from raggrpo_trainer.checkpoint.folder import CheckpointName, sizes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.model_families import MEASURED, family_of
+from raggrpo_api.memory.model_families import MEASURED, family_of
 
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's own limit."""

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from raggrpo_api.progress import Progress
+from raggrpo_api.trainer.progress import Progress
 
 from .step_record import StepRecord
 
@@ -29,7 +29,7 @@ RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
 
 
 class JsonLines:
-    """One history file, for raggrpo_api.history; a killed process loses no written line."""
+    """One history file, for raggrpo_api.trainer.history; a killed process loses no written line."""
 
     def __init__(self, path: Path, identity: Mapping[str, int], limit: int = HISTORY_BYTES) -> None:
         self._path, self._identity, self._limit = path, identity, limit

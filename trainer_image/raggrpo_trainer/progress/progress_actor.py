@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raggrpo_api.progress import Progress
+from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.host.pod_processes import PodProcess, node_id, send
 
 from .driver_process import DriverProcess

@@ -15,7 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raggrpo_api.progress import (
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.progress import (
     CheckpointRef,
     EndpointOutage,
     Failure,
@@ -23,7 +24,6 @@ from raggrpo_api.progress import (
     SkippedCheckpoint,
     Stage,
 )
-from raggrpo_api.trainer_config import TrainerConfig
 
 from .reporting_thread import Publish, ReportingThread, utc_now
 from .step_probes import Probe

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.history import history_file
-from raggrpo_api.progress import Metric, Progress
 from raggrpo_api.spec.monitoring import MonitoringMode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.history import history_file
+from raggrpo_api.trainer.progress import Metric, Progress
 
 from .metric_sinks import BOARD_POINTS, JsonLines, PrometheusText, TensorBoard, is_kept
 from .step_probes import (

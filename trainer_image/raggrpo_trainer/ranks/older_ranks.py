@@ -8,8 +8,8 @@ from typing import Self
 
 import ray
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.actors import end_actor
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.monitoring import LogLevel
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig

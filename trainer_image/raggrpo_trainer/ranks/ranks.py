@@ -9,10 +9,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.monitoring import LogLevel
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from raggrpo_api.json_values import values_at
+from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.retrieval import ResponseMapping
 from raggrpo_trainer.http.answers import Stream
 from raggrpo_trainer.http.call_failures import has_error, service_error, told_error

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, assert_never
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
     RetrievalEndpoint,
     RetrievalSpec,
 )
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.call_statistics import CallSummary

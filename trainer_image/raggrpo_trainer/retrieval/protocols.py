@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from raggrpo_api.json_values import filled, placeholders
+from raggrpo_api.fields.json_values import filled, placeholders
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,

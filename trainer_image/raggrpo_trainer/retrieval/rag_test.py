@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
-from raggrpo_api.rag_test import EndpointTest, LoadLevel, RagTest, StepTest, Variant
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
     RetrievalEndpoint,
     RetrievalMode,
 )
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.rag_test import EndpointTest, LoadLevel, RagTest, StepTest, Variant
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.call_statistics import CallStatistics

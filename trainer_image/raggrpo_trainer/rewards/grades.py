@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import regex  # type: ignore[import-untyped]  # its searches take a time limit
 
-from raggrpo_api.json_values import values_at
+from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.http.answers import as_object
 from raggrpo_trainer.http.call_failures import has_error, service_error

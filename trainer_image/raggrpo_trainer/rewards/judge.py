@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
-from raggrpo_api.json_values import filled, filled_text
+from raggrpo_api.fields.json_values import filled, filled_text
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.retrieval import EndpointRole, FailurePolicy, RetrievalMode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer, PromptTooLong, cut_to_tokens
 from raggrpo_trainer.data.sampler import sample_seed

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from raggrpo_api.memory import WEIGHT_PART_BYTES
+from raggrpo_api.memory.arithmetic import WEIGHT_PART_BYTES
 
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from raggrpo_api.memory import KEPT_WEIGHT_FILES
+from raggrpo_api.memory.arithmetic import KEPT_WEIGHT_FILES
 
 from .transfer import SenderLost
 

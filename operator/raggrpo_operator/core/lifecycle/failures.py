@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import Progress
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status import Cause
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import Progress
 
 from .observed import AttemptObserved, ClusterObserved, SubmissionStatus
 

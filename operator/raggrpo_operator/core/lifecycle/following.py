@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raggrpo_api.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Pinned, ProgressStatus
-from raggrpo_api.text import one_line
+from raggrpo_api.trainer.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
 from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raggrpo_api.preflight import PreflightResult
-from raggrpo_api.progress import Progress
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status import Cause
+from raggrpo_api.trainer.preflight import PreflightResult
+from raggrpo_api.trainer.progress import Progress
 
 
 class SubmissionStatus(StrEnum):

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.base import format_time
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status import Cause, ConditionType, PreflightStatus
-from raggrpo_api.trainer_config import content_hash
+from raggrpo_api.trainer.config import content_hash
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.quantity import readable

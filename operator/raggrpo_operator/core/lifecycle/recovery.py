@@ -4,14 +4,14 @@ import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from raggrpo_api.fields.text import lines, one_line
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.progress import CheckpointRef
-from raggrpo_api.shortage import Shortage
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
 from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
-from raggrpo_api.text import lines, one_line
-from raggrpo_api.trainer_config import content_hash
+from raggrpo_api.trainer.config import content_hash
+from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
 from raggrpo_operator.core.state.training_time import seconds_kept, with_ratios
 

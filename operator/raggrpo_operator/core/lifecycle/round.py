@@ -8,8 +8,8 @@ from pydantic.alias_generators import to_snake
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import AttemptRecord, ConditionType, Group, JobStatus, RestartState
-from raggrpo_api.trainer_config import TrainerConfig, schema_digest
-from raggrpo_api.trainer_schemas import beyond, known_schemas
+from raggrpo_api.trainer.config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.schemas import beyond, known_schemas
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.images import by_digest
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pydantic.alias_generators import to_camel
 
-from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.spec.recovery import Deadlines
+from raggrpo_api.trainer.progress import Progress, Stage
 
 MIN_STEP_LIMIT_SECONDS = 60.0
 """Below this a slow disk or a garbage collection would look like a hang."""

@@ -7,9 +7,9 @@ them. A mismatch only warns here: one of nats ends the attempt from inside.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from raggrpo_api.memory import GIB
-from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status import Baseline, ConditionType, JobStatus, PodRole
+from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.sizing.size import pod
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.state.conditions import get_condition, is_true

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
 
-from raggrpo_api.preflight import Check, CheckId, CheckState
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.status import Cause, JobWarning
-from raggrpo_api.text import one_line
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_operator.core.spec.violation import Severity, Violation
 
 from .round import Round

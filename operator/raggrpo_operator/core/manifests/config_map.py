@@ -2,7 +2,7 @@
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 
 from .metadata import Manifest, child_metadata
 

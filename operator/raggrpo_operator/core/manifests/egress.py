@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
+from raggrpo_api.fields.kubernetes_names import NAMESPACE
 from raggrpo_api.job import Metadata
-from raggrpo_api.kubernetes_names import NAMESPACE
 from raggrpo_api.spec.job_spec import JobSpec
 
 from .cluster_settings import ClusterSettings

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
 from raggrpo_api.status import ClusterStatus
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
 from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.lifecycle.readiness import spec_hash

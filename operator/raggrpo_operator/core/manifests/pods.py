@@ -6,7 +6,7 @@ Every pod meets Pod Security `restricted`, and nothing in a job's spec can chang
 from collections.abc import Mapping, Sequence
 
 from raggrpo_api import names
-from raggrpo_api.base import SecretKeyRef
+from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Toleration

@@ -2,8 +2,8 @@
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
-from raggrpo_api.sealed_config import seal
 from raggrpo_api.status import PodRole
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.actions import StartPreflight
 from raggrpo_operator.core.sizing.size import pod
 

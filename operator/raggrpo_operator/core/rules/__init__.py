@@ -5,7 +5,7 @@ problem at once. Those marked "on facts" yield nothing until preflight has read 
 """
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Severity, Violation

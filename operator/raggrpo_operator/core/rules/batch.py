@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.memory import num_ranks
+from raggrpo_api.memory.arithmetic import num_ranks
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_operator.core.spec.violation import Reason, Violation
 

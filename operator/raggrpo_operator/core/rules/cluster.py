@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from raggrpo_api import kubernetes_names
+from raggrpo_api.fields import kubernetes_names
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from raggrpo_api import names
-from raggrpo_api.json_values import FREE_JSON
+from raggrpo_api.fields.json_values import FREE_JSON
 from raggrpo_api.spec.resources import CPU_RANGE, MEMORY_RANGE, SHM_RANGE
 from raggrpo_operator.core.spec.path_fields import path_fields
 from raggrpo_operator.core.spec.quantity import parse_quantity

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.memory import num_ranks
+from raggrpo_api.memory import gpu as gpu_memory
+from raggrpo_api.memory.arithmetic import num_ranks
 from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_operator.core.sizing.retriever_memory import retriever_terms

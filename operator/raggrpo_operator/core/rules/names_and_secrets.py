@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from raggrpo_api import names
-from raggrpo_api.addresses import url_problem
-from raggrpo_api.base import SecretKeyRef
-from raggrpo_api.json_values import texts_in
+from raggrpo_api.fields.addresses import url_problem
+from raggrpo_api.fields.base import SecretKeyRef
+from raggrpo_api.fields.json_values import texts_in
 from raggrpo_api.spec.retrieval import Header
 from raggrpo_api.spec.secret_names import looks_secret
 from raggrpo_api.spec.secret_values import holds_secret

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.memory import BF16_COMPUTE_MAJOR
+from raggrpo_api.memory.arithmetic import BF16_COMPUTE_MAJOR
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import LearningRateSchedule, Precision, RowLayout

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from string import Formatter
 
-from raggrpo_api.json_values import placeholders
-from raggrpo_api.placeholders import OF_ANY_CALL
+from raggrpo_api.fields.json_values import placeholders
+from raggrpo_api.spec.placeholders import OF_ANY_CALL
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,

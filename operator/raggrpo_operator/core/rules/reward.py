@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from raggrpo_api.json_values import placeholders
-from raggrpo_api.placeholders import names_context
+from raggrpo_api.fields.json_values import placeholders
+from raggrpo_api.spec.placeholders import names_context
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardFunction, RewardKind
 from raggrpo_operator.core.spec.violation import Reason, Violation
 

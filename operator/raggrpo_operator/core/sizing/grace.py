@@ -2,7 +2,7 @@
 
 import math
 
-from raggrpo_api.memory import CHECKPOINT_BYTES_PER_PARAMETER
+from raggrpo_api.memory.arithmetic import CHECKPOINT_BYTES_PER_PARAMETER
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import JobStatus
 

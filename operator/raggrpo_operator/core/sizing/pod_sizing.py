@@ -6,13 +6,13 @@ A pod's memory is both request and limit, so the cluster really reserves what th
 from collections.abc import Mapping
 from functools import partial
 
-from raggrpo_api.gpu_memory import cpu_kv_cache, weights_bytes
-from raggrpo_api.memory import GIB, MIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory.arithmetic import GIB, MIB
+from raggrpo_api.memory.gpu import cpu_kv_cache, weights_bytes
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status import PodRole, PodSizing, SizingTerm
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
 from raggrpo_operator.core.spec.world import cpus_per_rollout_pod, num_engines
 

@@ -5,10 +5,10 @@
 
 from functools import partial
 
-from raggrpo_api.memory import GIB, MIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.spec.retrieval import IndexKind, ManagedRetriever
 from raggrpo_api.status import SizingTerm
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import readable
 
 from .terms import term

@@ -3,12 +3,12 @@
 Too small a /dev/shm ends in SIGBUS minutes after the start, so none of this is left to defaults.
 """
 
-from raggrpo_api.gpu_memory import weights_bytes
-from raggrpo_api.memory import GIB, KEPT_WEIGHT_FILES, MIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory.arithmetic import GIB, KEPT_WEIGHT_FILES, MIB
+from raggrpo_api.memory.gpu import weights_bytes
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import SizingTerm
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import parse_quantity, readable
 from raggrpo_operator.core.spec.world import num_engines
 

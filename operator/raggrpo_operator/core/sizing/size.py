@@ -6,8 +6,8 @@ until preflight has read it.
 
 from functools import partial
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.memory import (
+from raggrpo_api.memory import gpu as gpu_memory
+from raggrpo_api.memory.arithmetic import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     EXPORT_BYTES_PER_PARAMETER,
     GIB,
@@ -16,10 +16,10 @@ from raggrpo_api.memory import (
     num_ranks,
     ranks_per_pod,
 )
-from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
 from raggrpo_operator.core.spec.world import cpus_per_pod
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from raggrpo_api import addresses, base, json_values, kubernetes_names
+from raggrpo_api.fields import addresses, base, json_values, kubernetes_names
 from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
 from raggrpo_api.spec.reward import JUDGE_MODEL

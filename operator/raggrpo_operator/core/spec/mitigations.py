@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import assert_never
 
-from raggrpo_api.memory import concurrent_sequences, ranks_per_pod
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.arithmetic import concurrent_sequences, ranks_per_pod
+from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.recovery import OnOutOfMemory
 from raggrpo_api.spec.resources import Device, Placement

@@ -14,8 +14,8 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
+from raggrpo_api.fields.json_values import FREE_JSON, excess
 from raggrpo_api.job import Metadata, RagGrpoJob
-from raggrpo_api.json_values import FREE_JSON, excess
 from raggrpo_api.status import status_from_json
 
 from .foreign_names import VALUES, hint_for

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, get_args
 
-from raggrpo_api.base import ApiModel, PathMarker
+from raggrpo_api.fields.base import ApiModel, PathMarker
 from raggrpo_api.spec.resources import Volume
 
 

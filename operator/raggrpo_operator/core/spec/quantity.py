@@ -3,7 +3,7 @@
 import math
 import re
 
-from raggrpo_api.memory import GIB, MIB
+from raggrpo_api.memory.arithmetic import GIB, MIB
 
 KIB = 1024
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from raggrpo_api.base import ApiModel
+from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
-from raggrpo_api.resume import resume_values
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.spec.training import Precision, RowLayout
 from raggrpo_api.status import Pinned
-from raggrpo_api.trainer_config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
+from raggrpo_api.trainer.config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
+from raggrpo_api.trainer.preflight import Facts
+from raggrpo_api.trainer.resume import resume_values
 
 from .mitigations import mitigated
 from .presets import preset_values

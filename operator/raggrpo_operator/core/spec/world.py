@@ -2,11 +2,11 @@
 
 import math
 
-from raggrpo_api.memory import num_ranks
+from raggrpo_api.memory.arithmetic import num_ranks
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
 from raggrpo_api.spec.training import MAX_STEPS, LearningRateSchedule
-from raggrpo_api.trainer_config import World
+from raggrpo_api.trainer.config import World
 
 from .quantity import parse_quantity
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from datetime import datetime
 
-from raggrpo_api.progress import Stage
+from raggrpo_api.fields.text import lines
 from raggrpo_api.status import Condition, ConditionType, JobStatus, Phase
-from raggrpo_api.text import lines
+from raggrpo_api.trainer.progress import Stage
 
 MAX_MESSAGE = 1024
 QUEUED = "Queued"

@@ -1,4 +1,4 @@
-"""Key figures of a run from its history (raggrpo_api.history), for report and comparison.
+"""Key figures of a run from its history (raggrpo_api.trainer.history), for report and comparison.
 
 Pure; reads no file.
 """

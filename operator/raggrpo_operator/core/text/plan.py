@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status import Sizing
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.world import world

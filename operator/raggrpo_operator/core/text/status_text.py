@@ -3,9 +3,9 @@
 import textwrap
 from collections.abc import Iterator
 
-from raggrpo_api.base import format_time
-from raggrpo_api.progress import Stage
+from raggrpo_api.fields.base import format_time
 from raggrpo_api.status import AttemptRecord, Condition, ConditionType, JobStatus, Phase
+from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.stages import advice
 from raggrpo_operator.core.state.conditions import get_condition
 

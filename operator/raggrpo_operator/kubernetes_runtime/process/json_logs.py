@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from raggrpo_api.text import printable
+from raggrpo_api.fields.text import printable
 
 _about: ContextVar[dict[str, Any]] = ContextVar("_about", default={})  # noqa: B039 (never mutated)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.kubernetes_names import NAMESPACE
+from raggrpo_api.fields.kubernetes_names import NAMESPACE
 
 PREFIX = "RAGGRPO_"
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]

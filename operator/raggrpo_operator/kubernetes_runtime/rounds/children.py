@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     PodPlan,

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import Metadata, RagGrpoJob
-from raggrpo_api.preflight import PreflightResult
 from raggrpo_api.status import Cause, ClusterStatus
-from raggrpo_api.text import one_line
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.crd import job_schema
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.schema.crd import job_schema
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_operator.core.importing.composition import compose
 from raggrpo_operator.core.importing.overrides import (

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 from aiohttp import web
 
-from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.rounds.heads import Head, HeadAddress, Heads

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from raggrpo_api import names
-from raggrpo_api.preflight import PreflightResult
 from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
-from raggrpo_api.sealed_config import seal
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.kube.client import CONFIG_MAPS
 from support.builders.jobs import KNOWN_TINY, a_job

@@ -4,9 +4,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from raggrpo_api.progress import CheckpointRef
 from raggrpo_api.spec.recovery import RecoverySpec
 from raggrpo_api.status import Cause, JobStatus, Remedies, RestartState
+from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.lifecycle.bad_nodes import aged, avoided_nodes, with_failure
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from support.fakes.fake_runtime import T0

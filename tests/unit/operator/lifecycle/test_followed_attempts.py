@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.progress import CheckpointRef, EndpointOutage, Metric, Progress, Stage
 from raggrpo_api.status import (
     AttemptRecord,
     Baseline,
@@ -21,6 +20,7 @@ from raggrpo_api.status import (
     SpentTime,
     WatchState,
 )
+from raggrpo_api.trainer.progress import CheckpointRef, EndpointOutage, Metric, Progress, Stage
 from raggrpo_operator.core.lifecycle.actions import DeleteCluster, DumpStacks, StopAttempt
 from raggrpo_operator.core.lifecycle.following import (
     FOLLOW_SECONDS,

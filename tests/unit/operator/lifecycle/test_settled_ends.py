@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.progress import CheckpointRef
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.recovery import RecoverySpec
 from raggrpo_api.status import (
     AttemptRecord,
@@ -24,6 +23,7 @@ from raggrpo_api.status import (
     SpentTime,
     WatchState,
 )
+from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.lifecycle.actions import StopRetrievers
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, RetrieverObserved
 from raggrpo_operator.core.lifecycle.recovery import (

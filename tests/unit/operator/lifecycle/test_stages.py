@@ -4,9 +4,9 @@ from itertools import pairwise
 import pytest
 from pydantic import BaseModel
 
-from raggrpo_api.progress import Progress, Stage
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.recovery import Deadlines
+from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.stages import GUIDES, advice, stage_limit
 
 FIELD = re.compile(r"\b(?:[a-z]+)(?:\.[a-z][a-zA-Z]+)+\b")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.memory import GIB
-from raggrpo_api.progress import Metric, Progress, Stage
+from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status import Baseline, ConditionType, JobStatus, Pinned, RestartState
+from raggrpo_api.trainer.progress import Metric, Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.lifecycle.trends import degradation, note_mismatch, note_trends

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raggrpo_api import names
-from raggrpo_api.sealed_config import open_sealed
+from raggrpo_api.trainer.sealed_config import open_sealed
 from raggrpo_operator.core.manifests.pods import literal
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.hostile_text import HOSTILE_TEXT

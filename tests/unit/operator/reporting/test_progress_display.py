@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raggrpo_api.progress import Metric
 from raggrpo_api.status import (
     AttemptRecord,
     Cause,
@@ -19,6 +18,7 @@ from raggrpo_api.status import (
     RetryState,
     Tier,
 )
+from raggrpo_api.trainer.progress import Metric
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.reporting.progress_display import (
     ProgressDisplay,

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.memory import GIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory import gpu as gpu_memory
+from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import estimate, size
 from raggrpo_operator.core.spec.resolve import resolve

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.preflight import Facts
 from raggrpo_api.status import JobStatus, PreflightStatus, ProgressStatus, RestartState
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, a_job
 

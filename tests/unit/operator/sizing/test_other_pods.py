@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.memory import GIB, MIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.status import PodRole, Sizing
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.size import pod, size
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve

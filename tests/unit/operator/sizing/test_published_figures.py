@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.memory import GIB, kv_bytes_per_token
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory import gpu as gpu_memory
+from raggrpo_api.memory.arithmetic import GIB, kv_bytes_per_token
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, errors

@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api import gpu_memory
-from raggrpo_api.memory import GIB, MIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory import gpu as gpu_memory
+from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import PodRole, Sizing
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, pod, size
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable

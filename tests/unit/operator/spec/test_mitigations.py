@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status import Cause, Remedies
 from raggrpo_operator.core.spec.mitigations import (

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raggrpo_api import names
-from raggrpo_api.base import ABSOLUTE_PATH, OPTIONAL_PATH
-from raggrpo_api.crd import job_schema
+from raggrpo_api.fields.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.schema.crd import job_schema
 from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL, hint_for
 from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_again, parse_job

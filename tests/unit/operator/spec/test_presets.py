@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.crd import PRESET_FIELDS
+from raggrpo_api.schema.crd import PRESET_FIELDS
 from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.resources import Placement
 from raggrpo_operator.core.spec.presets import TABLE, preset_values

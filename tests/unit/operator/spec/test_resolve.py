@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import MAX_STEPS, Precision, RowLayout
 from raggrpo_api.status import Pinned
-from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.mitigations import Mitigation
 from raggrpo_operator.core.spec.resolve import Origin, resolve, trainer_config
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample

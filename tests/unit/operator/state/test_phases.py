@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.progress import Stage
 from raggrpo_api.status import (
     ConditionType,
     JobStatus,
@@ -15,6 +14,7 @@ from raggrpo_api.status import (
     RestartState,
     WatchState,
 )
+from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.state.conditions import (
     get_condition,
     is_true,

@@ -2,8 +2,6 @@
 
 import pytest
 
-from raggrpo_api.preflight import Check, CheckId, CheckState
-from raggrpo_api.progress import CheckpointRef, Metric
 from raggrpo_api.status import (
     AttemptRecord,
     Condition,
@@ -15,6 +13,8 @@ from raggrpo_api.status import (
     Remedies,
     RestartState,
 )
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
+from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.state.size_limit import within_limit
 
 WIDE = "\U0001f600"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from raggrpo_api.preflight import Check, CheckId, CheckState
 from raggrpo_api.status import (
     AttemptRecord,
     Condition,
@@ -11,6 +10,7 @@ from raggrpo_api.status import (
     PreflightStatus,
     Tier,
 )
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_operator.core.text.event_text import sentence
 
 Kind = ConditionType

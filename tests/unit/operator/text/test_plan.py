@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.preflight import Facts
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve

@@ -3,7 +3,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from raggrpo_api.progress import CheckpointRef, Metric
 from raggrpo_api.status import (
     AttemptRecord,
     Cause,
@@ -17,6 +16,7 @@ from raggrpo_api.status import (
     RestartState,
     WatchState,
 )
+from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.text.status_text import render_status, reward

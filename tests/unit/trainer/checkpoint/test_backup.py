@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.errors import TrainerError

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import CheckState
 from raggrpo_api.spec.checkpoint import CheckpointSpec
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckState
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
 from raggrpo_trainer.checkpoint.store import CheckpointStore

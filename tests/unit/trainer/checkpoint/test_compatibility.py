@@ -1,7 +1,7 @@
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, compare, meta_of
 from raggrpo_trainer.checkpoint.folder import Meta
 from raggrpo_trainer.data.sampler import Cursor

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.fence import probe, validity
 from raggrpo_trainer.checkpoint.folder import Validity
 from raggrpo_trainer.errors import TrainerError

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.spec.checkpoint import BestBy
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker, sync
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
 from raggrpo_trainer.errors import TrainerError

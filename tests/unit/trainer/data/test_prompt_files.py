@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.rewards.text_match import exact_match

@@ -9,7 +9,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from raggrpo_api.spec.retrieval import RetrievalSpec
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import (
     ComposedPrompt,

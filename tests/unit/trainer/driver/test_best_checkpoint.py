@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.history import read_events
-from raggrpo_api.progress import Progress
 from raggrpo_api.spec.checkpoint import BestBy
+from raggrpo_api.trainer.history import read_events
+from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.driver.checkpoint_score import metrics_of, score_of, validation_due
 from raggrpo_trainer.driver.loop import TrainState, train

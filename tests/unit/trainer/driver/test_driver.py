@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.driver.attempt import read_inputs
 from raggrpo_trainer.driver.failure import failure_of
 from raggrpo_trainer.errors import TrainerError

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from raggrpo_api.history import read_history
-from raggrpo_api.progress import EndpointOutage
+from raggrpo_api.trainer.history import read_history
+from raggrpo_api.trainer.progress import EndpointOutage
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.data.sampler import Cursor

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from raggrpo_api.history import read_history
-from raggrpo_api.progress import Stage
 from raggrpo_api.status import JobStatus
+from raggrpo_api.trainer.history import read_history
+from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.http.json_service import ONE_TRY

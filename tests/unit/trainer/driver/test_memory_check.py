@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.memory import GIB
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.spec.training import Precision
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import Facts
 from raggrpo_trainer.driver.memory_check import check_memory
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device, pod_memory

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from raggrpo_api.history import read_events, read_history
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.history import read_events, read_history
 from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.sampler import Cursor

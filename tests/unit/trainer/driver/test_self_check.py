@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.driver.self_check import Gap, check_itself, check_step, gap, judge
 from raggrpo_trainer.errors import TrainerError

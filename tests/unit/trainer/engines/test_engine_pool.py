@@ -9,8 +9,8 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.engines.engine import Generation, GenerationRequest
 from raggrpo_trainer.engines.engine_actor import EngineInfo
 from raggrpo_trainer.engines.engine_failure import EngineDead

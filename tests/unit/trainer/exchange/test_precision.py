@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.precision import MeasuredPrecision, chosen_precision, device_precision
 from raggrpo_trainer.policy.precision_probe import clearly_faster, measure_precision

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.exchange.step_metrics import (
     REDUCTIONS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.progress import EndpointOutage
+from raggrpo_api.trainer.progress import EndpointOutage
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import (
     MOST_FELLED,

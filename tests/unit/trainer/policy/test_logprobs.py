@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raggrpo_api.memory import LOGIT_CHUNK
+from raggrpo_api.memory.arithmetic import LOGIT_CHUNK
 from raggrpo_trainer.policy.logprobs import LogitTransform, chunked_logprobs
 
 

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from raggrpo_api.exit_codes import ExitCode
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.policy.model import load_whole
 from support.builders.word_model import write_word_model

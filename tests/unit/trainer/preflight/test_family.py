@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.model_families import family_of
-from raggrpo_api.preflight import CheckState
+from raggrpo_api.memory.model_families import family_of
 from raggrpo_api.spec.training import RowLayout
+from raggrpo_api.trainer.preflight import CheckState
 from raggrpo_trainer.preflight.family import (
     check_family,
     engine_architectures,

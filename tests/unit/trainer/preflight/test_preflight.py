@@ -19,11 +19,11 @@ from safetensors.numpy import load_file, save_file
 from starlette.responses import PlainTextResponse, Response
 
 from raggrpo_api import names
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.preflight import CheckId, CheckState, Facts, PreflightResult
-from raggrpo_api.sealed_config import seal
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_api.trainer_config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.config import TrainerConfig, schema_digest
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
 from raggrpo_trainer.preflight.model import check_model

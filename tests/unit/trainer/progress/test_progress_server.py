@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from raggrpo_api.progress import Progress, Stage
+from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_trainer.progress.progress_actor import host_of

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from raggrpo_api.history import read_events, read_history
 from raggrpo_api.names import MAX_PROGRESS_BYTES
-from raggrpo_api.progress import (
+from raggrpo_api.spec.checkpoint import BestBy
+from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_api.trainer.progress import (
     CheckpointRef,
     EndpointOutage,
     Failure,
@@ -17,7 +18,6 @@ from raggrpo_api.progress import (
     SkippedCheckpoint,
     Stage,
 )
-from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
 from raggrpo_trainer.checkpoint.folder import Checkpoint, Marker
 from raggrpo_trainer.host.device_peaks import peak_tflops

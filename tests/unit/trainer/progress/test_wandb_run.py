@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from raggrpo_api import names
 from raggrpo_api.spec.monitoring import MonitoringMode
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.local_runtime import warden
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.wandb_run import WandbRun

@@ -3,8 +3,8 @@
 import pytest
 from ray.exceptions import RayTaskError
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.shortage import Shortage
+from raggrpo_api.memory.shortage import Shortage
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.ranks.ranks import of_task
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from raggrpo_api.rag_test import LoadLevel, RagTest
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.rag_test import LoadLevel, RagTest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.retrieval.rag_test import rag_test, saturation
 from support.builders.jobs import a_raw_job, a_trainer_config

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
@@ -16,6 +15,7 @@ from raggrpo_api.spec.retrieval import (
     RetrievalMode,
     RetrievalSpec,
 )
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.http.outages import Outages

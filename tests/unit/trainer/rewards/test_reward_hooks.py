@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.exit_codes import ExitCode
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool

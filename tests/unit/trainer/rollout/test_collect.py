@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import EndpointOutage
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import EndpointOutage
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer
 from raggrpo_trainer.data.sampler import sample_seed

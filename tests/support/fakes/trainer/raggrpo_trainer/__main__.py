@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from raggrpo_api.exit_codes import ExitCode
-from raggrpo_api.progress import CheckpointRef, Progress, Stage
-from raggrpo_api.sealed_config import open_sealed
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import CheckpointRef, Progress, Stage
+from raggrpo_api.trainer.sealed_config import open_sealed
 
 CONFIG = TrainerConfig.model_validate_json(open_sealed(os.environ))
 ORDERS = json.loads(os.environ.get("FAKE_TRAINER", "{}"))

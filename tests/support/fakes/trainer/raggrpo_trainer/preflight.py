@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from raggrpo_api import names
-from raggrpo_api.preflight import Check, CheckId, CheckState, Facts, PreflightResult
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 
 ORDERS = json.loads(os.environ.get("FAKE_TRAINER", "{}"))
 if ORDERS.get("hang"):

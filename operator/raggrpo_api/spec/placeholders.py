@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from raggrpo_api.json_values import placeholders
+from raggrpo_api.fields.json_values import placeholders
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 

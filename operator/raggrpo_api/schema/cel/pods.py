@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from raggrpo_api.kubernetes_names import (
+from raggrpo_api.fields.kubernetes_names import (
     NATIVE_RESOURCES,
     QUALIFIED_NAME,
     QUOTA_RESOURCES,

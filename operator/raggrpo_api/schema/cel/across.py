@@ -1,6 +1,6 @@
 """CEL rules that compare fields of different blocks of `spec`."""
 
-from raggrpo_api.kubernetes_names import BARE_DIGEST
+from raggrpo_api.fields.kubernetes_names import BARE_DIGEST
 from raggrpo_api.spec.reward import ANSWER_REWARDS
 
 from .rule import CelRule, either, given, if_given, is_one_of, matches

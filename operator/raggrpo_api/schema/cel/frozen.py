@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 
 from pydantic.alias_generators import to_camel
 
-from raggrpo_api.resume import (
+from raggrpo_api.spec.retrieval import ResponseMapping
+from raggrpo_api.trainer.resume import (
     RESUME_CALL_FIELDS,
     RESUME_ENDPOINT_FIELDS,
     RESUME_FIELDS,
     RESUME_JUDGE_FIELDS,
     RESUME_REWARD_FIELDS,
 )
-from raggrpo_api.spec.retrieval import ResponseMapping
 
 from .rule import CelRule, given, is_one_of, optional
 

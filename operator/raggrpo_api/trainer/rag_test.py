@@ -1,6 +1,6 @@
 """Results of `raggrpo rag-test`, written by a trainer process and shown by the command."""
 
-from .base import ApiModel
+from raggrpo_api.fields.base import ApiModel
 
 
 class Variant(ApiModel):

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, Final
 
-from raggrpo_api.base import ApiModel
+from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.redaction import redacted
 from raggrpo_api.spec.retrieval import RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardFunction
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
 
 RESUME_FIELDS: Final[Mapping[str, str]] = {
     "model": "path",

@@ -1,8 +1,8 @@
 """The fields of every release's TrainerConfig, keyed by schema digest.
 
 An upgraded operator keeps each job on the image it began with, so it must leave out the fields
-that image does not know. `python -m raggrpo_api.crd` writes this release's entry; keep those of
-earlier releases for as long as their jobs must be able to continue.
+that image does not know. `make generate` writes this release's entry; keep those of earlier
+releases for as long as their jobs must be able to continue.
 """
 
 import json
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_name("trainer_schemas.json")
+FILE = Path(__file__).with_name("schemas.json")
 
 Fields = dict[str, Any]
 """Field name → nested fields; None where any value is allowed."""

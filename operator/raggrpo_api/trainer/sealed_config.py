@@ -8,7 +8,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 
-from .names import ENV_CONFIG, ENV_CONFIG_SHA256
+from raggrpo_api.names import ENV_CONFIG, ENV_CONFIG_SHA256
 
 REMEDY = (
     "the operator and `raggrpo run job.yaml` set both variables; start the job through one of "

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from .base import ApiModel
-from .spec.training import RowLayout
-from .text import Message, Words
+from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.text import Message, Words
+from raggrpo_api.spec.training import RowLayout
 
 
 class CheckId(StrEnum):

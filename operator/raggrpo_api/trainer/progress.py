@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from .base import ApiModel, Count, Duration
-from .text import Message, Words
+from raggrpo_api.fields.base import ApiModel, Count, Duration
+from raggrpo_api.fields.text import Message, Words
 
 
 class Stage(StrEnum):

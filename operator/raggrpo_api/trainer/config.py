@@ -11,6 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from raggrpo_api.fields.addresses import without_queries
+from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.json_values import FREE_JSON
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.spec.data import DataSpec
@@ -24,11 +27,8 @@ from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.spec.validation import ValidationSpec
 
-from .addresses import without_queries
-from .base import ApiModel
-from .json_values import FREE_JSON
 from .preflight import Facts
-from .trainer_schemas import known_schemas, within
+from .schemas import known_schemas, within
 
 
 class AttemptIdentity(ApiModel):

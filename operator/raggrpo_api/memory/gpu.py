@@ -5,8 +5,7 @@ tensor-parallel size, b the bytes per number of the forward pass. One table serv
 status and the check of measured devices. Decides nothing.
 """
 
-from raggrpo_api import memory
-from raggrpo_api.memory import (
+from raggrpo_api.memory.arithmetic import (
     GIB,
     GPU_LOGIT_CHUNK,
     LOGIT_CHUNK,
@@ -15,12 +14,13 @@ from raggrpo_api.memory import (
     element_bytes,
     num_ranks,
 )
-from raggrpo_api.preflight import Facts
+from raggrpo_api.memory import arithmetic as memory
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_api.trainer_config import TrainerConfig
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.preflight import Facts
 
 Blocks = JobSpec | TrainerConfig
 """Both have the blocks that the arithmetic reads."""

@@ -1,0 +1,1 @@
+"""Memory arithmetic shared by the operator and the trainer."""

@@ -1,0 +1,1 @@
+"""The CustomResourceDefinition, generated from the models, with its CEL rules."""
