@@ -5,6 +5,7 @@ tensor-parallel size, b the bytes per number of the forward pass. One table serv
 status and the check of measured devices. Decides nothing.
 """
 
+from raggrpo_api.memory import arithmetic as memory
 from raggrpo_api.memory.arithmetic import (
     GIB,
     GPU_LOGIT_CHUNK,
@@ -14,7 +15,6 @@ from raggrpo_api.memory.arithmetic import (
     element_bytes,
     num_ranks,
 )
-from raggrpo_api.memory import arithmetic as memory
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device, Placement
