@@ -8,7 +8,7 @@ from pydantic.alias_generators import to_camel
 from . import names
 from .fields.base import ApiModel, JobName
 from .spec.job_spec import JobSpec
-from .status import JobStatus
+from .status.job_status import JobStatus
 
 
 class Metadata(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Protocol
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.actions import Action
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import Observed

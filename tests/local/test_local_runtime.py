@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import AttemptRecord, Cause, JobStatus
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,

@@ -4,7 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from raggrpo_api.status import Cause, JobStatus, Phase, Tier
+from raggrpo_api.status.attempts import Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
 from support.fakes.fake_runtime import CRASH, Attempt, FakeRuntime, Fault, Story, a_story

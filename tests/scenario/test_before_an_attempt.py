@@ -7,23 +7,18 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    ClusterStatus,
-    ConditionType,
-    JobStatus,
+from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus, Pinned, PreflightStatus
+from raggrpo_api.status.restart_state import (
     LaunchState,
-    Phase,
-    Pinned,
-    PodRole,
-    PreflightStatus,
     RestartState,
     RetryState,
     SpentTime,
-    Tier,
     WatchState,
 )
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from raggrpo_api.status import Cause, ConditionType, Phase
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_operator.core.lifecycle.deadline import stopped_when_last_seen
 from raggrpo_operator.core.state.clocks import LOOK_SECONDS
 from raggrpo_operator.core.state.conditions import get_condition

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Failure, Progress, Stage
 from raggrpo_operator.core.lifecycle.actions import SubmitAttempt

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from raggrpo_api.status import Cause, ConditionType
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from support.fakes.fake_runtime import T0, FakeRuntime, Story, a_story_job

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from raggrpo_api.status import JobStatus, Phase
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.actions import StartPreflight, SubmitAttempt
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import ConditionType, Phase
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.preflight import CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.observed import DeviceObserved

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Cause
+from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import Observed
 from support.fakes.fake_runtime import T0, FakeRuntime, Story, a_story, a_story_job

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import Cause, ConditionType, Phase, status_to_json
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import status_to_json
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_operator.core.lifecycle.following import STOP_SECONDS

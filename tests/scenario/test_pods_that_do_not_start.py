@@ -5,7 +5,9 @@ from datetime import datetime
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.actions import (
     Action,

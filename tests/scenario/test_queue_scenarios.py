@@ -2,7 +2,9 @@ from datetime import timedelta
 
 import pytest
 
-from raggrpo_api.status import Cause, ConditionType, Phase, Tier
+from raggrpo_api.status.attempts import Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, StopAttempt
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus

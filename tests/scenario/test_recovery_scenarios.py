@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 
 from raggrpo_api.names import cluster_name
-from raggrpo_api.status import Cause, ConditionType, Phase, Tier
+from raggrpo_api.status.attempts import Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_operator.core.lifecycle.actions import (

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import ConditionType, Phase, status_to_json
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import status_to_json
 from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
 from support.fakes.fake_runtime import Story, a_story, until_step
 

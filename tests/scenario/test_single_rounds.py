@@ -8,20 +8,19 @@ import pytest
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
+from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Condition, ConditionType, Phase
+from raggrpo_api.status.job_status import (
     ClusterStatus,
-    Condition,
-    ConditionType,
     JobStatus,
-    LaunchState,
-    Phase,
     Pinned,
     PreflightStatus,
     ProgressStatus,
+)
+from raggrpo_api.status.restart_state import (
+    LaunchState,
     Remedies,
-    RestartCounts,
     RestartState,
     RetryState,
     SpentTime,

@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from raggrpo_api.status import Cause, ConditionType, Phase
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved, SubmissionStatus
 from raggrpo_operator.core.state.conditions import is_true

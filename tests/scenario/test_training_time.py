@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from raggrpo_api.status import JobStatus, Phase
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from support.fakes.fake_runtime import (
     CLUSTER_SECONDS,

@@ -1,6 +1,8 @@
 import pytest
 
-from raggrpo_api.status import Baseline, Cause, ConditionType
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.restart_state import Baseline
 from raggrpo_api.trainer.exit_codes import ExitCode
 from support.fakes.fake_runtime import a_story, exits, head_is_lost, until_step
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import Cause, ConditionType, Phase
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer import config as trainer_config
 from raggrpo_api.trainer import schemas as trainer_schemas
 from raggrpo_api.trainer.config import schema_digest

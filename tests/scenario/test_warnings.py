@@ -2,7 +2,7 @@
 
 import pytest
 
-from raggrpo_api.status import Phase
+from raggrpo_api.status.conditions import Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.warnings import best_interval

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ConditionType, JobStatus, status_to_json
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus, status_to_json
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.spec.parse import parse_job

@@ -8,14 +8,9 @@ from aiohttp import ClientSession
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import (
-    AttemptRecord,
-    ClusterStatus,
-    ConditionType,
-    JobStatus,
-    PreflightStatus,
-    status_to_json,
-)
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus, PreflightStatus, status_to_json
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings

@@ -15,7 +15,7 @@ import yaml
 
 from raggrpo_api import names
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.schemas import FILE as SCHEMAS_FILE
 from raggrpo_api.trainer.schemas import with_release

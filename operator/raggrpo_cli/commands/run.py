@@ -7,7 +7,9 @@ from typing import Any
 import typer
 
 from raggrpo_api.names import EXPORT_DIR
-from raggrpo_api.status import Cause, ConditionType, JobStatus, Phase
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, local_job, refuse
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job

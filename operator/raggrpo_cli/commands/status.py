@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.status import status_to_json
+from raggrpo_api.status.job_status import status_to_json
 from raggrpo_cli.recorded_job import DirOption, recorded_job, the_folder
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.status_text import render_status

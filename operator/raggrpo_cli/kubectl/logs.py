@@ -6,7 +6,8 @@ import typer
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ConditionType, PodRole
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_cli.job_file import FAILED, refuse
 from raggrpo_cli.terminal import log_printer
 from raggrpo_operator.core.manifests.reader_pod import READER

@@ -9,7 +9,8 @@ from typing import Any
 from raggrpo_api import names
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.memory.shortage import Shortage
-from raggrpo_api.status import Cause, PodRole
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
 from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going, labels_of, part

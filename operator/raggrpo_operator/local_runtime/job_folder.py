@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus, status_from_json, status_to_json
+from raggrpo_api.status.job_status import JobStatus, status_from_json, status_to_json
 from raggrpo_operator.errors import PermanentError, TransientError
 
 from .private_files import private_folder, private_opener, require_own

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
-from raggrpo_api.status import Cause
+from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved

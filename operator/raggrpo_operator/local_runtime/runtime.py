@@ -10,7 +10,8 @@ from typing import assert_never
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Cause, JobStatus
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.actions import (

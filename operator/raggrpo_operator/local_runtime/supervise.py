@@ -10,7 +10,8 @@ from pathlib import Path
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.status import JobStatus, Phase
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.resume import changes, resume_values
 from raggrpo_operator.core.lifecycle.deadline import stopped_when_last_seen
 from raggrpo_operator.core.spec.parse import parse_job

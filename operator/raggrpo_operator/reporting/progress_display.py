@@ -13,7 +13,10 @@ from rich.text import Text
 
 from raggrpo_api.fields.base import format_time
 from raggrpo_api.fields.text import printable
-from raggrpo_api.status import AttemptRecord, Cause, ConditionType, JobStatus, Phase, Tier
+from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.state.conditions import get_condition
 
 PLAIN_SECONDS = 5.0

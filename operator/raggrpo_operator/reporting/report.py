@@ -6,7 +6,10 @@ from html import escape
 from pathlib import Path
 
 from raggrpo_api.fields.base import format_time
-from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import Record, read_events, read_history
 from raggrpo_operator.core.spec.quantity import readable
 from raggrpo_operator.core.spec.resolve import Resolved

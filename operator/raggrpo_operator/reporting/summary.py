@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import Record, read_events, read_history
 from raggrpo_operator.core.text.figures import END_STEPS
 from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_whole

@@ -5,7 +5,8 @@ from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus, PreflightStatus, Sizing
+from raggrpo_api.status.job_status import JobStatus, PreflightStatus
+from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.first_attempt import render_first_attempt

@@ -3,7 +3,8 @@
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from raggrpo_api.status import Condition, ConditionType, JobStatus
+from raggrpo_api.status.conditions import Condition, ConditionType
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import history_file
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_trainer.progress.metric_sinks import JsonLines

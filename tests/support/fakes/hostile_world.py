@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.status import Cause, ConditionType, JobStatus, status_to_json
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus, status_to_json
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_operator.core.lifecycle.actions import (
     Action,

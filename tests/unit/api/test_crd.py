@@ -15,7 +15,8 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.schema.cel import VALIDATIONS
 from raggrpo_api.schema.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import AttemptRecord, JobStatus, status_to_json
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.job_status import JobStatus, status_to_json
 from raggrpo_operator.core.spec.parse import parse_job
 from support.builders.jobs import REMOVED, SAMPLES, a_raw_job, a_sample
 

@@ -10,18 +10,15 @@ from pydantic import ValidationError
 
 from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    JobStatus,
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus, Pinned, status_from_json, status_to_json
+from raggrpo_api.status.restart_state import (
     LaunchState,
-    Pinned,
     Remedies,
     RestartState,
     RetryState,
     WatchState,
-    status_from_json,
-    status_to_json,
 )
 from raggrpo_operator.core.spec.parse import parse_job
 from support.builders.jobs import a_job, a_raw_job

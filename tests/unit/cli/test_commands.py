@@ -9,16 +9,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    Condition,
-    ConditionType,
-    JobStatus,
-    Phase,
-    ProgressStatus,
-    RestartCounts,
-)
+from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Condition, ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_cli.commands.run import exit_code
 from raggrpo_cli.main import app

@@ -12,7 +12,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from raggrpo_api.fields.text import printable
-from raggrpo_api.status import AttemptRecord, Cause, Condition, ConditionType, JobStatus
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Condition, ConditionType
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_cli import terminal
 from raggrpo_cli.kubectl.status import one, table
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter

@@ -5,21 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Baseline,
-    Condition,
-    ConditionType,
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.conditions import Condition, ConditionType, JobWarning
+from raggrpo_api.status.job_status import (
     JobStatus,
-    JobWarning,
     Pinned,
     PreflightStatus,
     ProgressStatus,
-    Remedies,
-    RestartState,
     status_from_json,
     status_to_json,
 )
+from raggrpo_api.status.restart_state import Baseline, Remedies, RestartState
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size

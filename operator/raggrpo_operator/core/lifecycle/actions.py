@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
-from raggrpo_api.status import Sizing
+from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.config import TrainerConfig
 
 

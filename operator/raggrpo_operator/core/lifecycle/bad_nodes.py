@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.spec.recovery import RecoverySpec
-from raggrpo_api.status import Cause, JobStatus, Remedies
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import Remedies
 
 from .observed import ClusterObserved
 

@@ -8,7 +8,7 @@ operator looked counts too, because the job's pods run on meanwhile.
 import math
 from dataclasses import replace
 
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 
 from .round import Round
 

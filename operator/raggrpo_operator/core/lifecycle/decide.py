@@ -9,7 +9,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Cause, ConditionType, JobStatus, RestartState
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import RestartState
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve

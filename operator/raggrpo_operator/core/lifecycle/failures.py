@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from raggrpo_api.memory.shortage import Shortage
-from raggrpo_api.status import Cause
+from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Progress
 

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from raggrpo_api.fields.text import one_line
-from raggrpo_api.status import Cause, ConditionType, JobStatus, Pinned, ProgressStatus
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
 from raggrpo_api.trainer.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true

@@ -3,15 +3,11 @@
 from dataclasses import replace
 
 from raggrpo_api.names import cluster_name
-from raggrpo_api.status import (
-    AttemptRecord,
-    Baseline,
-    Cause,
-    ClusterStatus,
-    ConditionType,
-    JobStatus,
-    Tier,
-)
+from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus
+from raggrpo_api.status.restart_state import Baseline
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.state.conditions import get_condition

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from raggrpo_api.status import ConditionType, WatchState
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
 from raggrpo_operator.core.state.clocks import elapsed
 from raggrpo_operator.core.state.conditions import is_true

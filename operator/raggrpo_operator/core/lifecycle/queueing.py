@@ -6,7 +6,8 @@ We only watch that: another RayCluster would begin at the end of the queue.
 
 from dataclasses import replace
 
-from raggrpo_api.status import Cause, ConditionType
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
 from raggrpo_operator.core.state.conditions import QUEUED, get_condition
 
 from . import recovery

@@ -7,7 +7,9 @@ from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.spec.resources import Device
-from raggrpo_api.status import Cause, ConditionType, PreflightStatus
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import PreflightStatus
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult

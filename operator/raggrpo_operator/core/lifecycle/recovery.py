@@ -9,7 +9,10 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
-from raggrpo_api.status import Cause, ConditionType, JobStatus, Remedies
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import Remedies
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation

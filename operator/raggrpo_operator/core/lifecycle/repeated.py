@@ -6,7 +6,8 @@ same random numbers there: it fails in the same way unless something is differen
 
 from collections.abc import Sequence
 
-from raggrpo_api.status import AttemptRecord, Cause
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
 
 MOST_NON_FINITE = 3
 """Attempts that may lose the same step to a loss that is not finite."""

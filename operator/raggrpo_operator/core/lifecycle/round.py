@@ -7,7 +7,10 @@ from pydantic.alias_generators import to_snake
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import AttemptRecord, ConditionType, Group, JobStatus, RestartState
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import Group, RestartState
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.schemas import beyond, known_schemas
 from raggrpo_operator.core.sizing.size import size

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from raggrpo_api.memory.arithmetic import GIB
-from raggrpo_api.status import Baseline, ConditionType, JobStatus, PodRole
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import Baseline
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.sizing.size import pod
 from raggrpo_operator.core.spec.quantity import parse_quantity

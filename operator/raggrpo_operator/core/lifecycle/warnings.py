@@ -8,7 +8,8 @@ from dataclasses import replace
 from math import sqrt
 
 from raggrpo_api.fields.text import one_line
-from raggrpo_api.status import Cause, JobWarning
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import JobWarning
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_operator.core.spec.violation import Severity, Violation
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.spec.recovery import Deadlines
-from raggrpo_api.status import WatchState
+from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_operator.core.state.clocks import elapsed
 

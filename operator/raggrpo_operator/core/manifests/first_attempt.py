@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ClusterStatus
+from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
 from raggrpo_operator.core.lifecycle.launch import create_cluster

@@ -10,7 +10,7 @@ from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Toleration
-from raggrpo_api.status import PodRole, PodSizing
+from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 
 from .cluster_settings import ClusterSettings

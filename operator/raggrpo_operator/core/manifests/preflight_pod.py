@@ -2,7 +2,7 @@
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
-from raggrpo_api.status import PodRole
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.actions import StartPreflight
 from raggrpo_operator.core.sizing.size import pod

@@ -7,7 +7,7 @@ would remove what a queueing system has added.
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import PodRole, PodSizing
+from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.launch import HEAD_RETURN_SECONDS
 from raggrpo_operator.core.sizing.size import pod

@@ -1,7 +1,7 @@
 """A pod that only mounts a job's volumes read-only, so that a person can read them."""
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import PodRole, PodSizing, Sizing
+from raggrpo_api.status.sizing import PodRole, PodSizing, Sizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 from raggrpo_operator.core.spec.resolve import trainer_image
 

@@ -6,7 +6,7 @@ from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
-from raggrpo_api.status import PodRole
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import StartRetriever
 from raggrpo_operator.core.sizing.size import pod

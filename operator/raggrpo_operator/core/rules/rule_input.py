@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import Sizing
+from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.resolve import Origin
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation

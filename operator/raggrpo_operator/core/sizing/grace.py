@@ -4,7 +4,7 @@ import math
 
 from raggrpo_api.memory.arithmetic import CHECKPOINT_BYTES_PER_PARAMETER
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 
 LEAST_SECONDS = 30
 MARGIN_SECONDS = 15

@@ -11,7 +11,7 @@ from raggrpo_api.memory.gpu import cpu_kv_cache, weights_bytes
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.spec.retrieval import ManagedRetriever
-from raggrpo_api.status import PodRole, PodSizing, SizingTerm
+from raggrpo_api.status.sizing import PodRole, PodSizing, SizingTerm
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
 from raggrpo_operator.core.spec.world import cpus_per_rollout_pod, num_engines

@@ -7,7 +7,7 @@ from functools import partial
 
 from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.spec.retrieval import IndexKind, ManagedRetriever
-from raggrpo_api.status import SizingTerm
+from raggrpo_api.status.sizing import SizingTerm
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import readable
 

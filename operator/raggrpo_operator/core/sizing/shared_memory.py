@@ -7,7 +7,7 @@ from raggrpo_api.memory.arithmetic import GIB, KEPT_WEIGHT_FILES, MIB
 from raggrpo_api.memory.gpu import weights_bytes
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
-from raggrpo_api.status import SizingTerm
+from raggrpo_api.status.sizing import SizingTerm
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import parse_quantity, readable
 from raggrpo_operator.core.spec.world import num_engines

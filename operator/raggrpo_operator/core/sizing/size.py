@@ -18,7 +18,7 @@ from raggrpo_api.memory.arithmetic import (
 )
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
-from raggrpo_api.status import PodRole, PodSizing, Sizing, SizingTerm
+from raggrpo_api.status.sizing import PodRole, PodSizing, Sizing, SizingTerm
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
 from raggrpo_operator.core.spec.world import cpus_per_pod

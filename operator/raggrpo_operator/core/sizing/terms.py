@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from raggrpo_api.status import SizingTerm
+from raggrpo_api.status.sizing import SizingTerm
 from raggrpo_operator.core.spec.quantity import parse_quantity, readable
 
 GIVEN = "given"

@@ -7,7 +7,7 @@ bare `sha256:…` or has a name of the loader's own.
 
 import re
 
-from raggrpo_api.status import Pinned
+from raggrpo_api.status.job_status import Pinned
 
 _ID = re.compile(r"(?:[a-z-]+://)?((?:[^@\s/][^@\s]*@)?sha\d{3}:[0-9a-f]{64,128})")
 

@@ -12,7 +12,7 @@ from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.recovery import OnOutOfMemory
 from raggrpo_api.spec.resources import Device, Placement
-from raggrpo_api.status import Cause
+from raggrpo_api.status.cause import Cause
 
 MIN_UTILIZATION = 0.3
 MAX_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from raggrpo_api import names
 from raggrpo_api.fields.json_values import FREE_JSON, excess
 from raggrpo_api.job import Metadata, RagGrpoJob
-from raggrpo_api.status import status_from_json
+from raggrpo_api.status.job_status import status_from_json
 
 from .foreign_names import VALUES, hint_for
 from .forms import remedy_for

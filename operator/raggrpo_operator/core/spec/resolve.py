@@ -16,7 +16,7 @@ from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.spec.training import Precision, RowLayout
-from raggrpo_api.status import Pinned
+from raggrpo_api.status.job_status import Pinned
 from raggrpo_api.trainer.config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.resume import resume_values

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from raggrpo_api.status import WatchState
+from raggrpo_api.status.restart_state import WatchState
 
 LOOK_SECONDS = 30.0
 """How often an observation is recorded; more often would only cost writes."""

@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.fields.text import lines
-from raggrpo_api.status import Condition, ConditionType, JobStatus, Phase
+from raggrpo_api.status.conditions import Condition, ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Stage
 
 MAX_MESSAGE = 1024

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from raggrpo_api.status import AttemptRecord, JobStatus, Remedies, status_to_json
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.job_status import JobStatus, status_to_json
+from raggrpo_api.status.restart_state import Remedies
 
 MAX_BYTES = 64 * 1024
 

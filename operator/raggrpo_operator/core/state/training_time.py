@@ -6,7 +6,9 @@ Waiting for a service is neither training nor recovery, so it has a share of its
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from raggrpo_api.status import AttemptRecord, Cause, JobStatus
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus
 
 HELD_BACK = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
 """Causes after which the job waits on purpose."""

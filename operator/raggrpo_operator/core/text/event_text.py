@@ -1,6 +1,9 @@
 """What a person is told when a condition changes: one sentence, or nothing. Decides nothing."""
 
-from raggrpo_api.status import Cause, Condition, ConditionType, JobStatus, Tier
+from raggrpo_api.status.attempts import Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Condition, ConditionType
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.round import PODS_WAITING
 from raggrpo_operator.core.state.conditions import QUEUED
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.resources import Device
-from raggrpo_api.status import Sizing
+from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from raggrpo_api.status import Sizing, SizingTerm
+from raggrpo_api.status.sizing import Sizing, SizingTerm
 from raggrpo_operator.core.spec.quantity import readable
 
 INDENT = "  "

@@ -4,7 +4,9 @@ import textwrap
 from collections.abc import Iterator
 
 from raggrpo_api.fields.base import format_time
-from raggrpo_api.status import AttemptRecord, Condition, ConditionType, JobStatus, Phase
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.conditions import Condition, ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.stages import advice
 from raggrpo_operator.core.state.conditions import get_condition

@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import ConditionType, Phase
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_operator.core.state.conditions import is_true
 from raggrpo_operator.kube.cluster_objects import JobKey
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from raggrpo_api import names
-from raggrpo_api.status import Condition, ConditionType, JobStatus
+from raggrpo_api.status.conditions import Condition, ConditionType
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.round import PODS_WAITING
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.text.event_text import sentence

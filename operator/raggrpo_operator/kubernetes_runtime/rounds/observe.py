@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from raggrpo_api import names
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import Metadata, RagGrpoJob
-from raggrpo_api.status import Cause, ClusterStatus
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_operator.core.lifecycle.observed import (

@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from raggrpo_api.job import Metadata, RagGrpoJob
-from raggrpo_api.status import ConditionType, JobStatus
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition

@@ -8,7 +8,8 @@ from typing import assert_never
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import JobStatus, PodRole
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_api.trainer.sealed_config import open_sealed, seal

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api import names
-from raggrpo_api.status import (
-    ConditionType,
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import (
     JobStatus,
     ProgressStatus,
     status_from_json,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from raggrpo_api import names
-from raggrpo_api.status import PodRole
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import (
     RAY_CLUSTER_LABEL,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from raggrpo_api.status import Cause
+from raggrpo_api.status.cause import Cause
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kube.pod_evidence import loss, start_problem
 from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook

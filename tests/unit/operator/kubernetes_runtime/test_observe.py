@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 
 from raggrpo_api import names
-from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,

@@ -7,16 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    ConditionType,
-    JobStatus,
-    JobWarning,
-    Phase,
-    ProgressStatus,
-    RestartCounts,
-)
+from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, JobWarning, Phase
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, Manifest, judged

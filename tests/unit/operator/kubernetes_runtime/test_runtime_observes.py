@@ -9,7 +9,9 @@ from aiohttp.test_utils import TestServer
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import AttemptRecord, Cause, ClusterStatus, JobStatus
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus
 from raggrpo_operator.core.lifecycle.actions import DeleteCluster
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings

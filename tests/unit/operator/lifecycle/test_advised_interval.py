@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import (
-    JobStatus,
-    JobWarning,
-    ProgressStatus,
-    RestartCounts,
-    RestartState,
-    SpentTime,
-)
+from raggrpo_api.status.attempts import RestartCounts
+from raggrpo_api.status.conditions import JobWarning
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.restart_state import RestartState, SpentTime
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.lifecycle.warnings import best_interval, note_interval, note_warnings

@@ -5,7 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from raggrpo_api.spec.recovery import RecoverySpec
-from raggrpo_api.status import Cause, JobStatus, Remedies, RestartState
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import Remedies, RestartState
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.lifecycle.bad_nodes import aged, avoided_nodes, with_failure
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved

@@ -4,14 +4,10 @@ import math
 
 import pytest
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    JobStatus,
-    RestartState,
-    SpentTime,
-    WatchState,
-)
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import RestartState, SpentTime, WatchState
 from raggrpo_operator.core.lifecycle.deadline import (
     exceeded,
     run_clock,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.memory.shortage import Shortage
-from raggrpo_api.status import Cause
+from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Failure, Progress, Stage
 from raggrpo_operator.core.lifecycle.failures import Ended, classify

@@ -7,19 +7,11 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Baseline,
-    Cause,
-    ConditionType,
-    JobStatus,
-    Pinned,
-    ProgressStatus,
-    RestartCounts,
-    RetryState,
-    SpentTime,
-    WatchState,
-)
+from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
+from raggrpo_api.status.restart_state import Baseline, RetryState, SpentTime, WatchState
 from raggrpo_api.trainer.progress import CheckpointRef, EndpointOutage, Metric, Progress, Stage
 from raggrpo_operator.core.lifecycle.actions import DeleteCluster, DumpStacks, StopAttempt
 from raggrpo_operator.core.lifecycle.following import (

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from raggrpo_api.status import WatchState
+from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
 from raggrpo_operator.core.lifecycle.outages import outage_clock, stopped, told
 from support.fakes.fake_runtime import T0

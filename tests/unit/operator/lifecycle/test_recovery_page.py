@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from raggrpo_api.status import Cause
+from raggrpo_api.status.cause import Cause
 from raggrpo_operator.core.lifecycle.failures import CAUSE_OF_EXIT, POLICIES, Restart
 
 PAGE = Path(__file__).parents[4] / "docs" / "recovery.md"

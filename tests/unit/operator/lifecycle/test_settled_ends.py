@@ -9,15 +9,13 @@ import pytest
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.recovery import RecoverySpec
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    ConditionType,
-    JobStatus,
+from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.restart_state import (
     LaunchState,
-    ProgressStatus,
     Remedies,
-    RestartCounts,
     RestartState,
     RetryState,
     SpentTime,

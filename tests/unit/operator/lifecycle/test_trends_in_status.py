@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from raggrpo_api.memory.arithmetic import GIB
-from raggrpo_api.status import Baseline, ConditionType, JobStatus, Pinned, RestartState
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus, Pinned
+from raggrpo_api.status.restart_state import Baseline, RestartState
 from raggrpo_api.trainer.progress import Metric, Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round

@@ -9,15 +9,11 @@ import pytest
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    JobStatus,
-    Phase,
-    RestartState,
-    SpentTime,
-    WatchState,
-)
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.restart_state import RestartState, SpentTime, WatchState
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_whole
 from raggrpo_operator.local_runtime.runtime import keep_driver_log

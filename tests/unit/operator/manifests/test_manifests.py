@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status import Pinned, PodRole, PodSizing
+from raggrpo_api.status.job_status import Pinned
+from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.lifecycle.actions import PodPlan

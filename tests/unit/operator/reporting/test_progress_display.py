@@ -7,17 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    ConditionType,
-    JobStatus,
-    Phase,
-    ProgressStatus,
-    RestartState,
-    RetryState,
-    Tier,
-)
+from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.restart_state import RestartState, RetryState
 from raggrpo_api.trainer.progress import Metric
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.reporting.progress_display import (

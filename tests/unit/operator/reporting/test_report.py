@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from raggrpo_api.status import AttemptRecord, Cause, JobStatus, Phase, ProgressStatus, Tier
+from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_cli.main import app
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.schema.crd import job_schema
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_api.status import JobStatus, Pinned
+from raggrpo_api.status.job_status import JobStatus, Pinned
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round

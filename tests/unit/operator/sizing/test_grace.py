@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import JobStatus, PreflightStatus, ProgressStatus, RestartState
+from raggrpo_api.status.job_status import JobStatus, PreflightStatus, ProgressStatus
+from raggrpo_api.status.restart_state import RestartState
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from support.builders.jobs import KNOWN_7B, KNOWN_TINY, a_job

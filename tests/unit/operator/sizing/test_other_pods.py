@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.memory.arithmetic import GIB, MIB
-from raggrpo_api.status import PodRole, Sizing
+from raggrpo_api.status.sizing import PodRole, Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.size import pod, size
 from raggrpo_operator.core.spec.quantity import parse_quantity

@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import PodRole, Sizing
+from raggrpo_api.status.sizing import PodRole, Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, pod, size

@@ -1,6 +1,6 @@
 import pytest
 
-from raggrpo_api.status import Pinned
+from raggrpo_api.status.job_status import Pinned
 from raggrpo_operator.core.spec.images import by_digest, differs, image_id
 
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64

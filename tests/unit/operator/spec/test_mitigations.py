@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status import Cause, Remedies
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.restart_state import Remedies
 from raggrpo_operator.core.spec.mitigations import (
     MAX_MITIGATIONS,
     Mitigation,

@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import MAX_STEPS, Precision, RowLayout
-from raggrpo_api.status import Pinned
+from raggrpo_api.status.job_status import Pinned
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.mitigations import Mitigation

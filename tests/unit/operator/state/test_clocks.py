@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from raggrpo_api.status import WatchState
+from raggrpo_api.status.restart_state import WatchState
 from raggrpo_operator.core.state.clocks import elapsed, note_look
 from support.builders.rounds import at
 from support.fakes.fake_runtime import T0

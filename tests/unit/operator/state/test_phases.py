@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.status import (
-    ConditionType,
-    JobStatus,
-    Phase,
-    ProgressStatus,
-    RestartState,
-    WatchState,
-)
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.restart_state import RestartState, WatchState
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.state.conditions import (
     get_condition,

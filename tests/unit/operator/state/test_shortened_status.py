@@ -2,17 +2,10 @@
 
 import pytest
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Condition,
-    ConditionType,
-    JobStatus,
-    JobWarning,
-    PreflightStatus,
-    ProgressStatus,
-    Remedies,
-    RestartState,
-)
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.conditions import Condition, ConditionType, JobWarning
+from raggrpo_api.status.job_status import JobStatus, PreflightStatus, ProgressStatus
+from raggrpo_api.status.restart_state import Remedies, RestartState
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.state.size_limit import within_limit

@@ -2,14 +2,9 @@
 
 import pytest
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Condition,
-    ConditionType,
-    JobStatus,
-    PreflightStatus,
-    Tier,
-)
+from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.conditions import Condition, ConditionType
+from raggrpo_api.status.job_status import JobStatus, PreflightStatus
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_operator.core.text.event_text import sentence
 

@@ -3,19 +3,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from raggrpo_api.status import (
-    AttemptRecord,
-    Cause,
-    Condition,
-    ConditionType,
-    JobStatus,
-    JobWarning,
-    Phase,
-    ProgressStatus,
-    RestartCounts,
-    RestartState,
-    WatchState,
-)
+from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Condition, ConditionType, JobWarning, Phase
+from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.restart_state import RestartState, WatchState
 from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve

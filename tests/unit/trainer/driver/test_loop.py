@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from raggrpo_api.status import JobStatus
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import read_history
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.reporting.report import write_report

@@ -1,0 +1,1 @@
+"""`status` of a job: conditions, causes, attempts, sizing and restart state."""
