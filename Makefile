@@ -72,12 +72,12 @@ kind-down: setup ## delete that cluster; caches stay
 # One at a time: where two jobs fill the node, an operator that is killed finds no room to come back.
 e2e: SELECTED = tests/e2e -m "not long"
 e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
-e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/cluster-tests.md
-e2e-full: kind-up ## the same with those that take longer; writes docs/cluster-tests.md
+e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/internals/cluster-tests.md
+e2e-full: kind-up ## the same with those that take longer; writes docs/internals/cluster-tests.md
 drills-cluster: export KIND_CLUSTER = raggrpo-two
 drills-cluster: export KIND_NODES = 2
-drills-cluster: SELECTED = tests/e2e/drills -n 3 --drills-table docs/cluster-drills.md
-drills-cluster: kind-up ## every kind of loss on a cluster of two nodes; writes docs/cluster-drills.md (long)
+drills-cluster: SELECTED = tests/e2e/drills -n 3 --drills-table docs/internals/cluster-drills.md
+drills-cluster: kind-up ## every kind of loss on a cluster of two nodes; writes docs/internals/cluster-drills.md (long)
 e2e e2e-full drills-cluster:
 	$(BIN)/python tests/tools/kind/go_programs.py helm
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/images.py
@@ -113,22 +113,22 @@ fmt: setup ## format and fix what can be fixed
 generate: setup ## write the CRD and the chart's copy from the models
 	$(BIN)/python -m raggrpo_api.schema.crd
 
-picture: setup ## draw the packages and their imports into docs/packages.md
+picture: setup ## draw the packages and their imports into docs/internals/packages.md
 	$(BIN)/python scripts/draw_packages.py
 
 golden: setup ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest tests/unit/operator/text/test_plan.py tests/unit/operator/manifests/test_manifests.py -q --update-golden
 
-drill: setup ## kill every process at every kind of moment, writes docs/drills.md; hang, S3 (long)
-	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/drills.md
+drill: setup ## kill every process at every kind of moment, writes docs/internals/drills.md; hang, S3 (long)
+	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/internals/drills.md
 	$(BIN)/python -m pytest tests/local -m long
 
-gpu: ## speed, memory and exactness of the policy's step on one GPU, see docs/gpu.md; needs torch, transformers, pydantic, pytest
+gpu: ## speed, memory and exactness of the policy's step on one GPU, see docs/internals/gpu.md; needs torch, transformers, pydantic, pytest
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) -m pytest -q -p no:cacheprovider -c /dev/null --rootdir . tests/gpu
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py
 
-models: setup ## measure every causal family of transformers in small, writes docs/models.md (minutes)
-	PYTHONPATH=tests $(BIN)/python -m support.model_families --table docs/models.md
+models: setup ## measure every causal family of transformers in small, writes docs/reference/models.md (minutes)
+	PYTHONPATH=tests $(BIN)/python -m support.model_families --table docs/reference/models.md
 	$(BIN)/python -m pytest tests/unit/trainer/policy/test_layout_check.py tests/local/test_families_in_engine.py -m long -q
 
 bench: setup ## training throughput against TRL, monitoring overhead

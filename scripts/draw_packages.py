@@ -1,7 +1,7 @@
 """Draws packages and their imports as Mermaid diagrams: `draw_packages.py [--check]`.
 
-Writes docs/packages.md from the import graph. An arrow points from the importer to the imported.
-Arrows that a longer path implies are left out, so that the picture stays readable.
+Writes docs/internals/packages.md from the import graph. An arrow points from the importer to
+the imported package. Arrows implied by a longer path are left out for readability.
 """
 
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grimp
 
-PAGE = Path(__file__).parents[1] / "docs" / "packages.md"
+PAGE = Path(__file__).parents[1] / "docs" / "internals" / "packages.md"
 PICTURES = {
     "The operator and the command": ("raggrpo_cli", "raggrpo_operator", "raggrpo_api"),
     "The trainer and its retriever": (

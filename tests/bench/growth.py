@@ -1,6 +1,6 @@
-"""How a step grows with what it is made of, and whether 500 steps drift. Writes docs/growth.md.
+"""Step time by workload size, and drift over 500 steps. Writes docs/internals/growth.md.
 
-    python tests/bench/growth.py [--page docs/growth.md] [--drift-steps 500] [--quick]
+    python tests/bench/growth.py [--page docs/internals/growth.md] [--drift-steps 500] [--quick]
 
 Each point is a run of its own of `raggrpo run`: the median of its counted steps. Only one value is
 changed at a time. A drift is the slope of a straight line through all steps of one run, with a
@@ -169,17 +169,17 @@ def main() -> None:
         options.page.write_text(page, encoding="utf-8")
 
 
-PAGE = """# How a step grows, and whether it drifts
+PAGE = """# Step time by workload size, and drift
 
-`PYTHONPATH=tests .venv/bin/python tests/bench/growth.py --page docs/growth.md` writes this page;
-here on {cpus} CPUs without a GPU. Each point is a run of its own. Where nothing else is said:
+`PYTHONPATH=tests .venv/bin/python tests/bench/growth.py --page docs/internals/growth.md` writes
+this page. Machine: {cpus} CPUs, no GPU. Each point is a separate run. Unless stated otherwise:
 {parameters:.1f}M parameters, {base.prompts} prompts × n {base.n}, prompts of {base.prompt_tokens}
-tokens, responses of {base.response_tokens}, one rank, one engine, FP32, and a judge that takes
-0.15 s a call (median).
+tokens, responses of {base.response_tokens}, one rank, one engine, FP32, and a judge with a median
+latency of 0.15 s.
 
 ## Drift
 
-{steps} steps of a tiny model after 20 that are not counted:
+{steps} steps of a tiny model after 20 warm-up steps:
 
 {table}
 

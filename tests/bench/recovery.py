@@ -8,7 +8,7 @@ That step may be a repeated one: how many are repeated, and when the first step 
 had done, is told beside it. Moments come from the trainer's history (ms), the head's record of the
 submission (ms) and a watch of the operator's status (about 0.1 s late); a strike is known to 0.3 s.
 The cluster is started when it is not there; the operator runs with its chart's defaults.
-docs/benchmarks.md has the rest.
+docs/internals/benchmarks.md has the rest.
 """
 
 import argparse

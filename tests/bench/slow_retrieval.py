@@ -4,7 +4,7 @@
 
 The retriever takes 5.6 s a call (log-normal) and so many calls at once; the rest is the workload
 of `train_throughput.py`, its prompts two thirds passage. `--before` measures another checkout of
-this project in the same turns. docs/benchmarks.md describes it.
+this project in the same turns. docs/internals/benchmarks.md describes it.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python tests/bench/train_throughput.py [--prompt 384] [--precision BF16] [--repeats 3] [--quick]
 
 Every measurement is a process of its own; systems take turns within a repeat, so that slow
-moments of the machine meet all of them. docs/benchmarks.md describes the method.
+moments of the machine meet all of them. docs/internals/benchmarks.md describes the method.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Kills every process of a real local run at every kind of moment and compares the result.
 
-    python tests/local/drill.py [--table docs/drills.md] [--only driver/step]
+    python tests/local/drill.py [--table docs/internals/drills.md] [--only driver/step]
 
 Each run trains 12 steps of a tiny model with real Ray, vLLM, FSDP2 and BM25 retrieval, 1 rank,
 FP32. It must end at its target with bitwise the same parameters as an uninterrupted run.

@@ -15,7 +15,7 @@ from tools.search.servers import txtai, weaviate
 
 pytestmark = pytest.mark.long
 
-PAGE = Path(__file__).parents[2] / "docs" / "retrieval-recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "use-your-retrieval-service.md"
 TEXTS = (
     "Tea is a drink made of leaves.",
     "Loans cost five percent a year.",

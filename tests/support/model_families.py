@@ -1,6 +1,6 @@
 """Every causal family of transformers: a configuration of each, and what preflight decides.
 
-PYTHONPATH=tests python -m support.model_families --table docs/models.md
+PYTHONPATH=tests python -m support.model_families --table docs/reference/models.md
 """
 
 import argparse

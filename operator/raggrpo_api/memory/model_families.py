@@ -2,7 +2,7 @@
 
 What decides how a family is trained is an experiment with a small copy of it (the trainer's
 `layout_check`). The families named here were measured with every option that they have, so their
-preflight can do without; docs/models.md has the measurements of all.
+preflight can do without; docs/reference/models.md has the measurements of all.
 """
 
 from collections.abc import Iterator, Mapping

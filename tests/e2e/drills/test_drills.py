@@ -1,4 +1,4 @@
-"""Every kind of loss on the real cluster; `make drills-cluster` writes docs/cluster-drills.md."""
+"""Cluster drills; `make drills-cluster` writes docs/internals/cluster-drills.md."""
 
 import time
 import uuid

@@ -26,7 +26,7 @@ from .finding import Finding, judged, not_evaluated
 EXPERIMENT_SECONDS = 240
 _TABLES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
 """Of vLLM's registry: what generates text."""
-_LIST = "docs/models.md lists the families that train"
+_LIST = "docs/reference/models.md lists the families that train"
 
 
 @dataclass(frozen=True, slots=True)

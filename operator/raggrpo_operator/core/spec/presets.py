@@ -1,6 +1,6 @@
 """The four presets as one table. Resolves nothing.
 
-docs/presets.md shows the same table; a test compares the two.
+docs/reference/presets.md shows the same table; a test compares the two.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ from pathlib import Path
 from raggrpo_api.status.cause import Cause
 from raggrpo_operator.core.lifecycle.failures import CAUSE_OF_EXIT, POLICIES, Restart
 
-PAGE = Path(__file__).parents[4] / "docs" / "recovery.md"
+PAGE = Path(__file__).parents[4] / "docs" / "guides" / "recover-a-job.md"
 ROWS = {
     cells[0].strip("`"): cells[1:]
     for line in PAGE.read_text().splitlines()

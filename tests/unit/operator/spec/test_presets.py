@@ -10,7 +10,7 @@ from raggrpo_operator.core.spec.presets import TABLE, preset_values
 from raggrpo_operator.core.spec.resolve import Origin, resolve
 from support.builders.jobs import a_job
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "presets.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "presets.md"
 
 DESIGN: dict[str, tuple[object, object, object, object]] = {
     # field: Fast, MaxPerformance, MemoryLimited, Debug (None: the model's default)

@@ -156,4 +156,4 @@ def test_a_family_nobody_knows_is_refused_with_what_is_missing(tmp_path: Path) -
     assert finding.state is CheckState.FAILED
     assert "NewForCausalLM cannot be trained: this image's transformers" in finding.evidence
     assert "NewForCausalLM: vLLM" in finding.evidence
-    assert "docs/models.md" in finding.evidence
+    assert "docs/reference/models.md" in finding.evidence
