@@ -1,0 +1,128 @@
+"""Check code, tests and docs for words that this project does not use: `check_words.py [FILE...]`.
+
+Reads docs/words.yaml. Without arguments it checks every tracked text file.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+LIST = ROOT / "docs" / "words.yaml"
+
+
+@dataclass(frozen=True)
+class Word:
+    """One entry of the list."""
+
+    pattern: str
+    use: str
+    allow: tuple[str, ...] = ()
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """Match the pattern between boundaries; underscores and case changes are boundaries."""
+        flags = re.NOFLAG if self.is_case_sensitive else re.IGNORECASE
+        return re.compile(self.bounded, flags)
+
+    @property
+    def is_case_sensitive(self) -> bool:
+        """Whether the pattern is about constants."""
+        return self.pattern.isupper() or "[A-Z]" in self.pattern
+
+    @property
+    def bounded(self) -> str:
+        """The pattern as a whole word."""
+        return rf"(?<![A-Za-z])(?:{self.pattern})(?![a-z])"
+
+    def matches(self, line: str) -> Iterator[str]:
+        """Yield the words in `line` that no allowed expression covers."""
+        allowed = [m.span() for each in self.allow for m in re.finditer(each, line, re.IGNORECASE)]
+        for match in self.expression.finditer(line):
+            if not any(start <= match.start() < end for start, end in allowed):
+                yield match.group()
+
+
+def words(entries: Iterable[Mapping[str, Any]]) -> list[Word]:
+    """Return the entries of one section of the list."""
+    return [Word(e["pattern"], e["use"], tuple(e.get("allow", ()))) for e in entries]
+
+
+def identifiers(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every name that Python code defines or assigns."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.ClassDef(name=name):
+                yield node.lineno, name
+
+
+def tracked_files() -> list[Path]:
+    """Return the files that git tracks."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return [ROOT / name for name in listing.stdout.split("\0") if name]
+
+
+def any_of(entries: Sequence[Word]) -> re.Pattern[str]:
+    """Return an expression that matches every line with a listed word, and few others."""
+    return re.compile("|".join(f"(?:{each.bounded})" for each in entries), re.IGNORECASE)
+
+
+def problems(
+    path: Path, name: str, prose: Sequence[Word], names: Sequence[Word], quick: re.Pattern[str]
+) -> Iterator[str]:
+    """Yield one line per word in a file that should be replaced."""
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        return
+    for word in prose:
+        for match in word.matches(name):
+            yield f"{name}: file name contains '{match}'; use {word.use}"
+    for number, line in enumerate(text.splitlines(), 1):
+        if not quick.search(line):
+            continue
+        for word in prose:
+            for match in word.matches(line):
+                yield f"{name}:{number}: '{match}'; use {word.use}"
+    if path.suffix == ".py":
+        for number, identifier in identifiers(text):
+            for word in names:
+                if word.expression.fullmatch(identifier):
+                    yield f"{name}:{number}: variable '{identifier}'; {word.use}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print every problem; return 1 if there is one."""
+    listed = yaml.safe_load(LIST.read_text())
+    prose = words(listed["words"]) + words(listed["spelling"])
+    names = words(listed["names"])
+    quick, count = any_of(prose), 0
+    for path in map(Path, arguments) if arguments else tracked_files():
+        name = path.resolve().relative_to(ROOT).as_posix()
+        if not path.is_file() or any(fnmatch(name, each) for each in listed["allow"]):
+            continue
+        for problem in problems(path, name, prose, names, quick):
+            print(problem)
+            count += 1
+    if count:
+        print(f"{count} words to replace; see docs/words.yaml and docs/glossary.md")
+    return bool(count)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
