@@ -42,7 +42,7 @@ class Word:
     @property
     def bounded(self) -> str:
         """The pattern as a whole word."""
-        return rf"(?<![A-Za-z])(?:{self.pattern})(?![a-z])"
+        return rf"(?<![A-Za-z])(?:{self.pattern})(?!(?-i:[a-z]))"
 
     def matches(self, line: str) -> Iterator[str]:
         """Yield the words in `line` that no allowed expression covers."""
@@ -79,7 +79,8 @@ def tracked_files() -> list[Path]:
 
 def any_of(entries: Sequence[Word]) -> re.Pattern[str]:
     """Return an expression that matches every line with a listed word, and few others."""
-    return re.compile("|".join(f"(?:{each.bounded})" for each in entries), re.IGNORECASE)
+    patterns = "|".join(each.pattern for each in entries)
+    return re.compile(rf"(?<![A-Za-z])(?:{patterns})(?!(?-i:[a-z]))", re.IGNORECASE)
 
 
 def problems(
