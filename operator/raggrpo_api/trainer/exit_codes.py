@@ -1,10 +1,10 @@
-"""The trainer's exit codes, its only verdict on why it ended."""
+"""Exit codes of the trainer's driver."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The driver's exit code; the operator maps each one to a cause."""
+    """Exit code of the driver, each named like the cause that the operator reports for it."""
 
     DONE = 0
     PROGRAM_ERROR = 1
