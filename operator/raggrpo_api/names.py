@@ -4,6 +4,8 @@ import hashlib
 import re
 from typing import Final, Literal
 
+from .fields.base import AttemptNumber, ClusterNumber
+
 GROUP: Final = "raggrpo.io"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final[Literal["raggrpo.io/v1alpha1"]] = "raggrpo.io/v1alpha1"
@@ -111,7 +113,7 @@ def secret_env(name: str, key: str) -> str:
     return SECRET_ENV_PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
 
 
-def submission_id(job: str, attempt: int) -> str:
+def submission_id(job: str, attempt: AttemptNumber) -> str:
     """Return the Ray Jobs submission id of an attempt."""
     return f"{job}-a{attempt}"
 
@@ -133,7 +135,7 @@ def child_name(job: str, uid: str, part: str) -> str:
     return f"{readable}-{shown}-{digest}"
 
 
-def cluster_name(job: str, uid: str, number: int) -> str:
+def cluster_name(job: str, uid: str, number: ClusterNumber) -> str:
     """Return the name of the number-th Ray cluster of a job."""
     return child_name(job, uid, f"c{number}")
 
@@ -143,7 +145,7 @@ def preflight_name(job: str, uid: str) -> str:
     return child_name(job, uid, "preflight")
 
 
-def config_map_name(job: str, uid: str, attempt: int) -> str:
+def config_map_name(job: str, uid: str, attempt: AttemptNumber) -> str:
     """Return the name of the ConfigMap that records one attempt's configuration."""
     return child_name(job, uid, f"a{attempt}")
 

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from raggrpo_api import names
+from raggrpo_api.fields.base import AttemptNumber
 from raggrpo_api.fields.text import Words, one_line, printable
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
@@ -63,7 +64,7 @@ class RayJobs:
         if await self._call(doing, "POST", "/api/jobs/", body, seconds) is None:
             raise TransientError(f"{doing}: HTTP 404")
 
-    async def status(self, submission_id: str, number: int) -> AttemptObserved | None:
+    async def status(self, submission_id: str, number: AttemptNumber) -> AttemptObserved | None:
         """Return the state of a submission, None if the head does not know it."""
         job = await self._get(submission_id)
         if job is None:

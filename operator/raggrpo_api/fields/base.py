@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Self, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, Final, NewType, Self, TypeVar, cast, dataclass_transform
 
 from pydantic import (
     BaseModel,
@@ -132,6 +132,10 @@ Memory = Annotated[str, StringConstraints(pattern=MEMORY, max_length=24)]
 EnvName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128)
 ]
+AttemptNumber = NewType("AttemptNumber", int)
+"""Number of an attempt within its job, from 1."""
+ClusterNumber = NewType("ClusterNumber", int)
+"""Number of a Ray cluster within its job, from 1; several attempts may share a cluster."""
 Count = Annotated[int, Field(ge=0, le=10**9)]
 """How many of something, as a pod reports it; times a Duration it stays within int64."""
 Duration = Annotated[float, Field(ge=0.0, le=10 * 365 * 86_400.0)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from raggrpo_api.fields.base import Time, api_dataclass
+from raggrpo_api.fields.base import AttemptNumber, ClusterNumber, Time, api_dataclass
 from raggrpo_api.fields.text import Words
 
 from .cause import Cause
@@ -24,9 +24,9 @@ class Tier(StrEnum):
 class AttemptRecord:
     """One finished or running attempt."""
 
-    number: int
+    number: AttemptNumber
     tier: Tier = Tier.FIRST
-    cluster: int = 1
+    cluster: ClusterNumber = ClusterNumber(1)
     cause: Cause | None = None
     """Why it ended; none while it runs."""
     message: Annotated[str, Field(max_length=1024)] = ""

@@ -19,7 +19,13 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from raggrpo_api.fields.base import DATACLASS_CONFIG, Time, api_dataclass
+from raggrpo_api.fields.base import (
+    DATACLASS_CONFIG,
+    AttemptNumber,
+    ClusterNumber,
+    Time,
+    api_dataclass,
+)
 from raggrpo_api.fields.text import Message, Words
 from raggrpo_api.trainer.preflight import Check, Facts
 from raggrpo_api.trainer.progress import CheckpointRef, Metric
@@ -81,7 +87,7 @@ class ClusterStatus:
     """The current Ray cluster."""
 
     name: str = ""
-    number: int = 0
+    number: ClusterNumber = ClusterNumber(0)
 
 
 @dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG | {"extra": "ignore"})
@@ -117,7 +123,7 @@ class JobStatus:
     best_step: int | None = None
     best_score: Annotated[str, Field(max_length=64)] = ""
     """What the best checkpoint was judged by, and its score: `ValidationExactMatch 0.8125`."""
-    attempt: int = 0
+    attempt: AttemptNumber = AttemptNumber(0)
     """Number of the newest attempt; written before it is submitted."""
     restarts: RestartCounts = RestartCounts()
     attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = field(default_factory=list)

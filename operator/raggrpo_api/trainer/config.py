@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from raggrpo_api.fields.addresses import without_queries
-from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.base import ApiModel, AttemptNumber
 from raggrpo_api.fields.json_values import FREE_JSON
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.checkpoint import CheckpointSpec
@@ -37,7 +37,7 @@ class AttemptIdentity(ApiModel):
     job_name: str
     namespace: str = "default"
     job_uid: str
-    number: int
+    number: AttemptNumber
     """Attempt number, from 1."""
     config_hash: str = ""
     resume_hash: str = ""

@@ -37,7 +37,7 @@ def check(
 ) -> None:
     """Check paths, data, lengths, endpoints and the checkpoint folder before a run."""
     job, resolved = local_job(job_file, set_, endpoint, mount)
-    config = trainer_config(job, resolved, number=1)
+    config = trainer_config(job, resolved)
     result = _preflight(config, trainer_env(resolved.spec, os.environ))
     found = _on_facts(job, result)
     if as_json:

@@ -28,7 +28,7 @@ def plan(
     resolved = resolve(job)
     found, sizing = violations(job, resolved), size(resolved.spec)
     if as_json:
-        config = trainer_config(job, resolved, number=1)
+        config = trainer_config(job, resolved)
         answer = {
             "config": config.model_dump(mode="json", by_alias=True),
             "origins": dict(resolved.origins),

@@ -35,7 +35,7 @@ def rag_test(
 ) -> None:
     """Call the RAG endpoints for real: one call each, variants, rising load, one training step."""
     job, resolved = local_job(job_file, set_, endpoint, mount)
-    config = trainer_config(job, resolved, number=1)
+    config = trainer_config(job, resolved)
     if not config.retrieval.external:
         refuse(
             "spec.retrieval.endpoints: there is no endpoint to test before the job runs: name one "

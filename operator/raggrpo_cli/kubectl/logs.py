@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_api import names
+from raggrpo_api.fields.base import AttemptNumber
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.sizing import PodRole
@@ -62,13 +63,13 @@ def logs(
     in_cluster(kubeconfig, context, show)
 
 
-def _number(job: RagGrpoJob, asked: int) -> int:
+def _number(job: RagGrpoJob, asked: int) -> AttemptNumber:
     """Return the attempt to show, or exit if it has not been submitted and so has no log."""
     newest, name = job.status.attempt, job.metadata.name
     if not 0 <= asked <= max(1, newest):
         refuse(f"--attempt {asked}: job {name} has attempts 1 to {newest}")
     waits = {record.number for record in job.status.attempts if not record.started}
-    number = asked or newest
+    number = AttemptNumber(asked or newest)
     if not newest or number in waits:
         messages = (get_condition(job.status, kind).message for kind in WAITING)
         why = next(filter(None, messages), "")
@@ -80,7 +81,7 @@ def _number(job: RagGrpoJob, asked: int) -> int:
     return number
 
 
-def _command(job: RagGrpoJob, number: int, follow: bool) -> list[str]:
+def _command(job: RagGrpoJob, number: AttemptNumber, follow: bool) -> list[str]:
     submission = names.submission_id(job.metadata.name, number)
     log_dir = resolve(job, job.status.preflight.known_facts).spec.monitoring.log_dir
     live = f"/tmp/ray/{names.ray_driver_log(submission)}"

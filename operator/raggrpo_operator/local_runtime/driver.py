@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from raggrpo_api.fields.base import AttemptNumber
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 from raggrpo_operator.ray_jobs import last_lines
 
@@ -27,7 +28,7 @@ class Driver:
         self,
         processes: Processes,
         head: RayHead,
-        number: int,
+        number: AttemptNumber,
         env: Mapping[str, str],
         command: Sequence[str] = COMMAND,
     ) -> None:
@@ -66,6 +67,6 @@ class Driver:
         self._processes.end(self._child)
 
 
-def driver_log(temp_dir: Path, number: int) -> Path:
+def driver_log(temp_dir: Path, number: AttemptNumber) -> Path:
     """Return the file with the output of an attempt's driver, which can be read at any time."""
     return temp_dir / f"driver-{number}.log"

@@ -17,6 +17,7 @@ from pathlib import Path
 import aiohttp
 
 from raggrpo_api import names
+from raggrpo_api.fields.base import ClusterNumber
 from raggrpo_api.trainer.config import World
 from raggrpo_operator.core.spec.ray_variables import RAY_VARIABLES
 from raggrpo_operator.core.spec.world import SPARE_CPUS
@@ -42,7 +43,7 @@ SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
 class RayHead:
     """A started head, and the client of the progress server that a driver starts on it."""
 
-    number: int
+    number: ClusterNumber
     child: Child
     temp_dir: Path
     progress_port: int
@@ -100,7 +101,7 @@ class RayHead:
 
 
 def start_ray_head(
-    number: int,
+    number: ClusterNumber,
     processes: Processes,
     *,
     world: World,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 from raggrpo_api import names
+from raggrpo_api.fields.base import AttemptNumber
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus
@@ -159,7 +160,7 @@ class LocalRuntime:
             return ""
         return f"the Ray head has not answered for {lasted:.0f} s"
 
-    def _driver_of(self, number: int) -> Driver | None:
+    def _driver_of(self, number: AttemptNumber) -> Driver | None:
         """Return the driver of an attempt if it was started on the head that is there."""
         driver = self._driver
         return driver if driver is not None and driver.number == number else None
@@ -268,5 +269,5 @@ def _abandoned_cluster(state: State) -> ClusterObserved | None:
     )
 
 
-def _attempt_folder(log_dir: Path, number: int) -> Path:
+def _attempt_folder(log_dir: Path, number: AttemptNumber) -> Path:
     return log_dir / names.ATTEMPTS_DIR / str(number)

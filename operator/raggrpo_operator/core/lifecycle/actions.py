@@ -5,6 +5,7 @@ They carry everything that was decided, so a runtime neither resolves a job nor 
 
 from dataclasses import dataclass
 
+from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import Sizing
@@ -54,7 +55,7 @@ class CreateCluster:
     """Create the number-th Ray cluster of the job."""
 
     plan: PodPlan
-    number: int
+    number: ClusterNumber
     name: str
     """As the status has it: an earlier release may have named it."""
     ray_version: str
@@ -68,7 +69,7 @@ class CreateCluster:
 class DeleteCluster:
     """Delete that cluster with everything on it, engines included."""
 
-    number: int
+    number: ClusterNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +77,21 @@ class SubmitAttempt:
     """Record the configuration and submit the driver."""
 
     config: TrainerConfig
-    cluster: int
+    cluster: ClusterNumber
 
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
     """SIGTERM the driver, which saves and exits; SIGKILL after the grace period."""
 
-    number: int
+    number: AttemptNumber
 
 
 @dataclass(frozen=True, slots=True)
 class DumpStacks:
     """Write the stacks of driver, ranks and engines to the log folder."""
 
-    number: int
+    number: AttemptNumber
 
 
 Action = (

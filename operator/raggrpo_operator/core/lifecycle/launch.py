@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
+from raggrpo_api.job import Metadata
 from raggrpo_api.names import cluster_name
 from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
@@ -56,9 +58,11 @@ def _is_kept(status: JobStatus, cluster: ClusterObserved) -> bool:
 
 def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
     status, state = this.status, this.state
-    cluster = status.cluster if keeps_cluster else _next_cluster(this)
+    cluster = (
+        status.cluster if keeps_cluster else next_cluster(this.job.metadata, this.status.cluster)
+    )
     record = AttemptRecord(
-        number=status.attempt + 1,
+        number=AttemptNumber(status.attempt + 1),
         tier=_tier(status, may_be_warm=keeps_cluster and not this.observed.is_queued),
         cluster=cluster.number,
         mitigation=",".join(state.remedies.mitigations),
@@ -87,8 +91,9 @@ def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
     this.record = replace(record, config_hash=this.attempt_config().attempt.config_hash)
 
 
-def _next_cluster(this: Round) -> ClusterStatus:
-    metadata, number = this.job.metadata, this.status.cluster.number + 1
+def next_cluster(metadata: Metadata, current: ClusterStatus) -> ClusterStatus:
+    """Return name and number of the job's next Ray cluster."""
+    number = ClusterNumber(current.number + 1)
     return ClusterStatus(name=cluster_name(metadata.name, metadata.uid, number), number=number)
 
 
@@ -184,7 +189,7 @@ def _leave(this: Round, cluster: ClusterObserved) -> Decision:
     """Have the recorded attempt, which has not begun, begin on another cluster."""
     message = f"the head did not come back within {HEAD_RETURN_SECONDS} s, another cluster is made"
     this.condition(ConditionType.CLUSTER_READY, False, "HeadStaysAway", message)
-    this.status = replace(this.status, cluster=_next_cluster(this))
+    this.status = replace(this.status, cluster=next_cluster(this.job.metadata, this.status.cluster))
     number = this.status.cluster.number
     this.record = replace(this.record, cluster=number, tier=Tier.NEW_CLUSTER)
     this.remember(replace(this.state.launch, cluster_since=this.now))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.preflight import PreflightResult
@@ -41,7 +42,7 @@ class PreflightObserved:
 class ClusterObserved:
     """One Ray cluster."""
 
-    number: int
+    number: ClusterNumber
     is_ready: bool = False
     is_lost: bool = False
     """The head is gone for good, and everything on it."""
@@ -68,7 +69,7 @@ class ClusterObserved:
 class AttemptObserved:
     """The newest attempt as Ray's Jobs API, or on one machine its process, tells of it."""
 
-    number: int
+    number: AttemptNumber
     status: SubmissionStatus
     exit_code: int | None = None
     message: str = ""

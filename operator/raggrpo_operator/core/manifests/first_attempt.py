@@ -7,7 +7,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
-from raggrpo_operator.core.lifecycle.launch import create_cluster
+from raggrpo_operator.core.lifecycle.launch import create_cluster, next_cluster
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
@@ -32,9 +32,9 @@ def render_first_attempt(
     metadata, spec, status = job.metadata, resolved.spec, job.status
     image = trainer_image(spec, status.pinned, settings.trainer_image)
     plan = PodPlan(spec, image, size(spec, facts))
-    config = trainer_config(job, resolved, number=1, facts=facts)
+    config = trainer_config(job, resolved, facts=facts)
     preflight = StartPreflight(plan, config, spec_hash(job))
-    first = ClusterStatus(name=names.cluster_name(metadata.name, metadata.uid, 1), number=1)
+    first = next_cluster(metadata, ClusterStatus())
     cluster = create_cluster(plan, replace(status, cluster=first))
     found = {
         "networkpolicy": render_network_policy(metadata, settings, spec),

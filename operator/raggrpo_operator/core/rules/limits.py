@@ -75,7 +75,7 @@ def configuration_fits(given: RuleInput) -> Iterator[Violation]:
     added = LEFT_OUT_CHECKPOINTS * len(given.spec.checkpoint.path.encode())
     if ESCAPED * (texts + added) + USUAL_BYTES <= names.MAX_CONFIG_BYTES:
         return  # most jobs are so far from it that they need not be rendered
-    config = trainer_config(given.job, Resolved(given.spec, given.origins), number=1)
+    config = trainer_config(given.job, Resolved(given.spec, given.origins))
     checkpoint = len(json.dumps(given.spec.checkpoint.path)) + CHECKPOINT_NAME_BYTES
     found = len(config.to_json()) + LEFT_OUT_CHECKPOINTS * checkpoint + ADDED_BYTES
     if found > names.MAX_CONFIG_BYTES:

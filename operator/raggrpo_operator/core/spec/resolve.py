@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.base import ApiModel, AttemptNumber
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
@@ -86,7 +86,7 @@ def trainer_config(
     job: RagGrpoJob,
     resolved: Resolved,
     *,
-    number: int,
+    number: AttemptNumber = AttemptNumber(1),
     mitigations: Sequence[str] = (),
     pinned: Pinned | None = None,
     facts: Facts | None = None,

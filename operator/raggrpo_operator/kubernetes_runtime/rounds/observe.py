@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from raggrpo_api import names
+from raggrpo_api.fields.base import ClusterNumber
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.cause import Cause
@@ -44,16 +45,17 @@ NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
 """Pod phases in which no driver runs."""
 
 
-def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> int | None:
+def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumber | None:
     """Return this Ray cluster's number within its job, None if the operator did not make it."""
     if ray_cluster["metadata"]["name"] == current.name:
         return current.number
-    return number_of(ray_cluster, names.LABEL_CLUSTER)
+    number = number_of(ray_cluster, names.LABEL_CLUSTER)
+    return None if number is None else ClusterNumber(number)
 
 
 def oldest_cluster(
     ray_clusters: Collection[RayCluster], current: ClusterStatus
-) -> tuple[int, RayCluster] | None:
+) -> tuple[ClusterNumber, RayCluster] | None:
     """Return the one with the lowest number, which has to be gone before anything new begins."""
     numbered = [
         (number, each["metadata"]["name"] != current.name, each)
@@ -84,7 +86,7 @@ def workers_are_ready(ray_cluster: Manifest) -> bool:
 
 
 def observed_cluster(
-    number: int,
+    number: ClusterNumber,
     ray_cluster: Manifest,
     *,
     losses: Sequence[Loss],

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
 from raggrpo_api import names
+from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.sizing import PodRole
@@ -200,7 +201,7 @@ class KubernetesRuntime:
             kind = type(error).__name__
             log.warning("attempt %d: what was submitted is not readable: %s", number, kind)
 
-    async def _ray_cluster(self, job: RagGrpoJob) -> tuple[int, Manifest | None]:
+    async def _ray_cluster(self, job: RagGrpoJob) -> tuple[ClusterNumber, Manifest | None]:
         """Return the job's Ray cluster; what the cache lacks is read from the API server.
 
         Several can exist for a moment while an old one is being deleted; that one comes first,
@@ -261,7 +262,7 @@ class KubernetesRuntime:
         )
 
     def _observed_cluster(
-        self, job: RagGrpoJob, number: int, ray_cluster: Manifest, is_reachable: bool
+        self, job: RagGrpoJob, number: ClusterNumber, ray_cluster: Manifest, is_reachable: bool
     ) -> ClusterObserved:
         evidence, now = self._context.evidence, self._context.clock()
         uid = ray_cluster["metadata"]["uid"]
@@ -293,7 +294,7 @@ class KubernetesRuntime:
             since = max(since, attempts[0].started)
         return self._context.evidence.losses(self._key, ray_cluster["metadata"]["uid"], since)
 
-    async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: int) -> None:
+    async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: ClusterNumber) -> None:
         found, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None or found != number:
             raise TransientError(f"there is no Ray cluster {number}")
@@ -316,7 +317,7 @@ class KubernetesRuntime:
             if _role(pod) == PodRole.PREFLIGHT:
                 await self._owned.delete(job.metadata, PODS, pod)
 
-    async def _delete_cluster(self, job: RagGrpoJob, number: int) -> None:
+    async def _delete_cluster(self, job: RagGrpoJob, number: ClusterNumber) -> None:
         """Delete every cluster of this number; one may be missing from the cache."""
         current, cached = job.status.cluster, self._cached_clusters()
         found = [each for each in cached if cluster_number(each, current) == number]
@@ -353,5 +354,5 @@ def _role(pod: Manifest) -> str:
     return labels_of(pod).get(names.LABEL_ROLE, "")
 
 
-def _submission(job: RagGrpoJob, number: int) -> str:
+def _submission(job: RagGrpoJob, number: AttemptNumber) -> str:
     return names.submission_id(job.metadata.name, number)
