@@ -14,9 +14,10 @@ import pytest
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.engines.engine import environment
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
-from raggrpo_trainer.sample_failures import FailureCause, RewardFailed
+from raggrpo_trainer.sample_failures import RewardFailed
 from support.ports import free_port
 
 pytestmark = pytest.mark.long

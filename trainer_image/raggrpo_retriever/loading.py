@@ -22,9 +22,9 @@ def load_index(wanted: ManagedRetriever, report: Report = lambda _: None) -> Ind
         missing = "index path" if wanted.embedding else "embedding model"
         raise CorpusError(f"index {wanted.index} has no {missing}; give one")
     # Imported late: torch takes seconds and memory that search by words does not need.
-    from .building import vectors_of
     from .dense import DenseIndex, HybridIndex
     from .embedding import Embedder
+    from .index_build import vectors_of
 
     report(f"loading {wanted.embedding.path}")
     embedder = Embedder(wanted.embedding)

@@ -9,8 +9,9 @@ from typing import Any
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.progress import Progress
+from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, StepMetrics
-from raggrpo_trainer.progress.step_record import SampleMetrics, StepRecord
+from raggrpo_trainer.progress.step_record import StepRecord
 from support.builders.jobs import a_trainer_config
 
 DEADLINE_SECONDS = 60.0

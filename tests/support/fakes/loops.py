@@ -15,7 +15,7 @@ from raggrpo_trainer.driver.hooks import Hooks
 from raggrpo_trainer.driver.loop import Parts
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
-from raggrpo_retriever import building, embedding
+from raggrpo_retriever import embedding
+from raggrpo_retriever import index_build as building
 from raggrpo_retriever.corpus import CorpusError, Passage
 from raggrpo_retriever.dense import RANK_CONSTANT, fused
 from raggrpo_retriever.embedding import Embedder

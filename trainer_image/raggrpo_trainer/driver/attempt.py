@@ -38,9 +38,9 @@ from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
-from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
 from raggrpo_trainer.progress.driver_process import POD_GOES
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Held
@@ -216,7 +216,7 @@ class _Attempt:
             ) as rewards,
             retrieval_client(config, self._env, outages) as retrieval,
         ):
-            with outages.waited_for():
+            with outages.reporting():
                 warming = asyncio.ensure_future(
                     warm_up(config, retrieval, train_prompts[0].columns)
                 )

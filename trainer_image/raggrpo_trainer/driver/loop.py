@@ -30,10 +30,11 @@ from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.outages import Needs, Outages, every_service
+from raggrpo_trainer.progress.outages import Needs, Outages, every_service
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.progress.step_record import SampleMetrics, StepRecord
+from raggrpo_trainer.progress.step_record import StepRecord
 from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.retrieval.client import RetrievalClient
@@ -204,7 +205,7 @@ async def _interruptible(
     On a stop signal drop it and save the last finished step.
     """
     task = asyncio.ensure_future(work)
-    with parts.outages.waited_for(needs):
+    with parts.outages.reporting(needs):
         is_stopped = await stopped_before(parts.stop, task)
     if is_stopped:
         raise await _saved(parts, state)

@@ -1,1 +1,1 @@
-"""HTTP calls with retries and limits; nothing here knows about training."""
+"""Calls to HTTP services: retries, limits and outages. Must not know about training."""

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from raggrpo_trainer.sample_failures import FailureCause
+from raggrpo_trainer.call_failures import FailureCause
 
 LATENCIES_KEPT = 4096
 

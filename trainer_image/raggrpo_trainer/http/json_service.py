@@ -15,15 +15,14 @@ from typing import Any, Self, TypeVar
 import aiohttp
 
 from raggrpo_api.fields.addresses import shown_url
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
-from .answers import TooLarge, decoded
 from .background_tasks import BackgroundTasks
-from .call_failures import is_page, may_pass, moved_to, pause_asked_for, what_failed
 from .call_statistics import CallStatistics
-from .outages import Outages
+from .diagnosis import is_page, may_pass, moved_to, pause_asked_for, what_failed
 from .pool import Answer, HttpPool, proxy_of
-from .service_gate import ServiceGate
+from .responses import TooLarge, decoded
+from .service_gate import OutageListener, ServiceGate
 
 EXCERPT_CHARACTERS = 200
 DETAIL_CHARACTERS = 400
@@ -65,16 +64,16 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class GateOptions:
     """What a service needs so that its calls wait while it is down."""
 
     name: str
     """As people are told: `endpoint kb`."""
-    outages: Outages
+    outages: OutageListener
     tasks: BackgroundTasks
 
     @classmethod
-    def of(cls, name: str, outages: Outages | None, tasks: BackgroundTasks) -> Self | None:
+    def of(cls, name: str, outages: OutageListener | None, tasks: BackgroundTasks) -> Self | None:
         """Return this, or None where outages are nobody's concern."""
         return None if outages is None else cls(name, outages, tasks)
 
@@ -91,9 +90,9 @@ class JsonService:
         timeout_seconds: float,
         max_concurrency: int,
         retry: RetryPolicy,
-        waits: Waits | None = None,
+        gate: GateOptions | None = None,
     ) -> None:
-        """With `waits`, calls wait for a service that is down; else they fail after retries."""
+        """With `gate`, calls wait for a service that is down; else they fail after retries."""
         self.statistics = CallStatistics()
         self._http = http
         self._url, self._proxy = url, proxy_of(url)
@@ -104,8 +103,8 @@ class JsonService:
         self._one_by_one = asyncio.Lock()
         self._retry = retry
         self._gate: ServiceGate | None = None
-        if waits is not None:
-            self._gate = ServiceGate(waits.name, self._answers, waits.outages, waits.tasks)
+        if gate is not None:
+            self._gate = ServiceGate(gate.name, self._answers, gate.outages, gate.tasks)
         self._answered: Request | None = None  # the first request that was answered
         self._asked = Request({})
         self._not_before = 0.0  # the loop's time, as answers with Retry-After ask

@@ -9,7 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-from .answers import MAX_ANSWER_BYTES, TooLarge
+from .responses import MAX_ANSWER_BYTES, TooLarge
 
 IDLE_SECONDS = 4.0
 """How long an idle connection stays open; many servers close theirs after 5 s."""

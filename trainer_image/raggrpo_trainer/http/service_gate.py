@@ -12,9 +12,9 @@ import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from .background_tasks import BackgroundTasks
-from .outages import Outages
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,16 @@ MOST_FAILED = 0.75
 _jitter = random.Random()
 
 
+class OutageListener(Protocol):
+    """Receives the start and the end of each service's outages."""
+
+    def mark_down(self, name: str, cause: str) -> None:
+        """Record that a service is down."""
+
+    def mark_up(self, name: str) -> None:
+        """Record that a service responds again."""
+
+
 class ServiceGate:
     """One service's gate: open while it answers."""
 
@@ -41,7 +51,7 @@ class ServiceGate:
         self,
         name: str,
         probe: Callable[[], Awaitable[bool]],
-        outages: Outages,
+        outages: OutageListener,
         tasks: BackgroundTasks,
     ) -> None:
         """`probe` sends one request and returns whether the service answered, whatever it said."""
@@ -101,13 +111,13 @@ class ServiceGate:
         began = _now()
         log.warning("%s is down: %s; its calls wait", self._name, cause)
         self._is_up.clear()
-        self._outages.began(self._name, cause)
+        self._outages.mark_down(self._name, cause)
         try:
             await self._until_up()
         finally:
             self._is_up.set()
             self._recent.clear()
-            self._outages.ended(self._name)
+            self._outages.mark_up(self._name)
         log.info("%s answers again after %.0f s", self._name, _now() - began)
         return True
 

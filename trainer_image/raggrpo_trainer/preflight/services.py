@@ -15,18 +15,14 @@ from raggrpo_api.spec.reward import RewardKind
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT, RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
-from raggrpo_trainer.sample_failures import (
-    CallFailed,
-    FailureCause,
-    RetrievalFailed,
-    RewardFailed,
-)
+from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 
 from .finding import Finding, judged, not_evaluated
 

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from raggrpo_api.trainer.progress import Progress
 
+from .metrics import METRICS
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
@@ -139,7 +140,7 @@ class PrometheusText(Collector):
         }
         numbers |= {**record.scalars(), **measured} if record is not None else {}
         for name, value in numbers.items():
-            family = GaugeMetricFamily(f"raggrpo_{name}", name.replace("_", " "), labels=["job"])
+            family = GaugeMetricFamily(f"raggrpo_{name}", METRICS.get(name, name), labels=["job"])
             family.add_metric([self._job], value)
             yield family
 

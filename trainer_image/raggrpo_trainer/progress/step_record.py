@@ -1,30 +1,13 @@
-"""`StepRecord`: one training step as plain numbers; must not know where they go."""
+"""`StepRecord`: one completed training step as plain numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.http.call_statistics import CallSummary
 
-_NO_SCALARS = {"reward_parts", "non_finite", "rank_memory_bytes", "device_memory_bytes"}
-_NO_SCALARS |= {"weight_update_ratio"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleMetrics:
-    """What a step's samples were; means exclude failed ones, and are None if all failed."""
-
-    reward_mean: float | None
-    reward_std: float | None
-    reward_parts: Mapping[str, float]
-    """Mean of each term of the reward."""
-    exact_match: float | None
-    num_samples: int
-    num_failed: int
-    zero_variance: float
-    """Share of groups whose rewards are all equal, from which nothing is learned."""
-    response_tokens: float
-    """Mean number of sampled tokens per completion."""
+from .metrics import STEP_METRICS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +25,17 @@ class StepRecord:
     """By endpoint, since the attempt began."""
 
     def scalars(self) -> dict[str, float]:
-        """Return the numbers and rates by name, without those that are None."""
-        whole = max(self.step_seconds, 1e-9)
-        numbers = {
-            each.name: getattr(part, each.name)
-            for part in (self.samples, self.trained)
-            for each in fields(part)
-            if each.name not in _NO_SCALARS
+        """Return the STEP_METRICS by name, without those that are None."""
+        seconds = max(self.step_seconds, 1e-9)
+        values = {
+            name: getattr(metrics, name)
+            for metrics in (self.samples, self.trained)
+            for name in STEP_METRICS
+            if hasattr(metrics, name)
         }
-        numbers["samples_per_second"] = self.samples.num_samples / whole
-        numbers["tokens_per_second"] = self.trained.num_sampled_tokens / whole
-        return {name: value for name, value in numbers.items() if value is not None}
+        values["samples_per_second"] = self.samples.num_samples / seconds
+        values["tokens_per_second"] = self.trained.num_sampled_tokens / seconds
+        return {name: value for name, value in values.items() if value is not None}
 
     def retrieval_scalars(self) -> dict[str, float]:
         """Return the 95th percentile of latency, in seconds, and the failures of each endpoint."""

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raggrpo_trainer.data.sampler import Cursor
+from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.progress.step_record import SampleMetrics, StepRecord
+from raggrpo_trainer.progress.step_record import StepRecord
 
 
 @dataclass(frozen=True, slots=True)

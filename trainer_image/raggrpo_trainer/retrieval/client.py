@@ -18,19 +18,20 @@ from raggrpo_api.spec.retrieval import (
     RetrievalSpec,
 )
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.call_failures import CallFailed
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.http.json_service import (
     ONE_TRY,
+    GateOptions,
     JsonService,
     RetryPolicy,
-    Waits,
 )
-from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import HttpPool
+from raggrpo_trainer.http.service_gate import OutageListener
 from raggrpo_trainer.http.shared_calls import SharedCalls
-from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed, source_of
+from raggrpo_trainer.sample_failures import RetrievalFailed, source_of
 
 from .micro_batch import MicroBatcher
 from .passage import Columns, Passage, Query
@@ -71,7 +72,7 @@ class RetrievalClient:
         log_calls: bool = False,
         retry: RetryPolicy = RetryPolicy(),
         cached_answers: int = CACHED_ANSWERS,
-        outages: Outages | None = None,
+        outages: OutageListener | None = None,
     ) -> None:
         """`headers`: by endpoint name, secrets resolved. `log_calls`: monitoring.debug.ragCalls.
 
@@ -90,7 +91,7 @@ class RetrievalClient:
                     timeout_seconds=endpoint.timeout_seconds,
                     max_concurrency=endpoint.max_concurrency,
                     retry=retry,
-                    waits=Waits.of(source_of(endpoint.name), outages, self._tasks),
+                    gate=GateOptions.of(source_of(endpoint.name), outages, self._tasks),
                 ),
                 self._tasks,
                 cached_answers,
@@ -188,10 +189,10 @@ class RetrievalClient:
                 if not failure.transient or (is_late and not outages):
                     raise
                 if outages:
-                    outages.began(source, str(failure))
+                    outages.mark_down(source, str(failure))
             await asyncio.sleep(WARM_UP_PAUSE_SECONDS)
         if outages:
-            outages.ended(source)
+            outages.mark_up(source)
 
     def _log(self, endpoint: str, sample: str, started: float, status: str) -> None:
         if self._log_calls:

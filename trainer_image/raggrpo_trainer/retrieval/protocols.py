@@ -24,13 +24,13 @@ from raggrpo_api.spec.retrieval import (
     HttpMethod,
     RetrievalEndpoint,
 )
-from raggrpo_trainer.http.answers import as_object
-from raggrpo_trainer.http.call_failures import told_error
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.http.diagnosis import told_error
 from raggrpo_trainer.http.json_service import Request
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.http.responses import as_object
 
-from .answer_mapping import passages_in
 from .passage import Passage, Query
+from .response_mapping import passages_in
 
 
 def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:

@@ -20,11 +20,12 @@ from raggrpo_api.spec.retrieval import (
 )
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.rag_test import EndpointTest, LoadLevel, RagTest, StepTest, Variant
+from raggrpo_trainer.call_failures import CallFailed
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.call_statistics import CallStatistics
 from raggrpo_trainer.job_config import endpoint_headers, read_config
-from raggrpo_trainer.sample_failures import CallFailed, RetrievalFailed
+from raggrpo_trainer.sample_failures import RetrievalFailed
 
 from .client import RetrievalClient
 from .passage import Query

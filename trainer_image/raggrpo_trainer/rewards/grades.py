@@ -11,9 +11,9 @@ import regex  # type: ignore[import-untyped]  # its searches take a time limit
 
 from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.reward import JudgeSpec
-from raggrpo_trainer.http.answers import as_object
-from raggrpo_trainer.http.call_failures import has_error, service_error
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.http.diagnosis import has_error, service_error
+from raggrpo_trainer.http.responses import as_object
 
 from .worker import as_number
 

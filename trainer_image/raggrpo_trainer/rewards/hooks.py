@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.http.answers import as_object
-from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
+from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.http.responses import as_object
 
 from .worker import IMPORT_SECONDS, as_number, load_function, raised
 
@@ -164,7 +164,7 @@ class HttpJudge:
         url: str,
         timeout_seconds: float,
         retry: RetryPolicy,
-        waits: Waits | None = None,
+        gate: GateOptions | None = None,
     ) -> None:
         self._service = JsonService(
             http,
@@ -173,7 +173,7 @@ class HttpJudge:
             timeout_seconds=timeout_seconds,
             max_concurrency=JUDGE_CONCURRENCY,
             retry=retry,
-            waits=waits,
+            gate=gate,
         )
 
     async def score(self, sample: Sample) -> float:

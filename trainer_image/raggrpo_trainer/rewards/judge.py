@@ -13,7 +13,7 @@ from uuid import uuid4
 from raggrpo_api.fields.json_values import filled, filled_text
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
-from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy, Waits
+from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.shared_calls import SharedCalls
 from raggrpo_trainer.retrieval.protocols import filled_by_sample
@@ -35,9 +35,9 @@ class JudgeReward:
         timeout_seconds: float,
         cached_grades: int = CACHED_GRADES,
         first_delay_seconds: float = 0.5,
-        waits: Waits | None = None,
+        gate: GateOptions | None = None,
     ) -> None:
-        """`headers`: secrets resolved. With `waits`, calls wait for a judge that is down."""
+        """`headers`: secrets resolved. With `gate`, calls wait for a judge that is down."""
         self._spec = spec
         self._tasks = BackgroundTasks()
         # By everything that the request holds.
@@ -49,7 +49,7 @@ class JudgeReward:
             timeout_seconds=timeout_seconds,
             max_concurrency=spec.max_concurrency,
             retry=RetryPolicy(spec.retries, first_delay_seconds),
-            waits=waits,
+            gate=gate,
         )
 
     async def score(self, sample: Mapping[str, Any]) -> float:

@@ -15,12 +15,13 @@ from typing import Any, Literal, Self, assert_never
 from raggrpo_api.fields.addresses import shown_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
+from raggrpo_trainer.call_failures import CallFailed
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
-from raggrpo_trainer.http.json_service import RetryPolicy, Waits
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.http.json_service import GateOptions, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
+from raggrpo_trainer.http.service_gate import OutageListener
 from raggrpo_trainer.retrieval.passage import Passage
-from raggrpo_trainer.sample_failures import CallFailed, RewardFailed
+from raggrpo_trainer.sample_failures import RewardFailed
 
 from .hooks import HttpJudge, RewardHook, Sample, python_reward
 from .judge import JudgeReward
@@ -150,7 +151,7 @@ class Rewards:
         retrieval: RetrievalSpec,
         retry: RetryPolicy = RetryPolicy(),
         headers: Mapping[int, Mapping[str, str]] = {},
-        outages: Outages | None = None,
+        outages: OutageListener | None = None,
     ) -> None:
         """Import Python rewards; `headers` of judges by the place of their term, secrets resolved.
 
@@ -210,18 +211,18 @@ class Rewards:
             case RewardKind.JUDGE:
                 assert function.judge is not None  # a rule requires it
                 told = f"reward {name} at {shown_url(function.url)}"
-                waits = Waits.of(told, self._outages, self._tasks)
+                gate = GateOptions.of(told, self._outages, self._tasks)
                 hook = JudgeReward(
                     self._http,
                     function.url,
                     function.judge,
                     headers,
                     function.timeout_seconds,
-                    waits=waits,
+                    gate=gate,
                 )
             case RewardKind.HTTP:
-                waits = Waits.of(f"reward {name}", self._outages, self._tasks)
-                hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry, waits)
+                gate = GateOptions.of(f"reward {name}", self._outages, self._tasks)
+                hook = HttpJudge(self._http, function.url, function.timeout_seconds, retry, gate)
             case kind:
                 return _Term(name, function.weight, partial(self._built_in, kind))
         self._hooks.append(hook)

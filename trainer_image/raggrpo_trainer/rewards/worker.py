@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 DETAIL_CHARACTERS = 300
 IMPORT_SECONDS = 120.0

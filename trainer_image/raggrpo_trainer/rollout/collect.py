@@ -28,7 +28,8 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
-from raggrpo_trainer.sample_failures import FailureLedger, SampleFailed, source_of
+from raggrpo_trainer.rollout.failure_ledger import FailureLedger
+from raggrpo_trainer.sample_failures import SampleFailed, source_of
 
 from .actor_output import parse_actor_output
 from .advantage import group_advantages

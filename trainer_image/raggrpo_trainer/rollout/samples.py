@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.engines.engine import Generation
 from raggrpo_trainer.exchange.groups import Completion
-from raggrpo_trainer.sample_failures import FailureLedger
+from raggrpo_trainer.rollout.failure_ledger import FailureLedger
 
 
 @dataclass(slots=True)

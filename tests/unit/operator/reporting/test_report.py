@@ -15,8 +15,8 @@ from raggrpo_cli.main import app
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.reporting.report import write_report
+from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.http.call_statistics import CallSummary
-from raggrpo_trainer.sample_failures import FailureCause
 from support.builders.jobs import KNOWN_7B, a_job
 from support.builders.runs import a_job_folder, log_dir_of, write_steps
 

@@ -21,7 +21,7 @@ from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.engines.engine import Generation, GenerationRequest
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient

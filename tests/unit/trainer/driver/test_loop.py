@@ -10,7 +10,7 @@ from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.http.json_service import ONE_TRY
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards

@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import Answer, HttpPool, proxy_of
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from raggrpo_api.trainer.progress import EndpointOutage
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import (
     MOST_FELLED,
     OUTAGES_BEFORE_ALONE,
+    GateOptions,
     JsonService,
     Request,
     RetryPolicy,
-    Waits,
 )
-from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.http.pool import Answer, HttpPool
 from raggrpo_trainer.http.service_gate import QUIET_SECONDS
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.progress.outages import Outages
 from support.simulated_time import simulated
 
 Behave = Callable[[float, str], float | int | Exception]
@@ -69,7 +69,7 @@ class World:
             timeout_seconds=timeout_seconds,
             max_concurrency=64,
             retry=RETRY,
-            waits=Waits("endpoint kb", self.outages, self.tasks),
+            gate=GateOptions("endpoint kb", self.outages, self.tasks),
         )
 
     def _told(self, outages: Sequence[EndpointOutage]) -> None:
@@ -83,7 +83,7 @@ class World:
 
     async def step(self, *questions: str) -> list[Any]:
         """Ask all at once, as a step does, and return answers and failures."""
-        with self.outages.waited_for():
+        with self.outages.reporting():
             asked = (self.ask(each) for each in questions)
             return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -253,7 +253,7 @@ def test_an_outage_is_told_only_while_the_step_waits_for_it() -> None:
         await asyncio.sleep(30)
         assert world.told == []
         assert world.outages.working_time() == pytest.approx(40, abs=0.1)
-        with world.outages.waited_for():
+        with world.outages.reporting():
             await ahead
 
     simulated(story())

@@ -18,6 +18,7 @@ from raggrpo_api.trainer.progress import (
     SkippedCheckpoint,
     Stage,
 )
+from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
 from raggrpo_trainer.checkpoint.folder import Checkpoint, Marker
 from raggrpo_trainer.host.device_peaks import peak_tflops
@@ -26,7 +27,6 @@ from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_kept
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
-from raggrpo_trainer.sample_failures import FailureCause
 from support.builders.checkpoints import a_meta
 from support.builders.reports import Published, a_config, a_step
 

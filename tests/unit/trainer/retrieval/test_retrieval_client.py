@@ -16,12 +16,13 @@ from raggrpo_api.spec.retrieval import (
     RetrievalSpec,
 )
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.retrieval.client import BATCH_QUERIES, RetrievalClient
 from raggrpo_trainer.retrieval.passage import Passage
-from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed
+from raggrpo_trainer.sample_failures import RetrievalFailed
 from support.servers.faulty_server import (
     FaultyServer,
     Received,
@@ -439,7 +440,7 @@ async def test_warm_up_goes_on_beyond_its_limit_where_calls_wait_for_a_service_t
     told: list[list[str]] = []
     outages = Outages(lambda found: told.append([each.name for each in found]))
     async with asking(loading_first, client={"outages": outages}) as (server, client):
-        with outages.waited_for():
+        with outages.reporting():
             await client.warm_up("actor-8b", limit_seconds=0.5)
 
     assert len(server.requests) == 3

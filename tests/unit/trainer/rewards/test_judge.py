@@ -7,10 +7,11 @@ from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import JudgeSpec, RewardSpec
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.rewards.grades import grade_in
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RewardFailed
+from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import FaultyServer, Received, Respond, serving
 
 SAMPLE = RewardSample("1/0", "Capital?", "It is Paris.", ("Paris", "paris"), columns={"lang": "fr"})
@@ -190,7 +191,7 @@ async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_bef
         term = {"name": "Judge", "url": server.url, "judge": judge}
         spec = RewardSpec.model_validate({"functions": [term]})
         async with Rewards(spec, RetrievalSpec(), outages=outages) as rewards:
-            with outages.waited_for():
+            with outages.reporting():
                 scores = [(await rewards.score(sample)).total for sample in (first, lost)]
 
     assert scores == [0.6, 0.6]

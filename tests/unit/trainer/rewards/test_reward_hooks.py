@@ -10,6 +10,7 @@ import pytest
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
@@ -21,7 +22,7 @@ from raggrpo_trainer.rewards.hooks import (
     python_reward,
 )
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause, RewardFailed
+from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import Respond, always, serving, silent
 
 CODE = """

@@ -6,6 +6,7 @@ from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.retrieval.passage import Passage
 from raggrpo_trainer.rewards.rewards import (
     Rewards,
@@ -16,7 +17,7 @@ from raggrpo_trainer.rewards.rewards import (
     rag_score,
     term_names,
 )
-from raggrpo_trainer.sample_failures import FailureCause, RewardFailed
+from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import Received, serving
 
 

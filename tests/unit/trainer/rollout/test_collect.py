@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import EndpointOutage
+from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer
 from raggrpo_trainer.data.sampler import sample_seed
@@ -17,14 +18,13 @@ from raggrpo_trainer.engines.engine import GenerationRequest
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import ONE_TRY
-from raggrpo_trainer.http.outages import Outages
 from raggrpo_trainer.job_config import endpoint_headers
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
 from raggrpo_trainer.rollout.search_turn import NO_QUERY
-from raggrpo_trainer.sample_failures import FailureCause
 from support.builders.reports import a_config
 from support.fakes.scripted_pool import TOKENIZER, ScriptedPool, Write, in_turn, text_of
 from support.servers.faulty_server import (
@@ -426,7 +426,7 @@ async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_
             pool = ScriptedPool(in_turn("right", "wrong again", "right", "no"))
             prompts = [a_prompt(1, "tea"), a_prompt(2, "milk")]
             async with collecting(config, pool, outages=outages) as collector:
-                with outages.waited_for():
+                with outages.reporting():
                     batch = await collector.prepare(1, prompts, Sampling(2, 1.0, 1.0))
                     rollouts = await collector.collect(batch)
         assert rollouts.ledger.message() == ""

@@ -10,12 +10,12 @@ from typing import Any
 
 from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.retrieval import ResponseMapping
-from raggrpo_trainer.http.answers import Stream
-from raggrpo_trainer.http.call_failures import has_error, service_error, told_error
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.http.diagnosis import has_error, service_error, told_error
+from raggrpo_trainer.http.responses import Stream
 
+from .default_fields import IDS, SCORES, TEXTS, likely_id, likely_score, likely_text, number
 from .passage import Passage
-from .usual_names import IDS, SCORES, TEXTS, likely_id, likely_score, likely_text, number
 
 ITEMS = ("results", "result", "hits.hits", "hits", "documents", "docs", "passages", "items",
          "matches", "data", "data.results", "$")  # fmt: skip

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .pool import Answer
 

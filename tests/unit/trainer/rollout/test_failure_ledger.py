@@ -1,9 +1,6 @@
-from raggrpo_trainer.sample_failures import (
-    FailureCause,
-    FailureLedger,
-    RetrievalFailed,
-    RewardFailed,
-)
+from raggrpo_trainer.call_failures import FailureCause
+from raggrpo_trainer.rollout.failure_ledger import FailureLedger
+from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 
 
 def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:

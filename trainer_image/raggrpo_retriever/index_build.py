@@ -12,9 +12,9 @@ import numpy as np
 
 from raggrpo_api.spec.retrieval import ManagedRetriever
 
+from .build_cache import kept, write_whole
 from .corpus import CorpusError, Passage, load_vectors
 from .embedding import Embedder
-from .kept import kept, write_whole
 from .vectors import VectorIndex
 
 PASSAGES_AT_ONCE = 2048

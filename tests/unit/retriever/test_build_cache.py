@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_retriever.kept import COMPLETE, is_complete, kept, write_whole
+from raggrpo_retriever.build_cache import COMPLETE, is_complete, kept, write_whole
 
 
 def writing(text: str = "whole") -> object:

@@ -53,7 +53,7 @@ class Outages:
         """Return a clock's reading (seconds) that stands still while the step waits."""
         return self._clock() - self.waited_seconds
 
-    def began(self, name: str, cause: str) -> None:
+    def mark_down(self, name: str, cause: str) -> None:
         """Note that a service is down; what is noted already keeps its time."""
         if name not in self._down:
             since = self._wall_clock().isoformat(timespec="seconds")
@@ -62,13 +62,13 @@ class Outages:
             )
             self._tell()
 
-    def ended(self, name: str) -> None:
+    def mark_up(self, name: str) -> None:
         """Note that a service answers again."""
         if self._down.pop(name, None) is not None:
             self._tell()
 
     @contextmanager
-    def waited_for(self, needs: Needs = every_service) -> Iterator[None]:
+    def reporting(self, needs: Needs = every_service) -> Iterator[None]:
         """Mark a stretch in which the step cannot go on without the services that it needs."""
         self._stretches.append(needs)
         self._tell()

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 MAX_ANSWER_DEPTH: Final = 64

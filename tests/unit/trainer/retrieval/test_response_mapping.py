@@ -7,11 +7,12 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
+from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, RetryPolicy
-from raggrpo_trainer.http.outages import Outages
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.retrieval.passage import Passage
-from raggrpo_trainer.sample_failures import FailureCause, RetrievalFailed
+from raggrpo_trainer.sample_failures import RetrievalFailed
 from support.servers.faulty_server import FaultyServer, Received, Respond, always, serving
 
 _HITS = [
@@ -201,7 +202,7 @@ async def test_a_search_server_that_is_down_is_waited_for_and_asked_what_it_answ
         given |= {"url": server.url + "?q={question}", "body": {"q": "{question}"}}
         spec = RetrievalSpec(endpoints=[RetrievalEndpoint.model_validate(given)])
         async with RetrievalClient(spec, {}, retry=ONE_TRY, outages=outages) as client:
-            with outages.waited_for():
+            with outages.reporting():
                 for query in ("first", "second"):
                     [found] = await client.retrieve("kb", query, sample="1")
                     assert found.text == "Tea"

@@ -7,9 +7,9 @@ import struct
 import pytest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import Answer, HttpPool
-from raggrpo_trainer.sample_failures import CallFailed, FailureCause
 from support.servers.faulty_server import Received, Respond, serving
 from support.simulated_time import simulated
 

@@ -1,0 +1,14 @@
+from dataclasses import fields
+
+from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.progress.metrics import PROBE_METRICS, STEP_METRICS
+
+NOT_SCALARS = {"reward_parts", "non_finite"}
+RATES = {"samples_per_second", "tokens_per_second"}
+
+
+def test_metrics_table_has_a_row_for_each_reported_field() -> None:
+    reported = {each.name for source in (SampleMetrics, StepMetrics) for each in fields(source)}
+    assert reported - NOT_SCALARS <= STEP_METRICS.keys() | PROBE_METRICS.keys()
+    assert STEP_METRICS.keys() <= reported | RATES

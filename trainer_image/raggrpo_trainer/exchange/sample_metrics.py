@@ -1,0 +1,21 @@
+"""`SampleMetrics`: the samples of one training step in numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleMetrics:
+    """What a step's samples were; means exclude failed ones, and are None if all failed."""
+
+    reward_mean: float | None
+    reward_std: float | None
+    reward_parts: Mapping[str, float]
+    """Mean of each term of the reward."""
+    exact_match: float | None
+    num_samples: int
+    num_failed: int
+    zero_variance: float
+    """Share of groups whose rewards are all equal, from which nothing is learned."""
+    response_tokens: float
+    """Mean number of sampled tokens per completion."""

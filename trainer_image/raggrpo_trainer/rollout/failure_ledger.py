@@ -1,0 +1,60 @@
+"""`FailureLedger`: the failed calls of one step. Must not decide when a run ends."""
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from raggrpo_trainer.call_failures import FailureCause
+from raggrpo_trainer.sample_failures import SampleFailed
+
+
+@dataclass
+class _Tally:
+    calls: int = 0
+    causes: Counter[FailureCause] = field(default_factory=Counter)
+    examples: dict[FailureCause, str] = field(default_factory=dict)
+
+
+class FailureLedger:
+    """Counts one step's calls and failures by source and cause, keeping an example of each."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, _Tally] = {}
+        self._samples: set[Hashable] = set()
+        self._failed: set[Hashable] = set()
+
+    def succeeded(self, sample: Hashable, source: str) -> None:
+        """Count a successful call to `source` (named as in SampleFailed)."""
+        self._samples.add(sample)
+        self._tallies.setdefault(source, _Tally()).calls += 1
+
+    def failed(self, sample: Hashable, failure: SampleFailed) -> None:
+        """Count a failed call and its sample."""
+        self._samples.add(sample)
+        self._failed.add(sample)
+        tally = self._tallies.setdefault(failure.source, _Tally())
+        tally.calls += 1
+        tally.causes[failure.cause] += 1
+        tally.examples.setdefault(failure.cause, f"sample {sample}: {failure.detail}")
+
+    @property
+    def ratio(self) -> float:
+        """Share of samples with a failed call; 0 if there were no samples."""
+        return len(self._failed) / len(self._samples) if self._samples else 0.0
+
+    def causes(self, source: str) -> dict[FailureCause, int]:
+        """Return how many calls to `source` failed, by cause."""
+        return dict(self._tallies.get(source, _Tally()).causes)
+
+    def message(self) -> str:
+        """Return a sentence per failing source: number of failures, causes and one example."""
+        return "; ".join(
+            _sentence(source, tally) for source, tally in self._tallies.items() if tally.causes
+        )
+
+
+def _sentence(source: str, tally: _Tally) -> str:
+    counts = tally.causes.most_common()
+    listed = ", ".join(f"{cause} {count}" for cause, count in counts)
+    failed, example = tally.causes.total(), tally.examples[counts[0][0]]
+    return f"{source}: {failed} of {tally.calls} calls failed ({listed}), e.g. {example}"
