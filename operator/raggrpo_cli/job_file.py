@@ -16,8 +16,8 @@ from raggrpo_operator.core.spec import yaml_text
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Severity, Violation
-from raggrpo_operator.local_runtime.mounts import mounted, read_mounts, unfit_for_one_machine
-from raggrpo_operator.local_runtime.overrides import BadOptions, changed
+from raggrpo_operator.local_runtime.mounts import apply_mounts, machine_problems, read_mounts
+from raggrpo_operator.local_runtime.overrides import InvalidOptions, apply_options
 from raggrpo_operator.local_runtime.secret_values import missing_secrets
 
 MAX_BYTES = 1 << 20
@@ -39,18 +39,18 @@ Mounts = Annotated[
 ]
 
 
-def refuse(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
+def fail(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
     """End the command with a message and an exit code."""
     show(message, err=True)
     raise typer.Exit(code)
 
 
-def given_job(path: Path, sets: Sequence[str] | None = None) -> RagGrpoJob:
+def load_job(path: Path, sets: Sequence[str] | None = None) -> RagGrpoJob:
     """Return the job in a file as a cluster would see it, or exit listing every mistake."""
     return _job(path, sets, None)
 
 
-def local_job(
+def load_local_job(
     path: Path,
     sets: Sequence[str] | None,
     endpoints: Sequence[str] | None,
@@ -59,17 +59,17 @@ def local_job(
     """Return the job in a file, adapted to this machine, or exit listing every mistake."""
     job = _job(path, sets, endpoints)
     try:
-        job = mounted(job, read_mounts(mounts or [], _absolute), os.path.isdir)
-    except BadOptions as error:
+        job = apply_mounts(job, read_mounts(mounts or [], _absolute), os.path.isdir)
+    except InvalidOptions as error:
         _refuse_options(error.problems)
-    resolved = accepted(job, in_pods=False)
-    unfit = unfit_for_one_machine(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*")))
+    resolved = resolve_valid_job(job, in_pods=False)
+    unfit = machine_problems(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*")))
     if unfit := [*unfit, *missing_secrets(resolved.spec, os.environ)]:
         _refuse_options(unfit)
     return job, resolved
 
 
-def accepted(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
+def resolve_valid_job(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
     """Return the resolved job, or exit listing every broken rule; print warnings."""
     resolved = resolve(job)
     found = violations(job, resolved, in_pods=in_pods)
@@ -81,7 +81,7 @@ def accepted(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
     return resolved
 
 
-def parsed(raw: Any) -> RagGrpoJob:
+def parse_or_exit(raw: Any) -> RagGrpoJob:
     """Return the parsed job, or exit listing every mistake in its form."""
     job = parse_job(raw)
     if isinstance(job, RagGrpoJob):
@@ -92,35 +92,35 @@ def parsed(raw: Any) -> RagGrpoJob:
 def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None) -> RagGrpoJob:
     raw = _read(path)
     if not sets and not endpoints:
-        return parsed(raw)
+        return parse_or_exit(raw)
     try:
-        return parsed(changed(raw, sets or [], endpoints or []))
-    except BadOptions as error:
+        return parse_or_exit(apply_options(raw, sets or [], endpoints or []))
+    except InvalidOptions as error:
         _refuse_options(error.problems)
     except RecursionError:
-        refuse(f"{path} contains itself through a YAML alias: write the values out")
+        fail(f"{path} contains itself through a YAML alias: write the values out")
 
 
 def _read(path: Path) -> object:
     """Return the single document in a YAML file, or exit."""
     if path.is_dir():
-        refuse(f"{path} is a folder: name a job file, such as {path / 'job.yaml'}")
+        fail(f"{path} is a folder: name a job file, such as {path / 'job.yaml'}")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        refuse(f"{path}: no such file; samples are in crds/samples/")
+        fail(f"{path}: no such file; samples are in crds/samples/")
     except (OSError, UnicodeDecodeError) as error:
-        refuse(f"{path} cannot be read: {error}")
+        fail(f"{path} cannot be read: {error}")
     if len(text) > MAX_BYTES:
-        refuse(f"{path} has {len(text)} characters: a job file has at most {MAX_BYTES}")
+        fail(f"{path} has {len(text)} characters: a job file has at most {MAX_BYTES}")
     try:
         raw = yaml_text.read_yaml(text)
     except RecursionError:
-        refuse(f"{path} is nested too deeply")
+        fail(f"{path} is nested too deeply")
     if isinstance(raw, Violation):
-        refuse(f"{path} {raw.line()}")
+        fail(f"{path} {raw.line()}")
     if raw is None:
-        refuse(f"{path} is empty: it should hold one RagGrpoJob; samples are in crds/samples/")
+        fail(f"{path} is empty: it should hold one RagGrpoJob; samples are in crds/samples/")
     return raw
 
 
@@ -129,11 +129,11 @@ def _absolute(folder: str) -> str:
 
 
 def _refuse_options(problems: Sequence[str]) -> NoReturn:
-    refuse("\n".join(problems))
+    fail("\n".join(problems))
 
 
 def _refuse_all(found: Sequence[Violation]) -> NoReturn:
     """End the command with one line per problem."""
     problems = "problem" if len(found) == 1 else "problems"
     lines = "\n".join(f"  {violation.line()}" for violation in found)
-    refuse(f"{len(found)} {problems} in the job file:\n{lines}")
+    fail(f"{len(found)} {problems} in the job file:\n{lines}")

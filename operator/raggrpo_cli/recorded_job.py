@@ -14,7 +14,7 @@ from raggrpo_operator.core.spec.yaml_text import read_yaml
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JOB, STATE, JobFolder
 
-from .job_file import given_job, parsed, refuse
+from .job_file import fail, load_job, parse_or_exit
 
 DirOption = Annotated[
     Path | None, typer.Option("--dir", help="Job folder; default raggrpo-jobs/NAME.")
@@ -38,29 +38,29 @@ class RecordedJob:
         return Path(self.resolved.spec.monitoring.log_dir)
 
 
-def recorded_job(folder: Path) -> RecordedJob:
+def load_recorded_job(folder: Path) -> RecordedJob:
     """Return the job recorded in a folder, or exit with a remedy."""
     if not (folder / JOB).exists() or not (folder / STATE).exists():
-        refuse(f"{folder} is no job folder: it is made by `raggrpo run JOB.yaml --dir {folder}`")
+        fail(f"{folder} is no job folder: it is made by `raggrpo run JOB.yaml --dir {folder}`")
     try:
         state = JobFolder(folder).load()
     except OperatorError as error:
-        refuse(str(error))
+        fail(str(error))
     raw = read_yaml((folder / JOB).read_text(encoding="utf-8"))
     if isinstance(raw, Violation):
-        refuse(f"{folder / JOB} {raw.line()}")
-    job, status = parsed(raw), state.status
+        fail(f"{folder / JOB} {raw.line()}")
+    job, status = parse_or_exit(raw), state.status
     temp_dir = Path(state.temp_dir) if state.temp_dir else None
     return RecordedJob(folder, job, resolve(job, status.preflight.facts), status, temp_dir)
 
 
-def the_folder(given: Path | None, job_file: Path | None) -> Path:
+def resolve_folder(given: Path | None, job_file: Path | None) -> Path:
     """Return the given job folder, or the one `raggrpo run JOB.yaml` uses by default."""
     if given is not None:
         return given
     if job_file is None:
-        refuse("name the job: JOB.yaml, or its folder with --dir")
-    return default_folder(given_job(job_file).metadata.name)
+        fail("name the job: JOB.yaml, or its folder with --dir")
+    return default_folder(load_job(job_file).metadata.name)
 
 
 def default_folder(name: str) -> Path:

@@ -21,7 +21,7 @@ class PermanentError(OperatorError):
     retryable = False
 
 
-class AccessRefused(OperatorError):
+class AccessDenied(OperatorError):
     """HTTP 401 or 403: a condition for people. From a job's own server it counts as no answer."""
 
 

@@ -10,9 +10,9 @@ import aiohttp
 
 from raggrpo_api.fields.text import one_line
 
-from .errors import AccessRefused, Unreachable
+from .errors import AccessDenied, Unreachable
 
-MAX_QUOTED = 256
+MAX_EXCERPT = 256
 """Characters of an answer that an error repeats."""
 
 
@@ -51,9 +51,9 @@ class Answer:
     body: bytes
 
     @property
-    def quoted(self) -> str:
+    def excerpt(self) -> str:
         """The beginning of the body, fit to be shown."""
-        return one_line(self.body[: 4 * MAX_QUOTED].decode(errors="replace"), MAX_QUOTED)
+        return one_line(self.body[: 4 * MAX_EXCERPT].decode(errors="replace"), MAX_EXCERPT)
 
 
 class HttpApi:
@@ -85,7 +85,7 @@ class HttpApi:
         """Return the answer, which has to be whole within `seconds`.
 
         Raises:
-            AccessRefused: HTTP 401 or 403.
+            AccessDenied: HTTP 401 or 403.
             Unreachable: There is none, or it is too slow, too large or compressed.
 
         """
@@ -97,10 +97,10 @@ class HttpApi:
         except TimeoutError as error:
             raise Unreachable(f"{self.address}: no whole answer within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            why = one_line(f"{type(error).__name__}: {error}", MAX_QUOTED)
+            why = one_line(f"{type(error).__name__}: {error}", MAX_EXCERPT)
             raise Unreachable(f"{self.address}: {why}") from error
         if answer.status in (401, 403):
-            raise AccessRefused(f"{self.address}{path}: HTTP {answer.status} {answer.quoted}")
+            raise AccessDenied(f"{self.address}{path}: HTTP {answer.status} {answer.excerpt}")
         return answer
 
     async def _answer(self, method: str, path: str, body: object, max_bytes: int) -> Answer:

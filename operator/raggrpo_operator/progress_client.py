@@ -23,7 +23,7 @@ class ProgressClient:
     async def read(self) -> Progress | None:
         """Return the latest progress, or None if it cannot be read.
 
-        Raises AccessRefused if the token is rejected.
+        Raises AccessDenied if the token is rejected.
         """
         try:
             answer = await self._http.call(

@@ -111,7 +111,7 @@ class RayJobs:
         if answer.status == 404:
             return None
         if not 200 <= answer.status < 300:
-            raise TransientError(f"{doing}: HTTP {answer.status} {answer.quoted}")
+            raise TransientError(f"{doing}: HTTP {answer.status} {answer.excerpt}")
         return answer
 
 
@@ -122,7 +122,7 @@ def last_lines(message: str) -> str:
     return "\n".join(kept[-LAST_LINES:])
 
 
-def submittable(config: TrainerConfig) -> str:
+def config_json(config: TrainerConfig) -> str:
     """Return a configuration as JSON for an environment; raises PermanentError if too long."""
     text = config.to_json()
     if len(text.encode()) > names.MAX_CONFIG_BYTES:

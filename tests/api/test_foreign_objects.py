@@ -415,7 +415,7 @@ async def test_a_token_that_the_head_refuses_is_told_with_its_secret(cluster: Cl
     world.ray.expect(await world.cluster_name(), "what somebody put into the Secret")
 
     def is_refused(status: Mapping[str, Any]) -> bool:
-        return condition(status, "Reconciling")["reason"] == "AccessRefused"
+        return condition(status, "Reconciling")["reason"] == "AccessDenied"
 
     message = condition(await world.until(is_refused), "Reconciling")["message"]
     assert f"Secret {job.namespace}/small-token-" in message

@@ -105,7 +105,7 @@ async def run_job(job: RagGrpoJob, folder: Path) -> dict[str, Any]:
         finally:
             await head.close(processes)
     finally:
-        processes.end_all()
+        processes.terminate_all()
     measured: dict[str, Any] = json.loads((folder / "measured.json").read_text())
     return measured
 
@@ -115,8 +115,8 @@ async def _attempt(head: RayHead, processes: Processes, config: TrainerConfig, t
     deadline = time.monotonic() + TIMEOUT_SECONDS
     driver: Driver | None = None
     while driver is None or not driver.observe().status.is_terminal:
-        if head.death() or time.monotonic() > deadline:
-            raise RuntimeError(head.death() or f"no end after {TIMEOUT_SECONDS:.0f} s")
+        if head.exit_message() or time.monotonic() > deadline:
+            raise RuntimeError(head.exit_message() or f"no end after {TIMEOUT_SECONDS:.0f} s")
         if driver is None and head.address():
             env = seal(config.to_json()) | {ENV_RESULT: str(to)}
             driver = Driver(processes, head, 1, env, (sys.executable, str(REPORTING)))

@@ -14,7 +14,7 @@ from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.kube.client import BY_KIND, JOBS, LEASES
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.settings import PREFIX, Settings, read_settings
-from raggrpo_operator.kubernetes_runtime.watching.kept import CHILDREN
+from raggrpo_operator.kubernetes_runtime.watching.trimming import CHILDREN
 from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
 from support.builders.reports import a_step

@@ -28,4 +28,4 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Out
 def processes() -> Iterator[Processes]:
     processes = Processes()
     yield processes
-    processes.end_all()
+    processes.terminate_all()

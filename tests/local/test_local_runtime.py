@@ -34,8 +34,8 @@ from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_operator.local_runtime.processes import Processes, free_ports
 from raggrpo_operator.local_runtime.ray_head import RAY, RayHead
 from raggrpo_operator.local_runtime.runtime import (
-    GONE_SECONDS,
-    SILENT_LOOKS,
+    LOST_SECONDS,
+    MIN_SILENT_POLLS,
     START_SECONDS,
     LocalRuntime,
 )
@@ -119,12 +119,12 @@ async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
     await runtime.perform(job, start_kb(job))
     await runtime.perform(job, start_kb(job))
     ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
-    [endpoint] = runtime._retrievers.filled_in(config).retrieval.endpoints
+    [endpoint] = runtime._retrievers.with_urls(config).retrieval.endpoints
     warden.sweep(f"{processes.mark}.retriever-kb")
     dead = await observed_retriever(runtime, job, lambda found: found.has_ended)
     await runtime.perform(job, start_kb(job))
     await observed_retriever(runtime, job, lambda found: found.is_ready)
-    [again] = runtime._retrievers.filled_in(config).retrieval.endpoints
+    [again] = runtime._retrievers.with_urls(config).retrieval.endpoints
     await runtime.perform(job, StopRetrievers())
 
     assert ready.problem == ""
@@ -153,7 +153,7 @@ async def test_a_retriever_that_embeds_answers_the_trainers_calls(
 
     await runtime.perform(job, start_kb(job))
     await observed_retriever(runtime, job, lambda found: found.is_ready)
-    config = runtime._retrievers.filled_in(trainer_config(job, resolve(job), number=1))
+    config = runtime._retrievers.with_urls(trainer_config(job, resolve(job), number=1))
     async with RetrievalClient(config.retrieval, {}) as client:
         found = [[p.text for p in await client.retrieve("kb", text, sample="s")] for text in texts]
     await runtime.perform(job, StopRetrievers())
@@ -208,8 +208,8 @@ async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
             wait_for(lambda: driver.observe().status.is_terminal)
             told = await runtime.observe(job)
             listening[gone].close()
-            torn = [await runtime.observe(job) for _ in range(SILENT_LOOKS)]
-            clock.now += GONE_SECONDS
+            torn = [await runtime.observe(job) for _ in range(MIN_SILENT_POLLS)]
+            clock.now += LOST_SECONDS
             lost = await runtime.observe(job)
         await runtime.close()
 
@@ -231,13 +231,13 @@ async def test_a_head_that_does_not_start_is_lost(tmp_path: Path, processes: Pro
     runtime._head = a_head(tmp_path, processes)
 
     seen = []
-    for _ in range(SILENT_LOOKS + 1):
+    for _ in range(MIN_SILENT_POLLS + 1):
         seen.append((await runtime.observe(job)).cluster)
-        clock.now += START_SECONDS / SILENT_LOOKS
+        clock.now += START_SECONDS / MIN_SILENT_POLLS
     await runtime.close()
 
     assert [cluster is not None and cluster.is_lost for cluster in seen] == [
-        *[False] * SILENT_LOOKS,
+        *[False] * MIN_SILENT_POLLS,
         True,
     ]
 

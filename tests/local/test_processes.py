@@ -14,7 +14,7 @@ import pytest
 from raggrpo_api import names
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime import warden
-from raggrpo_operator.local_runtime.processes import Processes, free_ports, is_free, signal_name
+from raggrpo_operator.local_runtime.processes import Processes, exit_text, free_ports, is_free
 from support import process_tree
 from support.waiting import wait_for
 
@@ -67,20 +67,20 @@ def test_child_gets_the_mark_and_tells_its_exit_code(processes: Processes, tmp_p
     child = processes.start("probe", command, os.environ, tmp_path / "probe.log")
     wait_for(lambda: child.exit_code() is not None)
     assert child.exit_code() == 3
-    assert child.last_words() == f"{processes.mark}.probe"
+    assert child.log_tail() == f"{processes.mark}.probe"
 
 
 def test_exit_code_tells_the_signal(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sh", "-c", "kill -9 $$"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
-    assert signal_name(child.exit_code() or 0) == "signal 9 (SIGKILL)"
+    assert exit_text(child.exit_code() or 0) == "signal 9 (SIGKILL)"
 
 
 def test_command_that_is_unknown_is_named_in_its_log(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["/no/such/program"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
     assert child.exit_code() == 127
-    assert "/no/such/program" in child.last_words()
+    assert "/no/such/program" in child.log_tail()
 
 
 def test_log_folder_that_cannot_be_made_is_trouble(processes: Processes, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_log_folder_that_cannot_be_made_is_trouble(processes: Processes, tmp_pat
 def test_ending_one_child_spares_the_others(processes: Processes, tmp_path: Path) -> None:
     first = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "a")
     second = processes.start("c10", ["sleep", "1000"], os.environ, tmp_path / "b")
-    processes.end(first)
+    processes.terminate(first)
     assert warden.carriers(first.mark) == []
     assert second.exit_code() is None
 
@@ -108,7 +108,7 @@ def test_command_that_ends_takes_descendants_along(processes: Processes, tmp_pat
 def test_a_stopped_child_ignoring_signals_is_ended(processes: Processes, tmp_path: Path) -> None:
     stubborn = "trap '' TERM INT HUP; kill -STOP $$"
     child = processes.start("stubborn", ["sh", "-c", stubborn], os.environ, tmp_path / "log")
-    processes.end(child)
+    processes.terminate(child)
     assert warden.carriers(child.mark) == []
 
 
@@ -121,12 +121,12 @@ def warden_of(processes: Processes) -> int:
 
 
 def test_lost_warden_is_replaced(processes: Processes) -> None:
-    processes.guard()
+    processes.ensure_warden()
     first = warden_of(processes)
     os.kill(first, signal.SIGKILL)
 
     def is_replaced() -> bool:
-        processes.guard()  # as every round does: one that is still ending counts as alive
+        processes.ensure_warden()  # as every round does: one that is still ending counts as alive
         return warden.carriers(f"{processes.mark}.warden") not in ([], [first])
 
     wait_for(is_replaced)

@@ -15,7 +15,7 @@ from raggrpo_api.trainer.config import World
 from raggrpo_operator.local_runtime import warden
 from raggrpo_operator.local_runtime.processes import Processes
 from raggrpo_operator.local_runtime.ray_head import (
-    LONGEST_TEMP_DIR,
+    MAX_TEMP_DIR_CHARS,
     RAY,
     head_env,
     logical_cpus,
@@ -78,11 +78,11 @@ async def test_death_of_a_ray_process_is_named_and_takes_everything_along(tmp_pa
     try:
         head = await ray_tree.start_tree(processes, tmp_path)
         ray_tree.kill_gcs(head.child.mark)
-        wait_for(lambda: head.death() != "")
-        death, left = head.death(), warden.carriers(head.child.mark)
+        wait_for(lambda: head.exit_message() != "")
+        death, left = head.exit_message(), warden.carriers(head.child.mark)
         await head.close(processes)
     finally:
-        processes.end_all()
+        processes.terminate_all()
 
     assert death == "the Ray head ended with exit code 1, gcs_server with signal 9 (SIGKILL)"
     assert left == []
@@ -113,4 +113,4 @@ def test_temp_dir_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("tempfile.tempdir", "/var/tmp/" + "x" * 60)
     folder = make_temp_dir()
     folder.rmdir()
-    assert len(str(folder / RAY)) <= LONGEST_TEMP_DIR
+    assert len(str(folder / RAY)) <= MAX_TEMP_DIR_CHARS

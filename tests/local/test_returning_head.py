@@ -88,7 +88,7 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
     try:
         yield made
     finally:
-        made.processes.end_all()
+        made.processes.terminate_all()
         remove_temp_dir(temp_dir)
 
 

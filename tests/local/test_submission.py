@@ -15,7 +15,7 @@ import pytest
 from raggrpo_api import names
 from raggrpo_api.trainer.sealed_config import open_sealed, seal
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
-from raggrpo_operator.errors import AccessRefused, OperatorError
+from raggrpo_operator.errors import AccessDenied, OperatorError
 from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.local_runtime.processes import Processes, free_ports
 from raggrpo_operator.local_runtime.ray_head import RAY, head_env, make_temp_dir, remove_temp_dir
@@ -77,7 +77,7 @@ async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_subm
         assert await ended(jobs) is SubmissionStatus.SUCCEEDED, log.read_text()
         for token in ("", "guessed"):
             stranger = RayJobs(HttpApi(session, url, token))
-            with pytest.raises(AccessRefused):
+            with pytest.raises(AccessDenied):
                 await stranger.submit("stranger-a1", f"touch {tmp_path}/owned", {}, {})
         address = f"127.0.0.1:{gcs}"
         answers = [
@@ -88,7 +88,7 @@ async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_subm
         assert "CLUSTER_METADATA" in asked(address, {"RAY_AUTH_TOKEN": TOKEN})
     finally:
         await session.close()
-        processes.end(head)
+        processes.terminate(head)
         remove_temp_dir(temp_dir)
 
     assert len(text.encode()) == names.MAX_CONFIG_BYTES

@@ -42,7 +42,7 @@ async def a_world(folder: Path, jobs: int) -> AsyncIterator[ReconcilerWorld]:
         world = ReconcilerWorld(folder, session, a_running_status(KNOWN_TINY), url)
         world.show_cluster()
         for number in range(jobs - 1):
-            world.pace.note(JobKey(KEY.namespace, f"job-{number}"), is_busy=True)
+            world.pace.set_busy(JobKey(KEY.namespace, f"job-{number}"), is_busy=True)
         yield world
     await runner.cleanup()
 

@@ -10,7 +10,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, SubmitAttempt
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
-from raggrpo_operator.errors import AccessRefused
+from raggrpo_operator.errors import AccessDenied
 from support.fakes.fake_runtime import (
     CRASH,
     Attempt,
@@ -94,7 +94,7 @@ async def test_refused_access_for_hours_kills_nothing() -> None:
 
         async def observe(self, job: Any) -> Any:
             if self.refuses:
-                raise AccessRefused("HTTP 401")
+                raise AccessDenied("HTTP 401")
             return await super().observe(job)
 
     story = a_story()
@@ -277,7 +277,7 @@ async def test_whatever_must_exist_once_is_written_down_before_each_try(
                 tries = [status.restart_state.launch.tries for status in self.statuses]
                 assert job.status.restart_state.launch.tries == tries[-1]
                 assert len(set(tries)) > self.tries
-                raise AccessRefused("HTTP 403")
+                raise AccessDenied("HTTP 403")
             await super().perform(job, todo)
 
     story = a_story()

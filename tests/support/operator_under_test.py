@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 
-from raggrpo_operator.kubernetes_runtime.__main__ import until_it_ends
+from raggrpo_operator.kubernetes_runtime.__main__ import run_until_exit
 from raggrpo_operator.kubernetes_runtime.operator_process import run_operator
 from raggrpo_operator.kubernetes_runtime.process.json_logs import configure_logs
 from raggrpo_operator.kubernetes_runtime.process.settings import read_settings
@@ -20,7 +20,7 @@ def address(namespace: str, cluster: str) -> HeadAddress:
 def main() -> None:
     settings = read_settings()
     configure_logs(settings.log_level)
-    asyncio.run(until_it_ends(run_operator(settings, address)))
+    asyncio.run(run_until_exit(run_operator(settings, address)))
 
 
 if __name__ == "__main__":

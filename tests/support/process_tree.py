@@ -20,9 +20,9 @@ def main() -> None:
     logs = Path(sys.argv[1])
     processes = Processes()
     child = processes.start("family", ["sh", "-c", FAMILY], os.environ, logs / "family.log")
-    while not child.last_words():
+    while not child.log_tail():
         time.sleep(0.02)
-    announce(processes, keeper=child.process.pid, nameless=int(child.last_words()))
+    announce(processes, keeper=child.process.pid, nameless=int(child.log_tail()))
     if sys.argv[2:] == ["raise"]:
         raise RuntimeError("on purpose")
     guard_until_killed(processes)
@@ -38,7 +38,7 @@ def announce(processes: Processes, **more: object) -> None:
 def guard_until_killed(processes: Processes) -> None:
     test = os.getppid()
     while os.getppid() == test:  # an orphan of a killed test must not stay
-        processes.guard()
+        processes.ensure_warden()
         time.sleep(0.1)
 
 

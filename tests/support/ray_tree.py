@@ -56,11 +56,11 @@ async def start_tree(processes: Processes, logs: Path) -> RayHead:
     """Start a head and a driver with two detached actors; return when they run."""
     head = start_head(processes, logs)
     while not head.address():
-        assert not head.death(), head.death()
+        assert not head.exit_message(), head.exit_message()
         await asyncio.sleep(0.1)
     Driver(processes, head, 1, {}, (sys.executable, "-c", DRIVER))
     while "parts" not in tail(driver_log(head.temp_dir, 1), lines=100):
-        assert not head.death(), head.death()
+        assert not head.exit_message(), head.exit_message()
         await asyncio.sleep(0.1)
     return head
 

@@ -28,7 +28,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadAddress, Heads
 from raggrpo_operator.kubernetes_runtime.rounds.reconciler import Reconciler
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
-from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.jobs import a_job, a_raw_job
 from support.builders.pods import a_ray_cluster
@@ -75,7 +75,7 @@ class ReconcilerWorld:
         }  # fmt: skip
         self.key_id = keys.current_id
         self.objects = ClusterObjects(jobs={KEY: [self.kube.put(raw)]})
-        self.evidence = EvidenceBook(timedelta(seconds=120))
+        self.evidence = EvidenceStore(timedelta(seconds=120))
         self.pace = Pace(5, 0)
         self.store = JobStore(self.objects)
         settings = ClusterSettings(

@@ -13,7 +13,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckState, PreflightResult
-from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, fail, load_local_job
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -36,7 +36,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check paths, data, lengths, endpoints and the checkpoint folder before a run."""
-    job, resolved = local_job(job_file, set_, endpoint, mount)
+    job, resolved = load_local_job(job_file, set_, endpoint, mount)
     config = trainer_config(job, resolved)
     result = _preflight(config, trainer_env(resolved.spec, os.environ))
     found = _on_facts(job, result)
@@ -66,9 +66,9 @@ def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult
             run.wait()
             observed = run.observe()
         finally:
-            processes.end_all()
+            processes.terminate_all()
     if observed.result is None:
-        refuse(observed.problem, ExitCode.PREFLIGHT_FAILED)
+        fail(observed.problem, ExitCode.PREFLIGHT_FAILED)
     return observed.result
 
 

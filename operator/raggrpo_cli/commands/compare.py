@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.trainer.history import read_events, read_history
-from raggrpo_cli.recorded_job import RecordedJob, recorded_job
+from raggrpo_cli.recorded_job import RecordedJob, load_recorded_job
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.figures import Figures, figures
 
@@ -25,7 +25,7 @@ def compare(
     second: Annotated[Path, typer.Argument(metavar="B", help="Job folder.")],
 ) -> None:
     """Show two runs side by side: throughput by stage, rewards, and what was set differently."""
-    a, b = recorded_job(first), recorded_job(second)
+    a, b = load_recorded_job(first), load_recorded_job(second)
     show("\n".join(comparison(a, b)))
 
 

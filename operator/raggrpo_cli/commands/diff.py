@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from raggrpo_api.names import ATTEMPTS_DIR, CONFIG_FILE
-from raggrpo_cli.job_file import refuse
-from raggrpo_cli.recorded_job import recorded_job
+from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
+from raggrpo_cli.job_file import fail
+from raggrpo_cli.recorded_job import load_recorded_job
 from raggrpo_cli.terminal import show
-from raggrpo_cli.two_attempts import HELP, chosen, report
 from raggrpo_operator.core.text.config_diff import attempt_name
 
 
@@ -20,11 +20,11 @@ def diff(
 ) -> None:
     """Show where the configurations of two attempts differ."""
     named = [attempt_name(text) for text in (first, second) if text]
-    jobs = {job: recorded_job(Path(job)) for job, _ in named}
+    jobs = {job: load_recorded_job(Path(job)) for job, _ in named}
     newest = {job: recorded.status.attempt for job, recorded in jobs.items()}
-    earlier, later = chosen(named, newest)
+    earlier, later = select_attempts(named, newest)
     a, b = (_config(jobs[job].log_dir, number) for job, number in (earlier, later))
-    show(report(earlier, a, later, b))
+    show(diff_text(earlier, a, later, b))
 
 
 def _config(log_dir: Path, number: int) -> dict[str, Any]:
@@ -32,5 +32,5 @@ def _config(log_dir: Path, number: int) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        refuse(f"the configuration of attempt {number} cannot be read: {path}: {error}")
+        fail(f"the configuration of attempt {number} cannot be read: {path}: {error}")
     return config

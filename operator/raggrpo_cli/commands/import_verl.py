@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from raggrpo_cli.job_file import refuse
+from raggrpo_cli.job_file import fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.importing.composition import Composition, Read, compose
 from raggrpo_operator.core.importing.overrides import HOME, Unreadable, read_overrides
@@ -59,15 +59,15 @@ def verl(
         found = _composed(config, text, read)
         found.override(read_overrides(overrides or []))
     except (OSError, UnicodeDecodeError) as error:
-        refuse(f"{config} cannot be read: {error}")
+        fail(f"{config} cannot be read: {error}")
     except Unreadable as error:
-        refuse(f"{config}: {error}")
+        fail(f"{config}: {error}")
     try:
         imported = import_verl(found.values, found.inherited, found.missing, read)
     except Unreadable as error:
-        refuse(f"{config}: {error}")
+        fail(f"{config}: {error}")
     except (TypeError, ValueError) as error:
-        refuse(f"{config}: a value has another kind than verl's own: {error}")
+        fail(f"{config}: a value has another kind than verl's own: {error}")
     _write(imported, output)
 
 
@@ -113,7 +113,7 @@ def _write(imported: Imported, output: Path | None) -> None:
         try:
             output.write_text(job, encoding="utf-8")
         except OSError as error:
-            refuse(f"{output} cannot be written: {error}")
+            fail(f"{output} cannot be written: {error}")
     for title, lines in (
         ("mapped", imported.mapped),
         ("no counterpart", imported.unmapped),

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.names import ATTEMPTS_DIR, DRIVER_LOG
-from raggrpo_cli.job_file import refuse
-from raggrpo_cli.recorded_job import DirOption, RecordedJob, recorded_job, the_folder
+from raggrpo_cli.job_file import fail
+from raggrpo_cli.recorded_job import DirOption, RecordedJob, load_recorded_job, resolve_folder
 from raggrpo_cli.terminal import log_printer
 
 
@@ -17,14 +17,14 @@ def logs(
     attempt: Annotated[int, typer.Option("--attempt", help="Which one; 0: the newest.")] = 0,
 ) -> None:
     """Print the driver's log of an attempt, running or ended."""
-    recorded = recorded_job(the_folder(dir, job_file))
+    recorded = load_recorded_job(resolve_folder(dir, job_file))
     found = _logs(recorded)
     if not found:
-        refuse(f"no attempt of this job has begun yet; see also {recorded.folder / 'logs'}")
+        fail(f"no attempt of this job has begun yet; see also {recorded.folder / 'logs'}")
     number = attempt or max(found)
     if number not in found:
         have = ", ".join(map(str, sorted(found)))
-        refuse(f"there is no log of attempt {number}; there are logs of {have}")
+        fail(f"there is no log of attempt {number}; there are logs of {have}")
     log_printer()(found[number].read_bytes())
 
 

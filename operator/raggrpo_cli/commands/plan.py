@@ -7,7 +7,7 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_cli.job_file import JobFile, Sets, given_job
+from raggrpo_cli.job_file import JobFile, Sets, load_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
@@ -24,7 +24,7 @@ def plan(
     manifests: Manifests = False,
 ) -> None:
     """Show what a job resolves to: values with origin, sizing terms, warnings, or manifests."""
-    job = given_job(job_file, set_)
+    job = load_job(job_file, set_)
     resolved = resolve(job)
     found, sizing = violations(job, resolved), size(resolved.spec)
     if as_json:

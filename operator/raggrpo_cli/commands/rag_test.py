@@ -12,7 +12,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.rag_test import EndpointTest, LoadLevel, RagTest, Variant
 from raggrpo_api.trainer.sealed_config import seal
-from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, local_job, refuse
+from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, fail, load_local_job
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import trainer_config
 from raggrpo_operator.local_runtime.secret_values import trainer_env
@@ -34,10 +34,10 @@ def rag_test(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Call the RAG endpoints for real: one call each, variants, rising load, one training step."""
-    job, resolved = local_job(job_file, set_, endpoint, mount)
+    job, resolved = load_local_job(job_file, set_, endpoint, mount)
     config = trainer_config(job, resolved)
     if not config.retrieval.external:
-        refuse(
+        fail(
             "spec.retrieval.endpoints: there is no endpoint to test before the job runs: name one "
             "with --endpoint NAME=URL"
         )

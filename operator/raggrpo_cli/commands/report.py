@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_cli.recorded_job import recorded_job
+from raggrpo_cli.recorded_job import load_recorded_job
 from raggrpo_cli.terminal import show
 from raggrpo_operator.reporting.report import write_report
 
@@ -14,7 +14,7 @@ def report(
     dir: Annotated[Path, typer.Option("--dir", help="Job folder.")] = Path(),  # noqa: A002
 ) -> None:
     """Write report.html (rewards, stage times, attempts) and print its path."""
-    found = recorded_job(dir)
+    found = load_recorded_job(dir)
     path = write_report(
         found.folder,
         found.log_dir,

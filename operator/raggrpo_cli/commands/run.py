@@ -11,8 +11,8 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, local_job, refuse
-from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, recorded_job
+from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, fail, load_local_job
+from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, load_recorded_job
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError
@@ -44,7 +44,7 @@ def run(
     from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
     from raggrpo_operator.reporting.progress_display import ProgressDisplay
 
-    job, resolved = local_job(job_file, set_, endpoint, mount)
+    job, resolved = load_local_job(job_file, set_, endpoint, mount)
     folder = JobFolder((dir or default_folder(job.metadata.name)).absolute())
     try:
         folder.acquire()
@@ -54,12 +54,12 @@ def run(
             log_dir = Path(resolved.spec.monitoring.log_dir)
             supervise(folder, job, state, log_dir, display.show)
     except OperatorError as error:
-        refuse(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)
+        fail(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:
         show("ended at once, without saving", err=True)
     finally:
         folder.release()
-    recorded = recorded_job(folder.path)
+    recorded = load_recorded_job(folder.path)
     if recorded.status.phase is Phase.SUCCEEDED and recorded.status.attempt == before.attempt:
         show("\n".join(_already_complete(recorded)))
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.status.job_status import status_to_json
-from raggrpo_cli.recorded_job import DirOption, recorded_job, the_folder
+from raggrpo_cli.recorded_job import DirOption, load_recorded_job, resolve_folder
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.status_text import render_status
 
@@ -18,7 +18,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status.")] = False,
 ) -> None:
     """Show phase, progress, attempts and conditions of a local job."""
-    found = recorded_job(the_folder(dir, job_file)).status
+    found = load_recorded_job(resolve_folder(dir, job_file)).status
     if as_json:
         show(json.dumps(status_to_json(found), indent=1))
     else:

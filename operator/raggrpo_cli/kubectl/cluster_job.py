@@ -9,11 +9,11 @@ import typer
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_operator.core.spec.parse import parse_job
-from raggrpo_operator.errors import AccessRefused, NotFound, OperatorError
+from raggrpo_operator.errors import AccessDenied, NotFound, OperatorError
 from raggrpo_operator.kube.client import DEPLOYMENTS, JOBS, Manifest
-from raggrpo_operator.kube.user_client import NoCluster, UserClient, connect_as_user
+from raggrpo_operator.kube.user_client import KubeconfigError, UserClient, connect_as_user
 
 INTERRUPTED = 130
 OPERATOR_LABELS = "app.kubernetes.io/name=raggrpo-operator"
@@ -27,58 +27,58 @@ Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="File; default as 
 Result = TypeVar("Result")
 
 
-def in_cluster(
+def run_in_cluster(
     kubeconfig: str, context: str, work: Callable[[UserClient], Awaitable[Result]]
 ) -> Result:
     """Return the result of `work` in the cluster, or exit saying what went wrong."""
     try:
         return asyncio.run(_connected(kubeconfig, context, work))
-    except NoCluster as error:
-        refuse(str(error))
-    except AccessRefused as error:
-        refuse(f"no rights: {error}; ask for them where the cluster is administered", FAILED)
+    except KubeconfigError as error:
+        fail(str(error))
+    except AccessDenied as error:
+        fail(f"no rights: {error}; ask for them where the cluster is administered", FAILED)
     except OperatorError as error:
-        refuse(str(error), FAILED)
+        fail(str(error), FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(INTERRUPTED) from None
 
 
-async def the_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
+async def get_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
     """Return a job in the cluster, or exit with a remedy."""
     namespace = namespace or client.namespace
     try:
-        return parsed(await client.get(JOBS, namespace, name))
+        return parse_cluster_job(await client.get(JOBS, namespace, name))
     except NotFound:
-        await require_crd(client)
-        refuse(
+        await require_installed(client)
+        fail(
             f"there is no job {name} in namespace {namespace}: `kubectl raggrpo status -n "
             f"{namespace}` lists those that are, `kubectl get rgj -A` all"
         )
 
 
-def parsed(raw: Manifest) -> RagGrpoJob:
+def parse_cluster_job(raw: Manifest) -> RagGrpoJob:
     """Return a job parsed from the cluster's object, or exit."""
     job = parse_job(raw)
     if isinstance(job, RagGrpoJob):
         return job
     name = raw["metadata"]["name"]
-    refuse(
+    fail(
         f"job {name} in the cluster is of another version than this command: {job[0].line()}; "
         "install the version of the operator"
     )
 
 
-async def require_crd(client: UserClient) -> None:
+async def require_installed(client: UserClient) -> None:
     """Exit if the cluster does not know our kind."""
     try:
         await client.document(f"/apis/{names.API_VERSION}")
     except NotFound:
-        refuse_unknown_kind(client)
+        fail_not_installed(client)
 
 
-def refuse_unknown_kind(client: UserClient) -> NoReturn:
+def fail_not_installed(client: UserClient) -> NoReturn:
     """Exit saying that the operator's chart is not installed."""
-    refuse(
+    fail(
         f"the cluster at {client.host} knows no {names.KIND}: install the operator "
         "(helm upgrade --install raggrpo-operator helm/raggrpo-operator) or choose another "
         "--context"

@@ -7,15 +7,15 @@ import typer
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
-from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
+from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
-from raggrpo_cli.two_attempts import HELP, chosen, report
 from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name
 from raggrpo_operator.kube.client import CONFIG_MAPS
 from raggrpo_operator.kube.cluster_objects import owned_by
 from raggrpo_operator.kube.user_client import UserClient
 
-from .cluster_job import Context, Kubeconfig, Namespace, in_cluster, the_job
+from .cluster_job import Context, Kubeconfig, Namespace, get_job, run_in_cluster
 
 
 def diff(
@@ -29,14 +29,14 @@ def diff(
     named = [attempt_name(text) for text in (first, second) if text]
 
     async def read(client: UserClient) -> str:
-        jobs = {job: await the_job(client, namespace, job) for job, _ in named}
+        jobs = {job: await get_job(client, namespace, job) for job, _ in named}
         newest = {job: found.status.attempt for job, found in jobs.items()}
-        earlier, later = chosen(named, newest)
+        earlier, later = select_attempts(named, newest)
         a = await _config(client, jobs[earlier.job].metadata, earlier)
         b = await _config(client, jobs[later.job].metadata, later)
-        return report(earlier, a, later, b)
+        return diff_text(earlier, a, later, b)
 
-    show(in_cluster(kubeconfig, context, read))
+    show(run_in_cluster(kubeconfig, context, read))
 
 
 async def _config(client: UserClient, job: Metadata, name: AttemptName) -> dict[str, Any]:
@@ -45,7 +45,7 @@ async def _config(client: UserClient, job: Metadata, name: AttemptName) -> dict[
     for record in owned_by(job.uid, found):
         config: dict[str, Any] = json.loads(record["data"][names.CONFIG_FILE])
         return config
-    refuse(
+    fail(
         f"the record of {name} is no longer there (a ConfigMap labelled {labels}): those of a "
         "job's newest attempts are kept",
         FAILED,

@@ -9,17 +9,17 @@ from raggrpo_api.fields.base import AttemptNumber
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.sizing import PodRole
-from raggrpo_cli.job_file import FAILED, refuse
+from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import log_printer
 from raggrpo_operator.core.manifests.reader_pod import READER
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import PODS
-from raggrpo_operator.kube.cluster_objects import is_going
-from raggrpo_operator.kube.user_client import Ended, UserClient
+from raggrpo_operator.kube.cluster_objects import is_being_deleted
+from raggrpo_operator.kube.user_client import ExecResult, UserClient
 
-from .cluster_job import Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
+from .cluster_job import Context, Kubeconfig, Namespace, default_image, get_job, run_in_cluster
 from .reader import reader
 
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
@@ -52,28 +52,28 @@ def logs(
     """Print the driver's log of an attempt, running or ended."""
 
     async def show(client: UserClient) -> None:
-        job = await the_job(client, namespace, name)
+        job = await get_job(client, namespace, name)
         number = _number(job, attempt)
         ended = await _read(client, job, _command(job, number, follow), image)
         if ended.exit_code == NO_LOG:
-            refuse(f"there is no log of attempt {number}{_others(ended)}", FAILED)
+            fail(f"there is no log of attempt {number}{_others(ended)}", FAILED)
         if ended.exit_code:
-            refuse(f"the log cannot be read: {ended.errors.strip()}", FAILED)
+            fail(f"the log cannot be read: {ended.errors.strip()}", FAILED)
 
-    in_cluster(kubeconfig, context, show)
+    run_in_cluster(kubeconfig, context, show)
 
 
 def _number(job: RagGrpoJob, asked: int) -> AttemptNumber:
     """Return the attempt to show, or exit if it has not been submitted and so has no log."""
     newest, name = job.status.attempt, job.metadata.name
     if not 0 <= asked <= max(1, newest):
-        refuse(f"--attempt {asked}: job {name} has attempts 1 to {newest}")
+        fail(f"--attempt {asked}: job {name} has attempts 1 to {newest}")
     waits = {record.number for record in job.status.attempts if not record.started}
     number = AttemptNumber(asked or newest)
     if not newest or number in waits:
         messages = (get_condition(job.status, kind).message for kind in WAITING)
         why = next(filter(None, messages), "")
-        refuse(
+        fail(
             f"attempt {number or 1} of job {name} has not begun, the job is {job.status.phase}"
             f"{f': {why}' if why else ''}",
             FAILED,
@@ -91,20 +91,22 @@ def _command(job: RagGrpoJob, number: AttemptNumber, follow: bool) -> list[str]:
     return ["sh", "-c", READ, "logs", live, kept, str(number), mode]
 
 
-async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> Ended:
+async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> ExecResult:
     """Run the command in the head, which has all logs, or else in a temporary reader pod."""
     namespace = job.metadata.namespace
     head = await _running_head(client, job)
     if head:
-        return await client.run_in(namespace, head, names.HEAD_CONTAINER, command, log_printer())
+        return await client.exec_in_pod(
+            namespace, head, names.HEAD_CONTAINER, command, log_printer()
+        )
     async with reader(client, job, await _image(client, job, image)) as pod:
-        return await client.run_in(namespace, pod, READER, command, log_printer())
+        return await client.exec_in_pod(namespace, pod, READER, command, log_printer())
 
 
 async def _running_head(client: UserClient, job: RagGrpoJob) -> str:
     labels = f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_ROLE}={PodRole.HEAD}"
     for pod in await client.find(PODS, job.metadata.namespace, labels=labels):
-        if pod.get("status", {}).get("phase") == "Running" and not is_going(pod):
+        if pod.get("status", {}).get("phase") == "Running" and not is_being_deleted(pod):
             return str(pod["metadata"]["name"])
     return ""
 
@@ -115,14 +117,14 @@ async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
     try:
         return await default_image(client)
     except OperatorError as error:
-        refuse(
+        fail(
             f"the job names no image, and the operator's cannot be read ({error}): name one that "
             "has a shell with --image",
             FAILED,
         )
 
 
-def _others(ended: Ended) -> str:
+def _others(ended: ExecResult) -> str:
     """Return which attempts left records, or why they cannot be listed."""
     left = ended.errors.split("\n")
     if left[0].startswith("ls:"):

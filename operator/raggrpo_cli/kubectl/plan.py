@@ -7,7 +7,7 @@ import typer
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_cli.job_file import given_job, refuse
+from raggrpo_cli.job_file import fail, load_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
@@ -18,7 +18,7 @@ from raggrpo_operator.core.text.plan import render_plan
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.user_client import UserClient
 
-from .cluster_job import Context, Kubeconfig, Namespace, default_image, in_cluster, the_job
+from .cluster_job import Context, Kubeconfig, Namespace, default_image, get_job, run_in_cluster
 
 
 def plan(
@@ -33,14 +33,14 @@ def plan(
 ) -> None:
     """Show what a job resolves to: values with origin, sizing, warnings, image; or manifests."""
     if bool(name) == (file is not None):
-        refuse("name one job: NAME of one in the cluster, or -f JOB.yaml")
-    of_file = given_job(file) if file is not None else None
+        fail("name one job: NAME of one in the cluster, or -f JOB.yaml")
+    of_file = load_job(file) if file is not None else None
 
     async def read(client: UserClient) -> tuple[RagGrpoJob, str, str]:
-        job = of_file or await the_job(client, namespace, name)
+        job = of_file or await get_job(client, namespace, name)
         return job, *await _image(client, job)
 
-    job, image, of_whom = in_cluster(kubeconfig, context, read)
+    job, image, of_whom = run_in_cluster(kubeconfig, context, read)
     facts = job.status.preflight.known_facts
     resolved = resolve(job, facts)
     found = violations(job, resolved, facts)

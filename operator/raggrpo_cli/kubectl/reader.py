@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager, suppress
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
-from raggrpo_operator.errors import AccessRefused, Conflict, NotFound, PermanentError
+from raggrpo_operator.errors import AccessDenied, Conflict, NotFound, PermanentError
 from raggrpo_operator.kube.client import PODS, Manifest, Resource
 from raggrpo_operator.kube.pod_evidence import start_problem
 from raggrpo_operator.kube.user_client import UserClient
 
 START_SECONDS = 60.0
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 CORE_EVENTS = Resource("v1", "events", "Event")
 
 
@@ -55,7 +55,7 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
                 f"the job's volumes cannot be read: {reason}; mend that, or mount the claims in a "
                 "pod of your own"
             )
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _warning_about(client: UserClient, pod: Manifest) -> str:
@@ -65,7 +65,7 @@ async def _warning_about(client: UserClient, pod: Manifest) -> str:
         events = await client.find(
             CORE_EVENTS, metadata["namespace"], fields=f"involvedObject.uid={metadata['uid']}"
         )
-    except AccessRefused:
+    except AccessDenied:
         return f"pod {metadata['name']} does not start, and its events may not be read"
     warnings = [event.get("message", "") for event in events if event.get("type") == "Warning"]
     return f"pod {metadata['name']} does not start: {[*warnings, 'no reason is known'][0]}"

@@ -19,10 +19,10 @@ from .cluster_job import (
     Context,
     Kubeconfig,
     Namespace,
-    in_cluster,
-    parsed,
-    refuse_unknown_kind,
-    the_job,
+    fail_not_installed,
+    get_job,
+    parse_cluster_job,
+    run_in_cluster,
 )
 
 WIDTH = 100
@@ -41,12 +41,12 @@ def status(
 
     async def text(client: UserClient) -> str:
         if name:
-            return one(await the_job(client, namespace, name))
+            return one(await get_job(client, namespace, name))
         where = namespace or client.namespace
         jobs = await _jobs(client, where)
         return table(jobs, datetime.now(UTC)) if jobs else f"no jobs in namespace {where}"
 
-    show(in_cluster(kubeconfig, context, text))
+    show(run_in_cluster(kubeconfig, context, text))
 
 
 def one(job: RagGrpoJob) -> str:
@@ -63,9 +63,9 @@ def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
 
 async def _jobs(client: UserClient, namespace: str) -> list[RagGrpoJob]:
     try:
-        return [parsed(raw) for raw in await client.list_all(JOBS, namespace)]
+        return [parse_cluster_job(raw) for raw in await client.list_all(JOBS, namespace)]
     except NotFound:
-        refuse_unknown_kind(client)
+        fail_not_installed(client)
 
 
 def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:

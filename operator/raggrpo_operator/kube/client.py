@@ -20,7 +20,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from raggrpo_api import names
 from raggrpo_api.fields.text import one_line
 from raggrpo_operator.errors import (
-    AccessRefused,
+    AccessDenied,
     AlreadyExists,
     Conflict,
     NotFound,
@@ -222,17 +222,17 @@ class ApiServer:
         finally:
             self._on_call(method, status, time.monotonic() - started)
         if status >= 400:
-            raise judged(status, f"{method} {path}", text)
+            raise api_error(status, f"{method} {path}", text)
         answered: Manifest = json.loads(text)
         return answered
 
 
-def judged(status: int, call: str, text: bytes) -> OperatorError:
+def api_error(status: int, call: str, text: bytes) -> OperatorError:
     """Return the OperatorError for an HTTP status from the API server."""
     words = _said(text, "message") or text[:300].decode(errors="replace")
     message = f"{call}: HTTP {status} {words}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
-        return AccessRefused(message)
+        return AccessDenied(message)
     if status == _NOT_FOUND:
         return NotFound(message)
     if status == _CONFLICT:

@@ -78,18 +78,18 @@ def labels_of(thing: Mapping[str, Any]) -> Mapping[str, str]:
     return found
 
 
-def number_of(thing: Mapping[str, Any], label: str) -> int | None:
+def label_number(thing: Mapping[str, Any], label: str) -> int | None:
     """Return the number in a label, None if somebody else wrote something there."""
     text = labels_of(thing).get(label, "")
     return int(text) if NUMBER.fullmatch(text) else None
 
 
-def is_going(thing: Mapping[str, Any]) -> bool:
+def is_being_deleted(thing: Mapping[str, Any]) -> bool:
     """Return whether an object is being deleted."""
     return bool(thing["metadata"].get("deletionTimestamp"))
 
 
-def part(thing: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def section(thing: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a part of an object, empty if there is none or it is null."""
     found: Mapping[str, Any] = thing.get(name) or {}
     return found
@@ -97,7 +97,7 @@ def part(thing: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def condition_of(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """Return the condition of this type from an object's status, empty if there is none."""
-    for condition in part(thing, "status").get("conditions") or []:
+    for condition in section(thing, "status").get("conditions") or []:
         if condition["type"] == kind:
             found: Mapping[str, Any] = condition
             return found

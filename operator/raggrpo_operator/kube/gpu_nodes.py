@@ -13,7 +13,7 @@ from typing import Any
 from raggrpo_api.spec.resources import ResourcesSpec, SchedulingSpec
 from raggrpo_operator.core.lifecycle.observed import DeviceObserved
 
-from .cluster_objects import labels_of, part
+from .cluster_objects import labels_of, section
 
 Node = Mapping[str, Any]
 MEMORY = "nvidia.com/gpu.memory"
@@ -45,7 +45,7 @@ GB_IN_MIB = 10**9 / 2**20
 MAX_MIB, MAX_MAJOR = 1_048_576, 99
 
 
-def device_of(
+def smallest_gpu(
     nodes: Collection[Node], resources: ResourcesSpec, scheduling: SchedulingSpec
 ) -> DeviceObserved | None:
     """Return the smallest GPU of the nodes that the job's pods may land on; None if none tells."""
@@ -59,7 +59,7 @@ def device_of(
 
 
 def _may_hold(node: Node, resources: ResourcesSpec, scheduling: SchedulingSpec) -> bool:
-    labels, amounts = labels_of(node), part(part(node, "status"), "allocatable")
+    labels, amounts = labels_of(node), section(section(node, "status"), "allocatable")
     if any(labels.get(key) != value for key, value in scheduling.node_selector.items()):
         return False
     amount = str(amounts.get(resources.gpu_resource_name, "0"))

@@ -13,7 +13,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
-from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_going, labels_of, part
+from .cluster_objects import RAY_NODE_TYPE_LABEL, condition_of, is_being_deleted, labels_of, section
 
 Pod = Mapping[str, Any]
 
@@ -82,7 +82,7 @@ _SHORTAGE: Mapping[str, Shortage] = {
 OUT_OF_MEMORY = "OOMKilled"
 MAX_DETAIL = 512
 """Characters kept of what a pod or its kubelet says."""
-MAX_SAID = 300
+MAX_LOG_TAIL = 300
 """Characters of a container's last words, which are the end of its log."""
 
 
@@ -100,7 +100,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
         return found
     if found := _ended(pod, now):
         return found
-    if was_deleted or is_going(pod):
+    if was_deleted or is_being_deleted(pod):
         return _loss(pod, _plain_cause(pod), "was deleted", now, Weight.DELETED)
     return None
 
@@ -108,7 +108,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
 def start_problem(pod: Pod) -> StartProblem | None:
     """Return why this pod does not start, quoting its status; None if nothing is wrong."""
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
-        waiting = part(part(status, "state"), "waiting")
+        waiting = section(section(status, "state"), "waiting")
         if waiting.get("reason") in CANNOT_START:
             detail = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
             return StartProblem(*_name_and_uid(pod), _message(pod, detail), is_final=True)
@@ -130,7 +130,7 @@ def _out_of_memory(pod: Pod, now: datetime) -> Loss | None:
 
 
 def _disrupted(pod: Pod, now: datetime) -> Loss | None:
-    status = part(pod, "status")
+    status = section(pod, "status")
     detail = f"{status.get('reason', '')}: {status.get('message', '')}"
     if status.get("reason") == "Evicted":
         starved = "memory" in (status.get("message") or "")
@@ -147,15 +147,15 @@ def _disrupted(pod: Pod, now: datetime) -> Loss | None:
 
 def _ended(pod: Pod, now: datetime) -> Loss | None:
     """Return the loss of the main container; a restart in place does not undo it."""
-    if is_going(pod):  # its containers end because it is being deleted
+    if is_being_deleted(pod):  # its containers end because it is being deleted
         return None
     ends = list(_ends(pod))
     if ends:
         code, reason, said = (ends[0].get(key, "") for key in ("exitCode", "reason", "message"))
-        detail = f"ended with exit code {code} ({reason}): {said[-MAX_SAID:]}"
+        detail = f"ended with exit code {code} ({reason}): {said[-MAX_LOG_TAIL:]}"
         time = _time(ends[0].get("finishedAt"), now)
         return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
-    status = part(pod, "status")
+    status = section(pod, "status")
     if status.get("phase") == "Failed":
         detail = f"failed: {status.get('reason', '')} {status.get('message', '')}"
         return _loss(pod, _plain_cause(pod), detail, now, Weight.ENDED)
@@ -169,7 +169,7 @@ def _plain_cause(pod: Pod) -> Cause:
 def _ends(pod: Pod) -> Iterator[Mapping[str, Any]]:
     """Yield how the main container ended, most recent first."""
     for state in ("state", "lastState"):
-        if ended := part(part(main_status(pod), state), "terminated"):
+        if ended := section(section(main_status(pod), state), "terminated"):
             yield ended
 
 
@@ -184,11 +184,11 @@ def _main(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _statuses(pod: Pod, *lists: str) -> list[Mapping[str, Any]]:
-    return [each for name in lists for each in part(pod, "status").get(name) or []]
+    return [each for name in lists for each in section(pod, "status").get(name) or []]
 
 
 def _last_end(status: Mapping[str, Any]) -> str:
-    ended = part(part(status, "lastState"), "terminated")
+    ended = section(section(status, "lastState"), "terminated")
     return f"; it last ended with exit code {ended.get('exitCode')}" if ended else ""
 
 

@@ -14,18 +14,18 @@ from kubernetes.aio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOU
 
 from raggrpo_operator.errors import TransientError
 
-from .client import PODS, ApiServer, Manifest, Resource, judged
+from .client import PODS, ApiServer, Manifest, Resource, api_error
 
 HEARTBEAT_SECONDS = 30.0
 """A dead connection is detected within this time."""
 
 
-class NoCluster(Exception):
+class KubeconfigError(Exception):
     """The kubeconfig names no usable cluster; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ExecResult:
     """The result of a command run in a container."""
 
     exit_code: int
@@ -52,14 +52,14 @@ class UserClient(ApiServer):
         found: list[Manifest] = page["items"]
         return found
 
-    async def run_in(
+    async def exec_in_pod(
         self,
         namespace: str,
         pod: str,
         container: str,
         command: Sequence[str],
         on_output: Callable[[bytes], None],
-    ) -> Ended:
+    ) -> ExecResult:
         """Run a command in a container; `on_output` gets its output while it runs.
 
         Raises:
@@ -85,10 +85,10 @@ class UserClient(ApiServer):
                             errors += data
                         elif channel == ERROR_CHANNEL:
                             code = WsApiClient.parse_error_data(data)
-                            return Ended(code, errors.decode(errors="replace"))
+                            return ExecResult(code, errors.decode(errors="replace"))
             except aiohttp.WSServerHandshakeError as error:
                 call = f"create on pods/exec for pod {pod} in {namespace}"
-                raise judged(error.status, call, error.message.encode()) from error
+                raise api_error(error.status, call, error.message.encode()) from error
             except aiohttp.ClientError as error:
                 raise TransientError(f"exec in pod {pod}: {error!r}") from error
         raise TransientError(f"exec in pod {pod}: the connection ended, as when a pod is deleted")
@@ -114,7 +114,7 @@ async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient
         namespace = loader.current_context["context"].get("namespace") or "default"
     except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError) as error:
         wanted = f"context {context} of " if context else ""
-        raise NoCluster(
+        raise KubeconfigError(
             f"{wanted}{', '.join(there)} cannot be used: {error}; "
             "`kubectl config get-contexts` lists what there is"
         ) from error
@@ -126,7 +126,7 @@ def _files(kubeconfig: str) -> list[str]:
     files = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
     there = [str(file) for file in files if file.is_file()]
     if not there:
-        raise NoCluster(
+        raise KubeconfigError(
             f"no kubeconfig at {places}: name one with --kubeconfig or $KUBECONFIG, as for kubectl"
         )
     return there

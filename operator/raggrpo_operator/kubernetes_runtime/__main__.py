@@ -10,9 +10,9 @@ from typing import Any
 from raggrpo_operator.kubernetes_runtime.process.json_logs import configure_logs
 from raggrpo_operator.kubernetes_runtime.process.settings import SettingsError, read_settings
 from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared
-from raggrpo_operator.kubernetes_runtime.watching.caches import NotListed
+from raggrpo_operator.kubernetes_runtime.watching.caches import ListTimeout
 
-from .operator_process import LeadershipLost, WatchesEnded, run_operator
+from .operator_process import LeadershipLost, WatchFailed, run_operator
 
 WRONG_SETTINGS, RESTART = 2, 1
 log = logging.getLogger("raggrpo_operator")
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         settings = read_settings()
         configure_logs(settings.log_level)
-        asyncio.run(until_it_ends(run_operator(settings)))
+        asyncio.run(run_until_exit(run_operator(settings)))
     except SettingsError as error:
         for line in str(error).splitlines():
             log.error(line)
@@ -35,11 +35,11 @@ def main() -> int:
     return 0
 
 
-async def until_it_ends(running: Coroutine[Any, Any, None]) -> None:
+async def run_until_exit(running: Coroutine[Any, Any, None]) -> None:
     """Run the operator; end the process here and now when its watches have failed."""
     try:
         await running
-    except (WatchesEnded, NotListed) as reason:
+    except (WatchFailed, ListTimeout) as reason:
         log.error("%s", reason)
         logging.shutdown()
         os._exit(RESTART)  # what hangs in kopf would hold up a usual end for ever

@@ -34,7 +34,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.resync import Resync
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
-from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.informer import kopf_settings, listener, registry
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
@@ -51,7 +51,7 @@ class LeadershipLost(Exception):
     """Another replica may lead now, so this process must end at once."""
 
 
-class WatchesEnded(Exception):
+class WatchFailed(Exception):
     """Nothing is seen any more. kopf itself may wait for ever after the failure of a watch."""
 
 
@@ -62,7 +62,7 @@ async def run_operator(settings: Settings, head_address: HeadResolver | None = N
     """
     keys = read_keys(settings.key_folder)
     metrics = Metrics()
-    client = await connect(metrics.called)
+    client = await connect(metrics.record_call)
     address = head_address or service_address(settings.dashboard_port, settings.progress_port)
     try:
         async with open_session() as session:
@@ -82,7 +82,7 @@ class _Operator:
     ) -> None:
         self._settings, self._client, self._metrics = settings, client, metrics
         self._caches = Caches(len(settings.namespaces) or 1)
-        evidence = EvidenceBook(timedelta(seconds=settings.start_grace_seconds))
+        evidence = EvidenceStore(timedelta(seconds=settings.start_grace_seconds))
         store = JobStore(self._caches.objects)
         pace = Pace(settings.poll_seconds, settings.status_seconds)
         writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
@@ -104,7 +104,7 @@ class _Operator:
             group=lambda key: key.namespace,
             observer=metrics,
         )
-        self._caches.told = listener(evidence, store, self._queue.add, _now)
+        self._caches.on_event = listener(evidence, store, self._queue.add, _now)
         self._metrics.longest.set_function(lambda: self._queue.longest_running)
         self._ready = asyncio.Event()
         self._waits = settings.leader_election
@@ -122,7 +122,7 @@ class _Operator:
             loop.add_signal_handler(number, stop.set)
         async with serve_probes(self._health, self._metrics.text, settings.http_port):
             stopped = asyncio.create_task(stop.wait(), name="signal")
-            parts = [self._health.beat(), self._lead()]
+            parts = [self._health.run_heartbeat(), self._lead()]
             await _until_one_ends([stopped], parts)
 
     async def _lead(self) -> None:
@@ -149,7 +149,7 @@ class _Operator:
         watched = (self._client, self._caches, self._queue.add)
         resync = Resync(*watched, self._health, self._metrics, settings.namespaces)
         parts = [*more, self._rounds(), resync.run(settings.resync_seconds)]
-        parts.append(until_watches_end(self._ready))
+        parts.append(monitor_watches(self._ready))
         tasks = [asyncio.create_task(part) for part in parts]
         await asyncio.sleep(0)  # kopf cancels only the tasks that started after it
         informer = kopf.operator(
@@ -162,7 +162,7 @@ class _Operator:
         await _until_one_ends(tasks, [informer])
 
     async def _rounds(self) -> None:
-        await self._caches.until_filled()
+        await self._caches.wait_until_filled()
         await self._queue.run()
 
 
@@ -195,13 +195,13 @@ async def _until_one_ends(
         task.result()
 
 
-async def until_watches_end(begun: asyncio.Event) -> None:
-    """Wait until kopf's watches have begun, then as long as none fails. Raises WatchesEnded."""
+async def monitor_watches(begun: asyncio.Event) -> None:
+    """Wait until kopf's watches have begun, then as long as none fails. Raises WatchFailed."""
     await begun.wait()
     watches = [task for task in asyncio.all_tasks() if task.get_name() == WATCHES]
     done, _ = await asyncio.wait(watches)
     if any(not task.cancelled() and task.exception() for task in done):
-        raise WatchesEnded("the watches have ended: restarting")
+        raise WatchFailed("the watches have ended: restarting")
     await asyncio.Future()  # kopf was asked to end, and does
 
 

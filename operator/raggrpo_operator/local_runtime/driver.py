@@ -49,7 +49,7 @@ class Driver:
         if self._is_stopped:
             return AttemptObserved(self.number, SubmissionStatus.STOPPED)
         code = code if code < 128 else 128 - code  # of a signal, as subprocess has it
-        said = last_lines(self._child.last_words())
+        said = last_lines(self._child.log_tail())
         return AttemptObserved(self.number, SubmissionStatus.FAILED, exit_code=code, message=said)
 
     def stop(self) -> None:
@@ -62,9 +62,9 @@ class Driver:
             self._child.stop()
             asyncio.get_running_loop().call_later(STOP_SECONDS, self._child.process.terminate)
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """End the driver and everything that it started."""
-        self._processes.end(self._child)
+        self._processes.terminate(self._child)
 
 
 def driver_log(temp_dir: Path, number: AttemptNumber) -> Path:

@@ -98,15 +98,15 @@ class JobFolder:
     def save(self, state: State) -> None:
         """Write the state."""
         raw = asdict(state) | {"status": status_to_json(state.status)}
-        write_whole(self.path / STATE, json.dumps(raw, indent=1))
+        write_atomically(self.path / STATE, json.dumps(raw, indent=1))
 
     def save_job(self, job: RagGrpoJob) -> None:
         """Write the job as it runs on this machine."""
         text = yaml.safe_dump(job.manifest(), sort_keys=False, allow_unicode=True)
-        write_whole(self.path / JOB, text)
+        write_atomically(self.path / JOB, text)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Replace a private file atomically, so that nobody reads half of it; raises OperatorError."""
     draft = path.with_name(path.name + ".tmp")
     try:

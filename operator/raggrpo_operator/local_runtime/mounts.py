@@ -14,12 +14,12 @@ from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.path_fields import is_path, path_fields
 from raggrpo_operator.core.spec.world import num_engines
 
-from .overrides import BadOptions, each
+from .overrides import InvalidOptions, option_problems
 
 Model = TypeVar("Model", bound=ApiModel)
 
 
-def mounted(
+def apply_mounts(
     job: RagGrpoJob, mounts: Mapping[str, str], exists: Callable[[str], bool]
 ) -> RagGrpoJob:
     """Return the job with every path on a volume moved to the folder that stands in for it.
@@ -47,18 +47,18 @@ def mounted(
         if volume.name in used and volume.claim_name not in mounts and not exists(volume.mount_path)
     ]
     if problems:
-        raise BadOptions(problems)
+        raise InvalidOptions(problems)
     places = {v.mount_path: mounts.get(v.claim_name, v.mount_path) for v in volumes}
     if not mounts:
         return job
     moved = job.model_copy(update={"spec": _moved(job.spec, places)})
     found = parse_job(moved.manifest())
     if not isinstance(found, RagGrpoJob):  # a folder's path has a form that no job may hold
-        raise BadOptions([f"--mount: {violation.line()}" for violation in found])
+        raise InvalidOptions([f"--mount: {violation.line()}" for violation in found])
     return moved
 
 
-def unfit_for_one_machine(spec: JobSpec, num_gpus: int) -> list[str]:
+def machine_problems(spec: JobSpec, num_gpus: int) -> list[str]:
     """Return what the resolved spec needs and this machine lacks, with the flags to use."""
     problems = []
     if spec.resources.nodes > 1:
@@ -95,8 +95,8 @@ def read_mounts(options: Sequence[str], absolute: Callable[[str], str]) -> dict[
         mounts[claim] = absolute(folder)
         return ""
 
-    if problems := each(options, add):
-        raise BadOptions(problems)
+    if problems := option_problems(options, add):
+        raise InvalidOptions(problems)
     return mounts
 
 

@@ -9,7 +9,7 @@ from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 
-class BadOptions(Exception):
+class InvalidOptions(Exception):
     """Options that cannot be applied; `problems` has a line for each, with what to type."""
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -17,7 +17,7 @@ class BadOptions(Exception):
         self.problems = tuple(problems)
 
 
-def changed(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> Any:
+def apply_options(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> Any:
     """Return the job as read from YAML, with the options applied; raises BadOptions.
 
     Values are read as YAML. The parser decides later whether the result is a valid job, and
@@ -26,14 +26,14 @@ def changed(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> Any:
     if not isinstance(raw, Mapping):
         return raw
     result = _copied(raw)
-    problems = [*each(sets, lambda text: _set(result, text))]
-    problems += each(endpoints, lambda text: _set_endpoint(result, text))
+    problems = [*option_problems(sets, lambda text: _set(result, text))]
+    problems += option_problems(endpoints, lambda text: _set_endpoint(result, text))
     if problems:
-        raise BadOptions(problems)
+        raise InvalidOptions(problems)
     return result
 
 
-def each(options: Sequence[str], follow: Callable[[str], str]) -> list[str]:
+def option_problems(options: Sequence[str], follow: Callable[[str], str]) -> list[str]:
     """Return the problems of the options; `follow` applies one and returns "" if it could."""
     return [problem for text in options if (problem := follow(text))]
 

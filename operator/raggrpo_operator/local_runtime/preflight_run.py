@@ -12,7 +12,7 @@ from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.observed import PreflightObserved
 
-from .processes import Processes, signal_name
+from .processes import Processes, exit_text
 
 COMMAND = (sys.executable, "-m", "raggrpo_trainer.preflight")
 
@@ -49,7 +49,7 @@ class PreflightRun:
         if code is None:
             return PreflightObserved(self._spec_hash)
         if not self._output.exists():
-            problem = f"the preflight ended with {signal_name(code)}: {self._child.last_words()}"
+            problem = f"the preflight ended with {exit_text(code)}: {self._child.log_tail()}"
             return PreflightObserved(self._spec_hash, problem=problem)
         try:
             result = PreflightResult.model_validate_json(self._output.read_bytes())
@@ -58,6 +58,6 @@ class PreflightRun:
             return PreflightObserved(self._spec_hash, problem=problem)
         return PreflightObserved(self._spec_hash, result)
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """End the process."""
-        self._processes.end(self._child)
+        self._processes.terminate(self._child)

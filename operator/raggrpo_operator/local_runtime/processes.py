@@ -48,7 +48,7 @@ class Child:
         """Send the command SIGTERM; `Processes.end` does not ask."""
         self.process.send_signal(warden.STOP_SIGNAL)
 
-    def last_words(self, lines: int = 5) -> str:
+    def log_tail(self, lines: int = 5) -> str:
         """Return the last lines of its output, for messages."""
         return tail(self.log_file, lines)
 
@@ -71,7 +71,7 @@ class Processes:
 
         Raises OperatorError if it cannot be started.
         """
-        self.guard()
+        self.ensure_warden()
         mark = f"{self.mark}.{name}"
         keeper = [*WARDEN, "keep", mark, str(os.getpid()), *command]
         try:
@@ -91,7 +91,7 @@ class Processes:
         self._children.append(child)
         return child
 
-    def end(self, child: Child) -> None:
+    def terminate(self, child: Child) -> None:
         """End a child and everything it started."""
         child.process.terminate()
         try:
@@ -103,7 +103,7 @@ class Processes:
         if child in self._children:
             self._children.remove(child)
 
-    def guard(self) -> None:
+    def ensure_warden(self) -> None:
         """Make sure there is a living warden, to end the children if this process dies."""
         if self._warden is not None and self._warden.poll() is None:
             return
@@ -119,12 +119,12 @@ class Processes:
             start_new_session=True,
         )
 
-    def end_all(self) -> None:
+    def terminate_all(self) -> None:
         """End every process of this run, the warden last."""
         for child in self._children:
             child.process.terminate()
         for child in list(self._children):
-            self.end(child)
+            self.terminate(child)
         if self._warden is not None:
             self._close_warden()
         sweep(self.mark)
@@ -173,7 +173,7 @@ def tail(file: Path, lines: int) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def signal_name(code: int) -> str:
+def exit_text(code: int) -> str:
     """Return an exit code as text: `exit code 3`, or `signal 9 (SIGKILL)` for 137 and for -9."""
     code = 128 - code if code < 0 else code
     if code <= 128 or code - 128 not in set(signal.Signals):

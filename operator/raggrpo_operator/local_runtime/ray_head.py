@@ -24,14 +24,14 @@ from raggrpo_operator.core.spec.world import SPARE_CPUS
 from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
 
-from .processes import Child, Processes, free_ports, signal_name
+from .processes import Child, Processes, exit_text, free_ports
 
 PREFIX = "raggrpo-"
 RAY = "ray"
 """Ray's own part of the temporary folder; Ray opens it to everybody."""
 ANSWER_SECONDS = 1.0
 """Of a server on this machine to a connection."""
-LONGEST_TEMP_DIR = 40
+MAX_TEMP_DIR_CHARS = 40
 """Ray appends about 60 characters for its Unix sockets; the kernel allows 107 in all."""
 GCS_RECONNECT_SECONDS = 5
 """A local head never comes back at the same address, so its agents needn't wait for it."""
@@ -66,7 +66,7 @@ class RayHead:
         written = self.temp_dir / RAY / "ray_current_cluster"
         return written.read_text().strip() if written.exists() else ""
 
-    def is_whole(self) -> bool:
+    def accepts_connections(self) -> bool:
         """Return whether Ray's own servers, GCS and raylet, take connections."""
         host, _, port = self.address().rpartition(":")
         raylet = self.temp_dir / RAY / "session_latest" / "sockets" / "raylet"
@@ -82,7 +82,7 @@ class RayHead:
             return False
         return True
 
-    def death(self) -> str:
+    def exit_message(self) -> str:
         """Return how the head ended, or empty while it is running."""
         code = self.child.exit_code()
         if code is None:
@@ -90,12 +90,12 @@ class RayHead:
         record = self.temp_dir / RAY / "session_latest" / "logs" / "ray_process_exit.log"
         text = record.read_text(errors="replace") if record.exists() else ""
         dead = re.findall(r"^ *(\w+) \[exit code=(-?\d+)", text, re.MULTILINE)
-        reasons = "".join(f", {name} with {signal_name(int(of_it))}" for name, of_it in dead)
-        return f"the Ray head ended with {signal_name(code)}{reasons}"
+        reasons = "".join(f", {name} with {exit_text(int(of_it))}" for name, of_it in dead)
+        return f"the Ray head ended with {exit_text(code)}{reasons}"
 
     async def close(self, processes: Processes) -> None:
         """End the head and everything on it, and remove its files."""
-        processes.end(self.child)
+        processes.terminate(self.child)
         await self.session.close()
         remove_temp_dir(self.temp_dir)
 
@@ -168,7 +168,7 @@ def logical_cpus(world: World) -> int:
 def make_temp_dir() -> Path:
     """Create the head's private temporary folder, with a path short enough for Ray's sockets."""
     usual = tempfile.gettempdir()
-    fits = len(f"{usual}/{PREFIX}12345678/{RAY}") <= LONGEST_TEMP_DIR
+    fits = len(f"{usual}/{PREFIX}12345678/{RAY}") <= MAX_TEMP_DIR_CHARS
     parent = usual if fits else "/tmp"
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
 

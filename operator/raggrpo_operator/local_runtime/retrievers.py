@@ -14,7 +14,7 @@ from raggrpo_operator.core.spec.retriever_command import retriever_arguments
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import HttpApi, open_session
 
-from .processes import Child, Processes, free_ports, signal_name
+from .processes import Child, Processes, exit_text, free_ports
 
 HEALTH_SECONDS = 2.0
 
@@ -52,10 +52,10 @@ class Retrievers:
     def stop(self) -> None:
         """End all retrievers."""
         for retriever in self._running.values():
-            self._processes.end(retriever.child)
+            self._processes.terminate(retriever.child)
         self._running.clear()
 
-    def filled_in(self, config: TrainerConfig) -> TrainerConfig:
+    def with_urls(self, config: TrainerConfig) -> TrainerConfig:
         """Return the configuration with the URLs of the managed retrievers filled in."""
 
         def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
@@ -80,7 +80,7 @@ async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:
     code = retriever.child.exit_code()
     if code is not None:
         cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
-        problem = f"ended with {signal_name(code)}: {retriever.child.last_words(3)}"
+        problem = f"ended with {exit_text(code)}: {retriever.child.log_tail(3)}"
         return RetrieverObserved(name, problem=problem, has_ended=True, cause=cause)
     try:
         async with open_session() as session:
@@ -89,4 +89,4 @@ async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:
     except OperatorError:
         return RetrieverObserved(name, problem="starting")
     is_ready = answer.status == 200
-    return RetrieverObserved(name, is_ready=is_ready, problem="" if is_ready else answer.quoted)
+    return RetrieverObserved(name, is_ready=is_ready, problem="" if is_ready else answer.excerpt)

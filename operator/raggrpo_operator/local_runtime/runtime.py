@@ -31,10 +31,10 @@ from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, 
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.spec.world import world
 from raggrpo_operator.errors import TransientError
-from raggrpo_operator.ray_jobs import submittable
+from raggrpo_operator.ray_jobs import config_json
 
 from .driver import Driver, driver_log
-from .job_folder import JobFolder, State, write_whole
+from .job_folder import JobFolder, State, write_atomically
 from .preflight_run import PreflightRun
 from .private_files import private_folder
 from .processes import Processes
@@ -42,12 +42,12 @@ from .ray_head import RayHead, make_temp_dir, remove_temp_dir, start_ray_head
 from .retrievers import Retrievers
 from .secret_values import trainer_env
 
-GONE_SECONDS, START_SECONDS = 5.0, 120.0
+LOST_SECONDS, START_SECONDS = 5.0, 120.0
 """A head whose servers take no connection for so long is lost: after its start, and before.
 
 Its own process tells more, and mostly at once, but stays for ever if they ended in good order.
 """
-SILENT_LOOKS = 5
+MIN_SILENT_POLLS = 5
 """At least: a machine may have slept meanwhile."""
 
 
@@ -73,7 +73,7 @@ class LocalRuntime:
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Return what exists on this machine for the job."""
-        self._processes.guard()
+        self._processes.ensure_warden()
         retrievers = await self._retrievers.observe()
         preflight = self._preflight.observe() if self._preflight is not None else None
         head = self._head
@@ -88,8 +88,8 @@ class LocalRuntime:
         attempt = driver.observe() if driver is not None else None
         is_running = attempt is not None and attempt.status is SubmissionStatus.RUNNING
         # What ends a head ends its driver, often before the head is seen to have ended.
-        answers = is_running or head.is_whole()
-        death = head.death() or self._silence(head, answers)
+        answers = is_running or head.accepts_connections()
+        death = head.exit_message() or self._silence(head, answers)
         answers = answers and not death
         cluster = ClusterObserved(
             number=head.number,
@@ -139,7 +139,7 @@ class LocalRuntime:
         self._state.status = status
         self._folder.save(self._state)
         if self._state.temp_dir:
-            keep_driver_log(status, Path(self._state.temp_dir), self._log_dir)
+            save_driver_log(status, Path(self._state.temp_dir), self._log_dir)
 
     async def close(self) -> None:
         """End everything that was started."""
@@ -155,8 +155,8 @@ class LocalRuntime:
             self._silent_since = now
         self._silent_looks = 0 if answers else self._silent_looks + 1
         lasted = now - self._silent_since
-        limit = GONE_SECONDS if head.address() else START_SECONDS
-        if self._silent_looks < SILENT_LOOKS or lasted < limit:
+        limit = LOST_SECONDS if head.address() else START_SECONDS
+        if self._silent_looks < MIN_SILENT_POLLS or lasted < limit:
             return ""
         return f"the Ray head has not answered for {lasted:.0f} s"
 
@@ -188,7 +188,7 @@ class LocalRuntime:
         self._abandoned = None
         if self._head is None:
             return
-        self._end_driver()
+        self._terminate_driver()
         head, self._head = self._head, None
         await head.close(self._processes)
 
@@ -196,17 +196,17 @@ class LocalRuntime:
         head, number = self._running_head(), config.attempt.number
         if self._driver_of(number) is not None:
             return
-        config = self._retrievers.filled_in(config)
-        text = submittable(config)
+        config = self._retrievers.with_urls(config)
+        text = config_json(config)
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():
-            write_whole(record, config.record())
-        self._end_driver()
+            write_atomically(record, config.record())
+        self._terminate_driver()
         self._driver = Driver(self._processes, head, number, seal(text))
 
-    def _end_driver(self) -> None:
+    def _terminate_driver(self) -> None:
         if self._driver is not None:
-            self._driver.end()
+            self._driver.terminate()
             self._driver = None
 
     def _start_preflight(self, action: StartPreflight) -> None:
@@ -224,7 +224,7 @@ class LocalRuntime:
 
     def _delete_preflight(self) -> None:
         if self._preflight is not None:
-            self._preflight.end()
+            self._preflight.terminate()
             self._preflight = None
 
     def _remove_temp_dir(self) -> None:
@@ -240,7 +240,7 @@ class LocalRuntime:
         return self._head
 
 
-def keep_driver_log(status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
+def save_driver_log(status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
     """Copy the log of the newest attempt beside its other records, once it has ended."""
     if not status.attempts or status.attempts[0].cause is None:
         return

@@ -76,7 +76,7 @@ def supervise(
     try:
         return asyncio.run(_Supervision(job, state, runtime, observer).run())
     finally:
-        processes.end_all()
+        processes.terminate_all()
 
 
 class _Supervision:

@@ -15,7 +15,7 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
     css = [' class="n"' if is_right else "" for is_right in right]
     head = "".join(f"<th{c}>{escape(title)}</th>" for c, title in zip(css, titles, strict=True))
     lines = [
-        "".join(f"<td{c}>{escape(shown(cell))}</td>" for c, cell in zip(css, row, strict=True))
+        "".join(f"<td{c}>{escape(cell_text(cell))}</td>" for c, cell in zip(css, row, strict=True))
         for row in rows
     ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
@@ -23,13 +23,13 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
     return f'{heading}<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def folded(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def collapsible_table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table that is folded until it is clicked."""
     content = table("", titles, rows)
     return f"<details><summary><h2>{escape(title)}</h2></summary>{content}</details>"
 
 
-def shown(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """Return a value as text, or a dash if it is unknown."""
     if value is None:
         return "–"

@@ -72,7 +72,7 @@ class ProgressDisplay:
         """Display a new status and report what has happened since the last one."""
         old, self._status = self._status, status
         if self._begun:
-            for line in happenings(old, status):
+            for line in status_changes(old, status):
                 self._say(line)
         self._begun = True
         label = _label(status)
@@ -142,7 +142,7 @@ def _rounded(value: str) -> str:
         return value
 
 
-def happenings(old: JobStatus, new: JobStatus) -> Iterator[str]:
+def status_changes(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """Yield a line for each thing that happened between two statuses."""
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):

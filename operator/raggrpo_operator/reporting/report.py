@@ -14,9 +14,9 @@ from raggrpo_api.trainer.history import Record, read_events, read_history
 from raggrpo_operator.core.spec.quantity import readable
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.text.figures import Figures, figures
-from raggrpo_operator.local_runtime.job_folder import REPORT, write_whole
+from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
 
-from .html_tables import folded, shown, table
+from .html_tables import cell_text, collapsible_table, table
 from .report_charts import charts
 
 STYLE = Path(__file__).with_name("report.css")
@@ -39,7 +39,7 @@ def write_report(
     history, events = read_history(log_dir), read_events(log_dir)
     page = render_report(name or job_dir.name, status, history, events, resolved)
     path = job_dir / REPORT
-    write_whole(path, page)
+    write_atomically(path, page)
     return path
 
 
@@ -79,8 +79,8 @@ def _head(name: str, status: JobStatus, found: Figures) -> str:
         "Held-out exact match, before → after": _change(
             _exact_match(found, "before"), _exact_match(found, "after")
         ),
-        "Median seconds per step": shown(found.step_seconds),
-        "Samples per second": shown(found.samples_per_second),
+        "Median seconds per step": cell_text(found.step_seconds),
+        "Samples per second": cell_text(found.samples_per_second),
         "Restarts": str(status.restarts.total),
     }
     if status.effective_training_time_ratio:
@@ -211,7 +211,7 @@ def _conditions(status: JobStatus) -> str:
 def _configuration(resolved: Resolved) -> str:
     values = resolved.values()
     rows = [[path, json.dumps(values[path]), origin] for path, origin in resolved.origins.items()]
-    return folded("Configuration", ["Field (spec.…)", "Value", "Origin"], rows)
+    return collapsible_table("Configuration", ["Field (spec.…)", "Value", "Origin"], rows)
 
 
 def _sizing(status: JobStatus) -> str:
@@ -220,11 +220,11 @@ def _sizing(status: JobStatus) -> str:
         return ""
     rows = [[t.resource, t.name, readable(t.bytes), t.reason] for t in sizing.terms]
     given = f"CPU {sizing.cpu}, memory {sizing.memory}, /dev/shm {sizing.shm}"
-    return folded(f"Sizing per pod: {given}", ["Of", "Term", "Amount", "Reason"], rows)
+    return collapsible_table(f"Sizing per pod: {given}", ["Of", "Term", "Amount", "Reason"], rows)
 
 
 def _change(before: float | None, after: float | None) -> str:
-    return "–" if before is None and after is None else f"{shown(before)} → {shown(after)}"
+    return "–" if before is None and after is None else f"{cell_text(before)} → {cell_text(after)}"
 
 
 def _exact_match(found: Figures, when: str) -> float | None:

@@ -10,10 +10,10 @@ from pydantic_core import to_jsonable_python
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import Record, read_events, read_history
 from raggrpo_operator.core.text.figures import END_STEPS
-from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_whole
+from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_atomically
 
 
-def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
+def summarize(status: JobStatus, log_dir: Path) -> dict[str, Any]:
     """Return phase, steps, attempts, rewards, held-out exact match and seconds by stage."""
     history, events = read_history(log_dir), read_events(log_dir)
     validations = {e["when"]: e for e in events if e["event"] == "validation"}
@@ -38,8 +38,8 @@ def summarise(status: JobStatus, log_dir: Path) -> dict[str, Any]:
 
 def write_summary(folder: Path, status: JobStatus, log_dir: Path) -> dict[str, Any]:
     """Write summary.json and return its content."""
-    summary = summarise(status, log_dir)
-    write_whole(folder / SUMMARY, json.dumps(summary, indent=1))
+    summary = summarize(status, log_dir)
+    write_atomically(folder / SUMMARY, json.dumps(summary, indent=1))
     return summary
 
 

@@ -7,8 +7,8 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.path_fields import path_fields
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
-from raggrpo_operator.local_runtime.mounts import mounted, read_mounts, unfit_for_one_machine
-from raggrpo_operator.local_runtime.overrides import BadOptions
+from raggrpo_operator.local_runtime.mounts import apply_mounts, machine_problems, read_mounts
+from raggrpo_operator.local_runtime.overrides import InvalidOptions
 from support.builders.jobs import SAMPLES, a_job, a_sample
 
 VOLUMES = [
@@ -39,7 +39,7 @@ def a_clusters_job() -> RagGrpoJob:
 
 
 def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
-    spec = mounted(a_clusters_job(), MOUNTS, nowhere).spec
+    spec = apply_mounts(a_clusters_job(), MOUNTS, nowhere).spec
 
     assert dict(path_fields(spec)) == {
         "spec.model.path": "/home/s/model",
@@ -56,23 +56,25 @@ def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
 
 def test_moving_changes_no_origin() -> None:
     job = a_clusters_job()
-    assert resolve(mounted(job, MOUNTS, nowhere)).origins == resolve(job).origins
+    assert resolve(apply_mounts(job, MOUNTS, nowhere)).origins == resolve(job).origins
 
 
 def test_volume_that_exists_here_needs_no_mount() -> None:
     job = a_clusters_job()
-    assert mounted(job, {}, lambda _: True) == job
+    assert apply_mounts(job, {}, lambda _: True) == job
 
 
 def test_inner_volume_stays_while_the_outer_is_moved() -> None:
     exists = {"/home/d", "/home/c", "/mnt/data/special"}.__contains__
     mounts = {"datasets": "/home/d", "checkpoints": "/home/c"}
-    assert mounted(a_clusters_job(), mounts, exists).spec.model.path == "/mnt/data/special/model"
+    assert (
+        apply_mounts(a_clusters_job(), mounts, exists).spec.model.path == "/mnt/data/special/model"
+    )
 
 
 def test_missing_mounts_come_with_the_exact_flags() -> None:
-    with pytest.raises(BadOptions) as caught:
-        mounted(a_clusters_job(), {"special": "/home/s"}, nowhere)
+    with pytest.raises(InvalidOptions) as caught:
+        apply_mounts(a_clusters_job(), {"special": "/home/s"}, nowhere)
 
     assert caught.value.problems == (
         "--mount datasets=/path/to/folder  # is missing: it stands in for volume data at /mnt/data",
@@ -84,12 +86,12 @@ def test_missing_mounts_come_with_the_exact_flags() -> None:
 def test_volume_that_no_path_uses_needs_no_mount() -> None:
     unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
     job = a_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
-    assert mounted(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
+    assert apply_mounts(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
 
 
 def test_wrong_claim_is_answered_with_the_right_one() -> None:
-    with pytest.raises(BadOptions) as caught:
-        mounted(a_clusters_job(), {**MOUNTS, "dataset": "/home/x"}, nowhere)
+    with pytest.raises(InvalidOptions) as caught:
+        apply_mounts(a_clusters_job(), {**MOUNTS, "dataset": "/home/x"}, nowhere)
 
     assert caught.value.problems == (
         "--mount dataset=/home/x: no volume uses claim dataset (claims: datasets, special, "
@@ -98,19 +100,19 @@ def test_wrong_claim_is_answered_with_the_right_one() -> None:
 
 
 def test_mount_of_a_job_without_volumes_is_refused() -> None:
-    with pytest.raises(BadOptions, match="the job has no volumes; leave the option out"):
-        mounted(a_job({"volumes": []}), {"x": "/home/x"}, nowhere)
+    with pytest.raises(InvalidOptions, match="the job has no volumes; leave the option out"):
+        apply_mounts(a_job({"volumes": []}), {"x": "/home/x"}, nowhere)
 
 
 def test_folder_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(BadOptions, match="mkdir -p /home/d"):
-        mounted(a_clusters_job(), MOUNTS, {"/home/s", "/home/c"}.__contains__)
+    with pytest.raises(InvalidOptions, match="mkdir -p /home/d"):
+        apply_mounts(a_clusters_job(), MOUNTS, {"/home/s", "/home/c"}.__contains__)
 
 
 def test_folder_with_a_path_that_no_job_may_hold_is_refused() -> None:
     mounts = MOUNTS | {"datasets": "/home/a\nb"}
-    with pytest.raises(BadOptions, match="control characters") as caught:
-        mounted(a_clusters_job(), mounts, nowhere)
+    with pytest.raises(InvalidOptions, match="control characters") as caught:
+        apply_mounts(a_clusters_job(), mounts, nowhere)
     assert all(problem.isprintable() for problem in caught.value.problems)
 
 
@@ -120,12 +122,12 @@ def test_options_become_absolute_folders() -> None:
 
 @pytest.mark.parametrize("option", ["work", "work=", "=x"])
 def test_malformed_option_shows_the_form(option: str) -> None:
-    with pytest.raises(BadOptions, match="write --mount CLAIM=DIR"):
+    with pytest.raises(InvalidOptions, match="write --mount CLAIM=DIR"):
         read_mounts([option], str)
 
 
 def test_claim_given_twice_is_refused() -> None:
-    with pytest.raises(BadOptions, match="claim w is given twice"):
+    with pytest.raises(InvalidOptions, match="claim w is given twice"):
         read_mounts(["w=/a", "w=/b"], str)
 
 
@@ -134,7 +136,7 @@ def test_claim_given_twice_is_refused() -> None:
 def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
     job = a_sample(path)
     mounts = {volume.claim_name: f"/home/{volume.name}" for volume in job.spec.volumes}
-    here = mounted(job, mounts, nowhere)
+    here = apply_mounts(job, mounts, nowhere)
     assert errors(violations(here, resolve(here))) == ()
     assert not any(place.startswith("/mnt") for _, place in path_fields(here.spec))
 
@@ -152,5 +154,5 @@ def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
 def test_what_the_machine_lacks_comes_with_the_flag(
     changes: dict[str, object], num_gpus: int, flags: list[str]
 ) -> None:
-    found = unfit_for_one_machine(resolve(a_job(changes)).spec, num_gpus)
+    found = machine_problems(resolve(a_job(changes)).spec, num_gpus)
     assert [problem[problem.index("--set") :] for problem in found] == flags

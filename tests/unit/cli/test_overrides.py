@@ -4,7 +4,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.resources import Device
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Violation
-from raggrpo_operator.local_runtime.overrides import BadOptions, changed
+from raggrpo_operator.local_runtime.overrides import InvalidOptions, apply_options
 from support.builders.jobs import a_raw_job
 
 ENDPOINTS = [
@@ -14,7 +14,7 @@ ENDPOINTS = [
 
 
 def job_with(*sets: str) -> RagGrpoJob:
-    job = parse_job(changed(a_raw_job(), sets, []))
+    job = parse_job(apply_options(a_raw_job(), sets, []))
     assert isinstance(job, RagGrpoJob), job
     return job
 
@@ -41,12 +41,12 @@ def test_name_of_the_job_can_be_set() -> None:
 
 def test_the_given_job_stays_as_it_was() -> None:
     raw = a_raw_job()
-    changed(raw, ["resources.device=CPU"], [])
+    apply_options(raw, ["resources.device=CPU"], [])
     assert raw == a_raw_job()
 
 
 def test_unknown_path_names_the_nearest_field() -> None:
-    found = parse_job(changed(a_raw_job(), ["resources.devise=CPU"], []))
+    found = parse_job(apply_options(a_raw_job(), ["resources.devise=CPU"], []))
     assert isinstance(found, tuple)
     assert [violation.line() for violation in found if isinstance(violation, Violation)] == [
         "spec.resources.devise: unknown field → did you mean device?"
@@ -66,8 +66,8 @@ def test_unknown_path_names_the_nearest_field() -> None:
     ],
 )
 def test_wrong_settings_are_named(text: str, says: str) -> None:
-    with pytest.raises(BadOptions) as caught:
-        changed(a_raw_job(), [text], [])
+    with pytest.raises(InvalidOptions) as caught:
+        apply_options(a_raw_job(), [text], [])
     [problem] = caught.value.problems
     assert problem.startswith(f"--set {text}: ")
     assert says in problem
@@ -75,7 +75,7 @@ def test_wrong_settings_are_named(text: str, says: str) -> None:
 
 def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
     raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
-    result = changed(raw, [], ["kb=http://127.0.0.1:8000/retrieve"])
+    result = apply_options(raw, [], ["kb=http://127.0.0.1:8000/retrieve"])
 
     assert result["spec"]["retrieval"]["endpoints"][1] == {
         "name": "kb",
@@ -93,24 +93,24 @@ def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
 )
 def test_wrong_endpoint_is_named(option: str, says: str) -> None:
     raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
-    with pytest.raises(BadOptions) as caught:
-        changed(raw, [], [option])
+    with pytest.raises(InvalidOptions) as caught:
+        apply_options(raw, [], [option])
     assert says in caught.value.problems[0]
 
 
 def test_endpoint_of_a_job_without_any_is_named() -> None:
-    with pytest.raises(BadOptions, match="the job has no endpoints"):
-        changed(a_raw_job(), [], ["kb=http://x"])
+    with pytest.raises(InvalidOptions, match="the job has no endpoints"):
+        apply_options(a_raw_job(), [], ["kb=http://x"])
 
 
 def test_all_problems_are_told_at_once() -> None:
-    with pytest.raises(BadOptions) as caught:
-        changed(a_raw_job(), ["x", "y"], ["z"])
+    with pytest.raises(InvalidOptions) as caught:
+        apply_options(a_raw_job(), ["x", "y"], ["z"])
     assert len(caught.value.problems) == 3
 
 
 @pytest.mark.parametrize("raw", [None, "text", [1], {"spec": "text"}, {"spec": None}, {}])
 def test_what_is_no_job_is_left_to_the_parser(raw: object) -> None:
     sets = [] if raw == {"spec": "text"} else ["preset=Fast"]
-    result = changed(raw, sets, [])
+    result = apply_options(raw, sets, [])
     assert isinstance(parse_job(result), tuple)

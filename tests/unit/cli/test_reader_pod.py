@@ -6,7 +6,7 @@ import pytest
 
 from raggrpo_cli.kubectl import reader as module
 from raggrpo_cli.kubectl.reader import reader
-from raggrpo_operator.errors import AccessRefused, PermanentError
+from raggrpo_operator.errors import AccessDenied, PermanentError
 from raggrpo_operator.kube.client import Manifest, Resource
 from raggrpo_operator.kube.user_client import UserClient
 from support.builders.jobs import a_job
@@ -17,7 +17,7 @@ MOUNT = {"type": "Warning", "message": "MountVolume failed: no such share"}
 class Cluster:
     """An API server whose pods stay pending."""
 
-    def __init__(self, events: "list[Manifest] | AccessRefused") -> None:
+    def __init__(self, events: "list[Manifest] | AccessDenied") -> None:
         self._events = events
         self.pods: list[str] = []
 
@@ -29,7 +29,7 @@ class Cluster:
         return {"metadata": {"name": name, "namespace": namespace, "uid": "u"}, "status": {}}
 
     async def find(self, *_: Any, **__: Any) -> list[Manifest]:
-        if isinstance(self._events, AccessRefused):
+        if isinstance(self._events, AccessDenied):
             raise self._events
         return self._events
 
@@ -42,14 +42,14 @@ class Cluster:
     [
         ([{"type": "Normal", "message": "Scheduled"}, MOUNT], "MountVolume failed: no such share"),
         ([], "no reason is known"),
-        (AccessRefused("no"), "its events may not be read"),
+        (AccessDenied("no"), "its events may not be read"),
     ],
 )
 async def test_a_reader_pod_that_does_not_start_in_time_is_deleted_and_says_why(
-    events: "list[Manifest] | AccessRefused", said: str, monkeypatch: pytest.MonkeyPatch
+    events: "list[Manifest] | AccessDenied", said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "START_SECONDS", 0.05)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     cluster = Cluster(events)
 
     with pytest.raises(PermanentError, match=f"volumes cannot be read: pod small-reader-.*{said}"):

@@ -244,7 +244,7 @@ async def test_no_status_of_a_pod_breaks_a_round(
         world.show_cluster()
         world.objects.pods = {KEY: [pod]}
         if kind != "preflight":
-            world.evidence.note(KEY, pod, NOW, was_deleted=bool(number % 2))
+            world.evidence.record(KEY, pod, NOW, was_deleted=bool(number % 2))
         for _ in range(2):
             await survives(world, validator, pod["status"])
 

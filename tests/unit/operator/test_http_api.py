@@ -7,7 +7,7 @@ import psutil
 import pytest
 from aiohttp import ClientSession
 
-from raggrpo_operator.errors import AccessRefused, OperatorError
+from raggrpo_operator.errors import AccessDenied, OperatorError
 from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
@@ -100,7 +100,7 @@ async def test_what_a_refusal_says_is_cut_and_cleaned(session: ClientSession) ->
         await say(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     async with hostile_server(answer) as url:
-        with pytest.raises(AccessRefused, match="HTTP 403 no no no") as caught:
+        with pytest.raises(AccessDenied, match="HTTP 403 no no no") as caught:
             await HttpApi(session, url).call("GET", "/", seconds=10)
 
     assert str(caught.value).isprintable()

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
-from raggrpo_operator.errors import AccessRefused, OperatorError
+from raggrpo_operator.errors import AccessDenied, OperatorError
 from raggrpo_operator.http_api import HttpApi
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs, last_lines
@@ -142,7 +142,7 @@ async def test_stopping_what_is_not_there_is_done(session: ClientSession) -> Non
 async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: ClientSession) -> None:
     async with a_head(lambda method, path: (401, "no")) as head:
         jobs = RayJobs(HttpApi(session, head.url, "s3cret"))
-        with pytest.raises(AccessRefused, match="401") as caught:
+        with pytest.raises(AccessDenied, match="401") as caught:
             await jobs.status("j-a1", 1)
 
     assert head.tokens == ["Bearer s3cret"]
@@ -195,7 +195,7 @@ async def test_progress_that_cannot_be_read_is_none(answer: Answer, session: Cli
 async def test_a_refused_token_is_no_unreadable_progress(code: int, session: ClientSession) -> None:
     async with a_head(lambda method, path: (code, {})) as head:
         client = ProgressClient(HttpApi(session, head.url, "old"))
-        with pytest.raises(AccessRefused, match=f"/progress: HTTP {code}"):
+        with pytest.raises(AccessDenied, match=f"/progress: HTTP {code}"):
             await client.read()
 
 

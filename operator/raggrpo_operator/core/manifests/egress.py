@@ -17,7 +17,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest
-from .policy_parts import own_pods, pods_of, port_rule
+from .policy_selectors import job_pods, namespace_peer, policy_port
 
 EVERYWHERE = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
 CREDENTIALS = (
@@ -62,14 +62,14 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
         namespaces |= set(filter(NAMESPACE.fullmatch, found))
         ports |= {port} if is_external else set()
     rules: list[Manifest] = [
-        {"ports": [port_rule(DNS_PORT, "UDP"), port_rule(DNS_PORT)]},
-        {"to": [{"podSelector": own_pods(job)}, *map(pods_of, sorted(namespaces))]},
+        {"ports": [policy_port(DNS_PORT, "UDP"), policy_port(DNS_PORT)]},
+        {"to": [{"podSelector": job_pods(job)}, *map(namespace_peer, sorted(namespaces))]},
     ]
     if ports:
         blocks = [_block(network, never) for network in EVERYWHERE]
-        rules.append({"to": blocks, "ports": [port_rule(each) for each in sorted(ports)]})
+        rules.append({"to": blocks, "ports": [policy_port(each) for each in sorted(ports)]})
     for cidr, port in sorted(addresses):
-        rules.append({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [port_rule(port)]})
+        rules.append({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [policy_port(port)]})
     return [*rules, *settings.egress]
 
 

@@ -11,30 +11,30 @@ from raggrpo_api.spec.job_spec import JobSpec
 from .cluster_settings import ClusterSettings
 from .egress import egress_rules
 from .metadata import Manifest, child_metadata
-from .policy_parts import own_pods, pods_of, port_rule
+from .policy_selectors import job_pods, namespace_peer, policy_port
 
 
 def render_network_policy(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> Manifest:
     """Return the policy for all pods of the job, preflight and retrievers included."""
-    operator = pods_of(settings.operator_namespace) | {
+    operator = namespace_peer(settings.operator_namespace) | {
         "podSelector": {"matchLabels": dict(settings.operator_labels)}
     }
     ingress: list[Manifest] = [
-        {"from": [{"podSelector": own_pods(job)}]},
+        {"from": [{"podSelector": job_pods(job)}]},
         {
             "from": [operator],
-            "ports": [port_rule(names.DASHBOARD_PORT), port_rule(names.PROGRESS_PORT)],
+            "ports": [policy_port(names.DASHBOARD_PORT), policy_port(names.PROGRESS_PORT)],
         },
     ]
     if settings.scrape_namespaces:
-        scrapers = [pods_of(each) for each in settings.scrape_namespaces]
-        ingress.append({"from": scrapers, "ports": [port_rule(names.PROGRESS_PORT)]})
+        scrapers = [namespace_peer(each) for each in settings.scrape_namespaces]
+        ingress.append({"from": scrapers, "ports": [policy_port(names.PROGRESS_PORT)]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": child_metadata(job, names.network_policy_name(job.name, job.uid)),
         "spec": {
-            "podSelector": own_pods(job),
+            "podSelector": job_pods(job),
             "policyTypes": ["Ingress", "Egress"],
             "ingress": ingress,
             "egress": egress_rules(job, settings, spec),

@@ -22,7 +22,7 @@ GCS_PORT = 6379
 """Where KubeRay starts the GCS of a head, which nodes connect to."""
 AGENT_PORT = 52365
 """Where Ray's agent on every node serves HTTP."""
-MOST_WEIGHT = 100
+MAX_WEIGHT = 100
 """Largest weight of a preference."""
 OWN_COMMAND = "ray.io/overwrite-container-cmd"
 """Annotation with which KubeRay leaves a container its command, and tells its own in a variable."""
@@ -151,7 +151,7 @@ def _end_and_place(action: CreateCluster) -> Manifest:
     # the label kubernetes.io/hostname may differ.
     preferred = [
         {
-            "weight": MOST_WEIGHT,
+            "weight": MAX_WEIGHT,
             "preference": {
                 "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]
             },

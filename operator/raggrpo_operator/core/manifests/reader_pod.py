@@ -11,7 +11,7 @@ from .pods import container, plain_env, pod_spec
 
 READER = "reader"
 """Name of the pod's container."""
-LIFE_SECONDS = 600
+MAX_SECONDS = 600
 """After this time the pod ends by itself, even if nobody is left to delete it."""
 SIZING = PodSizing(role=PodRole.PREFLIGHT, cpu="50m", memory="64Mi")
 
@@ -25,7 +25,7 @@ def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
     settings = ClusterSettings(trainer_image=image, operator_namespace="", token_key_id="")
     reading = container(
         plan, settings, READER, sizing=SIZING, env=plain_env({}), read_only_claims=True
-    ) | {"command": ["sleep", str(LIFE_SECONDS)]}
+    ) | {"command": ["sleep", str(MAX_SECONDS)]}
     metadata = child_metadata(job.metadata, name)
     metadata["labels"] = {
         "app.kubernetes.io/part-of": "raggrpo",
@@ -40,6 +40,6 @@ def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
         | {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
-            "activeDeadlineSeconds": LIFE_SECONDS,
+            "activeDeadlineSeconds": MAX_SECONDS,
         },
     }

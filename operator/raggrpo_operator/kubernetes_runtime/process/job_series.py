@@ -47,7 +47,7 @@ class JobSeries(Collector):
     def __init__(self) -> None:
         self._shown: dict[JobKey, _Shown] = {}
 
-    def show(self, key: JobKey, job: RagGrpoJob) -> None:
+    def update(self, key: JobKey, job: RagGrpoJob) -> None:
         """Keep what is told of a job."""
         status = job.status
         values = {
@@ -69,7 +69,7 @@ class JobSeries(Collector):
         causes = status.restarts.by_cause
         self._shown[key] = _Shown(preset, device, status.phase, causes, values)
 
-    def forget(self, key: JobKey) -> None:
+    def remove(self, key: JobKey) -> None:
         """Drop the series of a deleted job."""
         self._shown.pop(key, None)
 

@@ -30,17 +30,17 @@ class Lateness:
         turn = self._turns.get(key)
         return max(turn.late, self.clock() - turn.due) if turn is not None else 0.0
 
-    def looked(self, key: JobKey, ask: float | None) -> None:
+    def record_success(self, key: JobKey, ask: float | None) -> None:
         """Note a look that succeeded; the next is asked for in so many seconds, None: never."""
         if ask is None:
             self._turns.pop(key, None)
         else:
             self._turns[key] = _Turn(self.clock() + ask)
 
-    def failed(self, key: JobKey) -> None:
+    def record_failure(self, key: JobKey) -> None:
         """Note a look that failed. Waiting for the next try is no lateness: nothing is seen."""
         self._turns[key] = _Turn(self.clock(), max(0.0, self.of(key)))
 
-    def forget(self, key: JobKey) -> None:
+    def remove(self, key: JobKey) -> None:
         """Drop a job that is gone."""
         self._turns.pop(key, None)

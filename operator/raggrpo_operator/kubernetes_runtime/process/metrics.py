@@ -33,28 +33,28 @@ class Metrics(QueueObserver):
         self.jobs = JobSeries()
         self.registry.register(self.jobs)
 
-    def added(self, depth: int) -> None:
+    def on_added(self, depth: int) -> None:
         """Count a job that became due."""
         self._adds.labels(CONTROLLER).inc()
         self._depth.labels(CONTROLLER).set(depth)
 
-    def begun(self, waited: float, depth: int) -> None:
+    def on_started(self, waited: float, depth: int) -> None:
         """Count the start of a round."""
         self._waits.labels(CONTROLLER).observe(waited)
         self._depth.labels(CONTROLLER).set(depth)
 
-    def ended(self, seconds: float, result: str) -> None:
+    def on_finished(self, seconds: float, result: str) -> None:
         """Count the end of a round."""
         self._time.labels(CONTROLLER).observe(seconds)
         self._reconciles.labels(CONTROLLER, result).inc()
         if result != "success":
             self._errors.labels(CONTROLLER).inc()
 
-    def retried(self) -> None:
+    def on_retry(self) -> None:
         """Count a round to be repeated."""
         self._retries.labels(CONTROLLER).inc()
 
-    def called(self, method: str, code: int, _seconds: float) -> None:
+    def record_call(self, method: str, code: int, _seconds: float) -> None:
         """Count a call to the API server; code 0: it did not answer."""
         self._requests.labels(str(code or "<error>"), method).inc()
 

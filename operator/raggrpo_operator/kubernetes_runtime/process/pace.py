@@ -28,7 +28,7 @@ class Pace:
         """Return the time between two writes of this job's progress."""
         return max(self._status_seconds, self._competing(key) / PROGRESS_WRITES_PER_SECOND)
 
-    def note(self, key: JobKey, *, is_busy: bool) -> None:
+    def set_busy(self, key: JobKey, *, is_busy: bool) -> None:
         """Record whether a job has to be polled, not only looked at after an event."""
         if is_busy:
             self._busy[key.namespace].add(key.name)

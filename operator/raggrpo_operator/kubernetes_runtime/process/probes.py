@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 MAX_LAG_SECONDS = 10.0
 MAX_ROUND_SECONDS = 600.0
 MAX_STALE_SECONDS = 180.0
-PULSE_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 
 
 @dataclass
@@ -24,22 +24,22 @@ class Health:
     longest_round: Callable[[], float]
     is_ready: Callable[[], bool]
     """The caches are filled, or this replica is waiting to become the leader."""
-    pulse: float = field(init=False)
+    heartbeat: float = field(init=False)
     behind_since: float | None = None
     """When the caches fell behind the API server; None if they have not."""
 
     def __post_init__(self) -> None:
-        self.pulse = self.clock()
+        self.heartbeat = self.clock()
 
-    async def beat(self) -> None:
+    async def run_heartbeat(self) -> None:
         """Show that the event loop is running."""
         while True:
-            self.pulse = self.clock()
-            await asyncio.sleep(PULSE_SECONDS)
+            self.heartbeat = self.clock()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def problems(self) -> Iterator[str]:
         """Yield why this process should be restarted."""
-        lag = self.clock() - self.pulse - PULSE_SECONDS
+        lag = self.clock() - self.heartbeat - HEARTBEAT_SECONDS
         if lag > MAX_LAG_SECONDS:
             yield f"the event loop was late by {lag:.0f} s"
         if (round_seconds := self.longest_round()) > MAX_ROUND_SECONDS:

@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 class QueueObserver:
     """Receives the queue's events; this base class ignores them."""
 
-    def added(self, depth: int) -> None:
+    def on_added(self, depth: int) -> None:
         """Handle a key that became due; `depth` keys are now waiting."""
 
-    def begun(self, waited: float, depth: int) -> None:
+    def on_started(self, waited: float, depth: int) -> None:
         """Handle the start of work on a key that was due for `waited` seconds."""
 
-    def ended(self, seconds: float, result: str) -> None:
+    def on_finished(self, seconds: float, result: str) -> None:
         """Handle the end of work on a key; the result is success, trouble or error."""
 
-    def retried(self) -> None:
+    def on_retry(self) -> None:
         """Handle a key that will be tried again."""
 
 
@@ -83,7 +83,7 @@ class WorkQueue(Generic[Key]):
         if not self._is_due(key):
             self._due.setdefault(self._group(key), {})[key] = self._clock()
             self._depth += 1
-            self._observer.added(self._depth)
+            self._observer.on_added(self._depth)
         self._wake.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
@@ -104,7 +104,7 @@ class WorkQueue(Generic[Key]):
                     self._wake.clear()
                     while (key := self._next()) is not None:
                         waited = self._begin(key)
-                        self._observer.begun(waited, self._depth)
+                        self._observer.on_started(waited, self._depth)
                         group.create_task(self._run_one(key))
         finally:
             for key in list(self._timers):
@@ -154,7 +154,7 @@ class WorkQueue(Generic[Key]):
             delay = self._retry_delay(key, retryable=True)
             log.exception("%s: a mistake in the operator; next try in %.1f s", key, delay)
         finally:
-            self._observer.ended(self._clock() - self._running.pop(key), result)
+            self._observer.on_finished(self._clock() - self._running.pop(key), result)
             self._wake.set()
         if delay is not None:
             self.add_after(key, delay)
@@ -162,7 +162,7 @@ class WorkQueue(Generic[Key]):
     def _retry_delay(self, key: Key, retryable: bool) -> float:
         """Double the delay with every failure in a row, ±20 % so that jobs spread out."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        self._observer.retried()
+        self._observer.on_retry()
         grown = FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 20)
         delay = min(MAX_DELAY_SECONDS, grown) if retryable else MAX_DELAY_SECONDS
         return delay * random.uniform(0.8, 1.2)

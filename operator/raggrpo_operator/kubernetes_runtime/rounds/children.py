@@ -23,7 +23,7 @@ from raggrpo_operator.core.manifests.retriever import render_deployment, render_
 from raggrpo_operator.core.manifests.token_secret import render_token_secret, secret_name
 from raggrpo_operator.errors import AlreadyExists, NotFound, TransientError
 from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, SERVICES, KubeClient, Manifest
-from raggrpo_operator.kube.cluster_objects import is_going, labels_of, number_of
+from raggrpo_operator.kube.cluster_objects import is_being_deleted, label_number, labels_of
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
 
 from .owned_objects import OwnedObjects
@@ -58,7 +58,10 @@ class Children:
         existing = await self.owned.create(job, pod)
         if existing is None:
             return
-        if is_going(existing) or labels_of(existing).get(names.LABEL_SPEC_HASH) != action.spec_hash:
+        if (
+            is_being_deleted(existing)
+            or labels_of(existing).get(names.LABEL_SPEC_HASH) != action.spec_hash
+        ):
             name = existing["metadata"]["name"]
             raise TransientError(f"pod {name} of an earlier preflight is still being deleted")
 
@@ -94,7 +97,7 @@ class Children:
             existing = await self.owned.create(job, cluster)
         except NotFound as error:
             raise NotFound(f"{NO_KUBERAY} ({error})") from error
-        if existing is not None and is_going(existing):
+        if existing is not None and is_being_deleted(existing):
             name = existing["metadata"]["name"]
             raise TransientError(f"the earlier RayCluster {name} is still being deleted")
 
@@ -124,4 +127,4 @@ class Children:
 
 
 def _attempt(config_map: Manifest) -> int:
-    return number_of(config_map, names.LABEL_ATTEMPT) or 0
+    return label_number(config_map, names.LABEL_ATTEMPT) or 0

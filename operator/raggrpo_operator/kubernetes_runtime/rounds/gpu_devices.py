@@ -7,7 +7,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_operator.core.lifecycle.observed import DeviceObserved
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import NODES, KubeClient
-from raggrpo_operator.kube.gpu_nodes import device_of
+from raggrpo_operator.kube.gpu_nodes import smallest_gpu
 
 log = logging.getLogger(__name__)
 
@@ -25,4 +25,4 @@ async def smallest_device(client: KubeClient, job: RagGrpoJob) -> DeviceObserved
     except OperatorError as error:
         log.warning("nodes cannot be listed, the GPUs' memory stays unknown: %s", error)
         return None
-    return device_of(nodes, resources, job.spec.scheduling)
+    return smallest_gpu(nodes, resources, job.spec.scheduling)

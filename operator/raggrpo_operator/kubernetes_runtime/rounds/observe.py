@@ -24,10 +24,10 @@ from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.kube.cluster_objects import (
     condition_of,
     controller_of,
-    is_going,
+    is_being_deleted,
+    label_number,
     labels_of,
-    number_of,
-    part,
+    section,
 )
 from raggrpo_operator.kube.pod_evidence import (
     Loss,
@@ -49,7 +49,7 @@ def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumb
     """Return this Ray cluster's number within its job, None if the operator did not make it."""
     if ray_cluster["metadata"]["name"] == current.name:
         return current.number
-    number = number_of(ray_cluster, names.LABEL_CLUSTER)
+    number = label_number(ray_cluster, names.LABEL_CLUSTER)
     return None if number is None else ClusterNumber(number)
 
 
@@ -101,7 +101,7 @@ def observed_cluster(
     `is_reachable`: its Jobs API answers; `is_complete`: as `all_live` tells of its pods.
     """
     name = ray_cluster["metadata"]["name"]
-    if is_suspended(ray_cluster) and not is_going(ray_cluster):
+    if is_suspended(ray_cluster) and not is_being_deleted(ray_cluster):
         queue = labels_of(ray_cluster).get(names.LABEL_QUEUE)
         why = f"waits in queue {queue}" if queue else "somebody set its spec.suspend"
         return ClusterObserved(number, is_queued=True, message=f"RayCluster {name}: {why}")
@@ -117,7 +117,7 @@ def observed_cluster(
             node=first.node,
             message=first.message,
         )
-    if is_going(ray_cluster):
+    if is_being_deleted(ray_cluster):
         message = f"RayCluster {name} is being deleted"
         return ClusterObserved(number, is_lost=True, cause=Cause.HEAD_LOST, message=message)
     if losses:
@@ -145,7 +145,7 @@ def observed_cluster(
 def _head_returns(ray_cluster: Manifest) -> bool:
     """Return whether KubeRay makes another head, which finds what the lost one knew."""
     annotations = ray_cluster["metadata"].get("annotations", {})
-    return names.ANNOTATION_HEAD_RETURNS in annotations and not is_going(ray_cluster)
+    return names.ANNOTATION_HEAD_RETURNS in annotations and not is_being_deleted(ray_cluster)
 
 
 def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def ending_cluster(
 
 def may_save(pods: Collection[Manifest], now: datetime) -> bool:
     """Return whether one of these is a head that is being deleted and may still have a driver."""
-    return any(is_head(pod) and is_going(pod) and _may_run(pod, now) for pod in pods)
+    return any(is_head(pod) and is_being_deleted(pod) and _may_run(pod, now) for pod in pods)
 
 
 def _is_of(pod: Manifest, kind: str, name: str) -> bool:
@@ -190,7 +190,7 @@ def _is_of(pod: Manifest, kind: str, name: str) -> bool:
 def _may_run(pod: Manifest, now: datetime) -> bool:
     if pod.get("status", {}).get("phase") in NOTHING_RUNS:
         return False
-    if not is_going(pod):
+    if not is_being_deleted(pod):
         return True
     metadata = pod["metadata"]
     left = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
@@ -209,18 +209,18 @@ def all_live(pods: Collection[Manifest]) -> bool:
 
     KubeRay counts such a pod as ready for a while, and its hook would stop the next attempt, too.
     """
-    return not any(is_going(pod) or _has_ended(pod) for pod in pods)
+    return not any(is_being_deleted(pod) or _has_ended(pod) for pod in pods)
 
 
 def _has_ended(pod: Manifest) -> bool:
-    return part(pod, "status").get("phase") in ("Succeeded", "Failed")
+    return section(pod, "status").get("phase") in ("Succeeded", "Failed")
 
 
 def observed_preflight(
     pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
 ) -> PreflightObserved | None:
     """Return the job's preflight pod as `decide` reads it, None if there is none."""
-    living = [pod for pod in pods if not is_going(pod)]
+    living = [pod for pod in pods if not is_being_deleted(pod)]
     if not living:
         return None
     pod = max(living, key=_created)
@@ -256,7 +256,7 @@ def observed_retrievers(
 ) -> tuple[RetrieverObserved, ...]:
     """Return the job's managed retrievers as `decide` reads them."""
     named = ((labels_of(each).get(names.LABEL_RETRIEVER), each) for each in deployments)
-    return tuple(_retriever(n, each, pods) for n, each in named if n and not is_going(each))
+    return tuple(_retriever(n, each, pods) for n, each in named if n and not is_being_deleted(each))
 
 
 def service_names(
@@ -299,7 +299,7 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
 def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
     """Return how the pod's container ended, with `last` also how it last ended; else None."""
     for state in ("state", "lastState") if last else ("state",):
-        if ended := part(part(main_status(pod), state), "terminated"):
+        if ended := section(section(main_status(pod), state), "terminated"):
             return ended
     return None
 

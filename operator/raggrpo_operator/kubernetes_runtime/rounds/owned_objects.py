@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from raggrpo_api.job import Metadata
 from raggrpo_operator.errors import AlreadyExists, Conflict, NameTaken, NotFound, TransientError
 from raggrpo_operator.kube.client import KubeClient, Manifest, Resource, resource_of
-from raggrpo_operator.kube.cluster_objects import is_going, is_owned, labels_of
+from raggrpo_operator.kube.cluster_objects import is_being_deleted, is_owned, labels_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OwnedObjects:
         if existing is None:
             return
         seen = existing["metadata"]
-        if is_going(existing):
+        if is_being_deleted(existing):
             raise TransientError(f"{manifest['kind']} {seen['name']} is still being deleted")
         if _is_as_wanted(existing, manifest):
             return
@@ -58,7 +58,7 @@ class OwnedObjects:
     async def delete(self, job: Metadata, resource: Resource, thing: Manifest) -> None:
         """Delete exactly this object, unless it is being deleted already or is not the job's."""
         metadata = thing["metadata"]
-        if is_going(thing) or not is_owned(thing, job.uid):
+        if is_being_deleted(thing) or not is_owned(thing, job.uid):
             return
         try:
             await self.client.delete(

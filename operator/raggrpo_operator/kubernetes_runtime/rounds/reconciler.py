@@ -16,20 +16,20 @@ from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
 from raggrpo_operator.errors import (
-    AccessRefused,
+    AccessDenied,
     Conflict,
     NameTaken,
     NotFound,
     OperatorError,
 )
 from raggrpo_operator.kube.client import JOBS, Manifest
-from raggrpo_operator.kube.cluster_objects import JobKey, is_going
+from raggrpo_operator.kube.cluster_objects import JobKey, is_being_deleted
 from raggrpo_operator.kubernetes_runtime.process.json_logs import about
 from raggrpo_operator.kubernetes_runtime.process.lateness import Lateness
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from raggrpo_operator.kubernetes_runtime.watching.kept import TOO_LARGE
+from raggrpo_operator.kubernetes_runtime.watching.trimming import TOO_LARGE
 from raggrpo_operator.reconcile import reconcile
 
 from .runtime import KubernetesRuntime, ReconcilerContext
@@ -71,12 +71,12 @@ class Reconciler:
             except OperatorError:
                 raise
             except Exception as error:
-                self._lateness.failed(key)
+                self._lateness.record_failure(key)
                 await self._report_bug(key, error)
                 raise
 
     async def _look(self, key: JobKey, body: Manifest, held_back: JobStatus | None) -> float | None:
-        if is_going(body):
+        if is_being_deleted(body):
             return None
         job = self._parse(key, body)
         if not isinstance(job, RagGrpoJob):
@@ -99,7 +99,7 @@ class Reconciler:
             after = job.model_copy(update={"status": decision.status})
             await runtime.restore_record(after)
         except OperatorError as error:
-            self._lateness.failed(key)
+            self._lateness.record_failure(key)
             await self._report(key, runtime.body, error)
             raise
         if runtime.trouble is not None:
@@ -107,10 +107,10 @@ class Reconciler:
         else:
             self._failed.pop(key, None)
             await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
-        self._metrics.jobs.show(key, after)
+        self._metrics.jobs.update(key, after)
         delay = decision.requeue_after
-        self._lateness.looked(key, delay)
-        self._pace.note(key, is_busy=delay is not None)
+        self._lateness.record_success(key, delay)
+        self._pace.set_busy(key, is_busy=delay is not None)
         if delay is None:
             return seconds_until_removal(after, now)
         moved = decision.actions or differs_beyond_progress(job.status, decision.status)
@@ -140,7 +140,7 @@ class Reconciler:
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
         """Report a lasting error in the status; a version conflict is not one."""
         failed = self._failed[key] = self._failed.get(key, 0) + 1
-        lasting = not error.retryable or isinstance(error, AccessRefused | NameTaken)
+        lasting = not error.retryable or isinstance(error, AccessDenied | NameTaken)
         if isinstance(error, Conflict) or not (lasting or failed >= REPORTED_AFTER):
             return
         status = stored_status(body)
@@ -171,12 +171,12 @@ class Reconciler:
         """Drop everything about a job that is gone; its objects end with it."""
         self._failed.pop(key, None)
         self._parsed.pop(key, None)
-        self._pace.note(key, is_busy=False)
-        self._lateness.forget(key)
-        self._store.forget(key)
-        self._context.evidence.forget(key)
+        self._pace.set_busy(key, is_busy=False)
+        self._lateness.remove(key)
+        self._store.remove(key)
+        self._context.evidence.remove(key)
         self._context.writer.forget(key)
-        self._metrics.jobs.forget(key)
+        self._metrics.jobs.remove(key)
 
 
 def _parsed(
@@ -210,8 +210,8 @@ def _bug(error: Exception) -> str:
 
 def _reason(error: OperatorError) -> str:
     match error:
-        case AccessRefused():
-            return "AccessRefused"
+        case AccessDenied():
+            return "AccessDenied"
         case NameTaken():
             return "NameTaken"
         case NotFound():

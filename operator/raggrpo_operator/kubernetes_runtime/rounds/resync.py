@@ -102,7 +102,7 @@ class Resync:
         if has_kuberay == self._has_kuberay:
             return has_kuberay
         if not has_kuberay:
-            self._caches.lacks(RAY_CLUSTERS.kind)
+            self._caches.mark_unserved(RAY_CLUSTERS.kind)
             log.error("%s; jobs wait until then", NO_KUBERAY)
         elif self._has_kuberay is False:
             log.info("KubeRay is there now")

@@ -29,7 +29,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.errors import (
-    AccessRefused,
+    AccessDenied,
     NameTaken,
     NotFound,
     OperatorError,
@@ -40,13 +40,13 @@ from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifes
 from raggrpo_operator.kube.cluster_objects import (
     ClusterObjects,
     JobKey,
+    label_number,
     labels_of,
-    number_of,
     owned_by,
 )
 from raggrpo_operator.kube.pod_evidence import Loss
-from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
-from raggrpo_operator.ray_jobs import submittable
+from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
+from raggrpo_operator.ray_jobs import config_json
 
 from .children import Children
 from .gpu_devices import smallest_device
@@ -84,7 +84,7 @@ class ReconcilerContext:
     objects: ClusterObjects
     children: Children
     heads: Heads
-    evidence: EvidenceBook
+    evidence: EvidenceStore
     writer: StatusWriter
     clock: Callable[[], datetime]
     reads_nodes: bool = False
@@ -179,7 +179,7 @@ class KubernetesRuntime:
         number, attempts, records = job.status.attempt, job.status.attempts, self._records()
         if not attempts or not attempts[0].started or attempts[0].cause is not None:
             return
-        if number in (number_of(each, names.LABEL_ATTEMPT) for each in records):
+        if number in (label_number(each, names.LABEL_ATTEMPT) for each in records):
             return
         try:
             head = await self._running_head(job)
@@ -237,7 +237,7 @@ class KubernetesRuntime:
             attempt = await head.jobs.status(_submission(job, number), number)
             # Read last: when the attempt has ended, this is its final word.
             return True, attempt, await head.progress.read() if attempt else None
-        except AccessRefused as error:
+        except AccessDenied as error:
             self.trouble = self._refused(ray_cluster, error)
         except Unreachable as error:
             log.info("%s", error)
@@ -252,11 +252,11 @@ class KubernetesRuntime:
             log.info("Ray's version is unknown: %s", error)
             return ""
 
-    def _refused(self, ray_cluster: Manifest, error: AccessRefused) -> AccessRefused:
+    def _refused(self, ray_cluster: Manifest, error: AccessDenied) -> AccessDenied:
         """Return the error that says where the head has its token from."""
         name = ray_cluster["metadata"]["name"]
         secret = ray_cluster["spec"].get("authOptions", {}).get("secretName", "")
-        return AccessRefused(
+        return AccessDenied(
             f"{error}: the token in Secret {self._key.namespace}/{secret} is not the one that the "
             f"operator derives: delete it and RayCluster {name}, both are made again"
         )
@@ -301,7 +301,7 @@ class KubernetesRuntime:
         children, managed = self._context.children, config.retrieval.managed
         services = service_names(job.metadata, managed, self._deployments())
         config = with_retriever_urls(config, services)
-        text = submittable(config)
+        text = config_json(config)
         await children.keep_services(job.metadata, services)
         await children.record(job.metadata, config, self._records())
         attempt = config.attempt.number

@@ -55,13 +55,13 @@ class StatusWriter:
             key
         )
         if is_recent and not differs_beyond_progress(persisted, status):
-            self._store.hold_back(key, body, status)
+            self._store.defer_status(key, body, status)
             return body
         try:
             applied = _applied(body, status_to_json(status, with_nulls=False))
-            answered = self._store.read(key, await self._client.apply_status(applied))
+            answered = self._store.put(key, await self._client.apply_status(applied))
         except Conflict:
-            self._store.read(key, await self._client.get(JOBS, key.namespace, key.name))
+            self._store.put(key, await self._client.get(JOBS, key.namespace, key.name))
             raise
         self._written[key] = now
         for transition in transitions(persisted, status):
@@ -95,7 +95,7 @@ class StatusWriter:
             return
         [conditions[kind]] = status_to_json(made, with_nulls=False)["conditions"]
         changed = {**raw, "conditions": list(conditions.values())}
-        self._store.read(JobKey.of(body), await self._client.apply_status(_applied(body, changed)))
+        self._store.put(JobKey.of(body), await self._client.apply_status(_applied(body, changed)))
         await self._post(render_event(body, trouble(told), now, self._instance))
 
     def forget(self, key: JobKey) -> None:

@@ -20,7 +20,7 @@ from raggrpo_operator.kube.client import (
 )
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, job_key_of
 
-from .kept import CHILDREN, IDENTITY, kept
+from .trimming import CHILDREN, IDENTITY, trim_object
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 180.0
 """How long no page of any list may arrive; kopf gives up on an API server earlier."""
 
 
-class NotListed(Exception):
+class ListTimeout(Exception):
     """A kind is not listed at all: kopf looked for kinds before it was served."""
 
 
@@ -77,7 +77,7 @@ class Caches:
     """
 
     def __init__(self, num_paths: int) -> None:
-        self.told: Callable[[str, Manifest], None] = lambda *_: None
+        self.on_event: Callable[[str, Manifest], None] = lambda *_: None
         """Called with the type of event (`DELETED`, `VANISHED` while nobody watched, or another)
         and what is kept of its object, once the cache has it."""
         self.filled = asyncio.Event()
@@ -101,20 +101,20 @@ class Caches:
         self._absent: set[str] = set()
         self._num_pages = 0
 
-    async def until_filled(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Wait until `filled`. Raises NotListed when a list does not begin or does not go on."""
+    async def wait_until_filled(self, patience: float = PATIENCE_SECONDS) -> None:
+        """Wait until `filled`. Raises ListTimeout when a list does not begin or does not go on."""
         while not self.filled.is_set():
             num_pages = self._num_pages
             try:
                 await asyncio.wait_for(self.filled.wait(), patience)
             except TimeoutError:
                 if self._num_pages == num_pages:
-                    kinds = ", ".join(self._awaited())
-                    raise NotListed(
+                    kinds = ", ".join(self._missing_kinds())
+                    raise ListTimeout(
                         f"no list of {kinds} within {patience:g} s: restarting"
                     ) from None
 
-    def page(
+    def apply_page(
         self, path: str, kind: str, items: Iterable[Manifest], *, is_first: bool, is_last: bool
     ) -> None:
         """Take a page of a list; the last one tells what has vanished."""
@@ -129,12 +129,12 @@ class Caches:
         for uid in known - listed:
             known.discard(uid)
             if (gone := cache.drop(uid)) is not None:
-                self._tell("VANISHED", gone)
+                self._notify("VANISHED", gone)
         listed.clear()
         self._complete[kind].add(path)
-        self._look_whether_filled()
+        self._set_if_filled()
 
-    def event(self, path: str, event_type: str, body: Manifest) -> None:
+    def apply_event(self, path: str, event_type: str, body: Manifest) -> None:
         """Take what a watch tells of an object."""
         if event_type != "DELETED":
             self._put(path, event_type, body)
@@ -142,32 +142,32 @@ class Caches:
         uid, found = body["metadata"]["uid"], _readable(body)
         self._kinds[body["kind"]].drop(uid)
         self._known[path].discard(uid)
-        self._tell(event_type, found)
+        self._notify(event_type, found)
 
-    def lacks(self, kind: str) -> None:
+    def mark_unserved(self, kind: str) -> None:
         """Wait no longer for the list of a kind that the API server does not serve."""
         self._absent.add(kind)
-        self._look_whether_filled()
+        self._set_if_filled()
 
     def _put(self, path: str, event_type: str, body: Manifest) -> str:
         uid: str = body["metadata"]["uid"]
         found = _readable(body)
         self._kinds[body["kind"]].put(found)
         self._known[path].add(uid)
-        self._tell(event_type, found)
+        self._notify(event_type, found)
         return uid
 
-    def _tell(self, event_type: str, body: Manifest) -> None:
+    def _notify(self, event_type: str, body: Manifest) -> None:
         try:
-            self.told(event_type, body)
+            self.on_event(event_type, body)
         except Exception:  # or kopf would end every watch
             log.exception("what happened to a %s cannot be told", body["kind"])
 
-    def _look_whether_filled(self) -> None:
-        if not self._awaited():
+    def _set_if_filled(self) -> None:
+        if not self._missing_kinds():
             self.filled.set()
 
-    def _awaited(self) -> list[str]:
+    def _missing_kinds(self) -> list[str]:
         wanted = KINDS - self._absent
         return sorted(kind for kind in wanted if len(self._complete[kind]) < self._num_paths)
 
@@ -175,7 +175,7 @@ class Caches:
 def _readable(body: Mapping[str, Any]) -> Manifest:
     """Return what is kept of an object; only whose it is if that fails, or kopf would end."""
     try:
-        return kept(body)
+        return trim_object(body)
     except Exception:
         log.exception("a %s cannot be read", body["kind"])
         metadata = {field: body["metadata"].get(field) for field in IDENTITY}

@@ -43,7 +43,7 @@ class _Events:
         body = event["object"]
         if event["type"] == "BOOKMARK" or body.get("kind") not in KINDS:
             return line
-        self._caches.event(self._path, event["type"], body)
+        self._caches.apply_event(self._path, event["type"], body)
         version = {"resourceVersion": body["metadata"]["resourceVersion"]}
         return json.dumps({"type": "BOOKMARK", "object": {"metadata": version}}).encode()
 
@@ -61,7 +61,7 @@ class _Response(aiohttp.ClientResponse):
         found = await super().json(**options)
         if isinstance(found, dict) and found.get("kind") in LISTS:
             kind = found["kind"].removesuffix("List")
-            self.caches.page(
+            self.caches.apply_page(
                 self.url.path,
                 kind,
                 [{"kind": kind, **each} for each in found["items"]],

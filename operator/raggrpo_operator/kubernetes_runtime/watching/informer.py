@@ -17,9 +17,9 @@ from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 
 from .caches import Caches
 from .connection import connect
-from .evidence_book import EvidenceBook
+from .evidence_store import EvidenceStore
 from .job_store import JobStore
-from .kept import CHILDREN
+from .trimming import CHILDREN
 
 OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 PAGE = 4
@@ -59,7 +59,7 @@ def registry(caches: Caches) -> kopf.OperatorRegistry:
 
 
 def listener(
-    evidence: EvidenceBook,
+    evidence: EvidenceStore,
     store: JobStore,
     changed: Callable[[JobKey], None],
     clock: Callable[[], datetime],
@@ -71,12 +71,12 @@ def listener(
 
     def told(event_type: str, body: Manifest) -> None:
         if body["kind"] == names.KIND:
-            if event_type in ("DELETED", "VANISHED") or not store.has_written(body):
+            if event_type in ("DELETED", "VANISHED") or not store.is_own_write(body):
                 changed(JobKey.of(body))
             return
         key = job_key_of(body)
         if body["kind"] == PODS.kind and event_type != "VANISHED":  # nobody knows when
-            evidence.note(key, body, clock(), was_deleted=event_type == "DELETED")
+            evidence.record(key, body, clock(), was_deleted=event_type == "DELETED")
         changed(key)
 
     return told

@@ -11,7 +11,7 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 
-from .kept import kept_job
+from .trimming import trim_job
 
 
 @dataclass(slots=True)
@@ -40,29 +40,29 @@ class JobStore:
         self._kept.pop(key, None)
         return cached, None
 
-    def read(self, key: JobKey, body: Manifest) -> Manifest:
+    def put(self, key: JobKey, body: Manifest) -> Manifest:
         """Remember the version that the API server returned; returns what is kept of it.
 
         Its spec, the largest part, is the cache's own where both are of one generation.
         """
-        kept, cached = kept_job(body), self._objects.job(key)
+        kept, cached = trim_job(body), self._objects.job(key)
         if cached is not None and _generation(cached) == _generation(kept):
             kept["spec"] = cached["spec"]
         self._kept[key] = _Kept(kept)
         return kept
 
-    def has_written(self, body: Mapping[str, Any]) -> bool:
+    def is_own_write(self, body: Mapping[str, Any]) -> bool:
         """Return whether this version of a job holds nothing but what the operator wrote or saw."""
         kept = self._kept.get(JobKey.of(body))
         if kept is None or kept.body["metadata"]["uid"] != body["metadata"]["uid"]:
             return False
         return _version(kept.body) >= _version(body)
 
-    def hold_back(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
+    def defer_status(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
         """Remember a status to be written later, along with the version of the job it is for."""
         self._kept[key] = _Kept(body, status)
 
-    def forget(self, key: JobKey) -> None:
+    def remove(self, key: JobKey) -> None:
         """Drop a job."""
         self._kept.pop(key, None)
 

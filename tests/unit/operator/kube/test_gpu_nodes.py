@@ -4,7 +4,7 @@ import pytest
 
 from raggrpo_api.spec.resources import ResourcesSpec, SchedulingSpec
 from raggrpo_operator.core.lifecycle.observed import DeviceObserved
-from raggrpo_operator.kube.gpu_nodes import device_of
+from raggrpo_operator.kube.gpu_nodes import smallest_gpu
 
 H100 = {
     "nvidia.com/gpu.memory": "81559",
@@ -24,7 +24,7 @@ def seen(
     *nodes: dict[str, Any], gpus: int = 1, selector: dict[str, str] | None = None
 ) -> DeviceObserved | None:
     resources = ResourcesSpec(gpus_per_node=gpus)
-    return device_of(nodes, resources, SchedulingSpec(node_selector=selector or {}))
+    return smallest_gpu(nodes, resources, SchedulingSpec(node_selector=selector or {}))
 
 
 @pytest.mark.row("D11")
@@ -80,7 +80,7 @@ def test_a_slice_or_a_share_has_its_own_memory(
 ) -> None:
     node = {"metadata": {"labels": labels}, "status": {"allocatable": {resource: "8"}}}
     resources = ResourcesSpec.model_validate({"gpuResourceName": resource})
-    device = device_of([node], resources, SchedulingSpec())
+    device = smallest_gpu([node], resources, SchedulingSpec())
     assert device is not None
     assert device.memory_mib == mib
 

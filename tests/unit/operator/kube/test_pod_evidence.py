@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.status.cause import Cause
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kube.pod_evidence import loss, start_problem
-from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from support.builders.pods import (
     CLUSTER,
     CLUSTER_UID,
@@ -135,49 +135,49 @@ def test_a_pod_that_does_not_start_is_told_in_its_own_words(case: str) -> None:
     assert found is None or "the pod's own words" in found.message
 
 
-def a_book() -> EvidenceBook:
-    return EvidenceBook(timedelta(seconds=120))
+def a_book() -> EvidenceStore:
+    return EvidenceStore(timedelta(seconds=120))
 
 
 def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion() -> None:
     book = a_book()
-    book.note(KEY, a_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
-    book.note(KEY, a_pod(), NOW, was_deleted=True)
+    book.record(KEY, a_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
+    book.record(KEY, a_pod(), NOW, was_deleted=True)
     [found] = book.losses(KEY, CLUSTER_UID, LONG_AGO)
     assert found.cause is Cause.HOST_OUT_OF_MEMORY
 
 
 def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
     book = a_book()
-    book.note(KEY, a_pod(name="w0"), NOW, was_deleted=True)
-    book.note(KEY, a_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False)
+    book.record(KEY, a_pod(name="w0"), NOW, was_deleted=True)
+    book.record(KEY, a_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False)
     assert [each.pod for each in book.losses(KEY, CLUSTER_UID, LONG_AGO)] == ["w1", "w0"]
 
 
 def test_a_loss_before_the_attempt_says_nothing_about_it_and_a_later_one_does() -> None:
     book, since = a_book(), datetime(2026, 11, 21, 12, 1, 30, tzinfo=UTC)
-    book.note(KEY, a_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
+    book.record(KEY, a_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
     assert book.losses(KEY, CLUSTER_UID, since) == []
 
     again = container(last=ended("OOMKilled", 137, at="2026-11-21T12:01:40Z"))
-    book.note(KEY, a_pod(again), NOW, was_deleted=False)
+    book.record(KEY, a_pod(again), NOW, was_deleted=False)
     assert len(book.losses(KEY, CLUSTER_UID, since)) == 1
 
 
 def test_a_pod_that_only_bears_the_clusters_name_is_no_loss_of_it() -> None:
     book = a_book()
     for owner in ({}, CLUSTER | {"uid": "another"}, CLUSTER | {"controller": False}):
-        book.note(KEY, a_pod(owner=owner), NOW, was_deleted=True)
+        book.record(KEY, a_pod(owner=owner), NOW, was_deleted=True)
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
 def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> None:
     book = a_book()
-    book.note(KEY, a_pod(), NOW, was_deleted=True)
+    book.record(KEY, a_pod(), NOW, was_deleted=True)
     assert book.losses(KEY, "another uid", LONG_AGO) == []
     assert book.losses(JobKey("default", "other"), CLUSTER_UID, LONG_AGO) == []
 
-    book.forget(KEY)
+    book.remove(KEY)
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 

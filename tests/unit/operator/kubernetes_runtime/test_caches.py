@@ -14,7 +14,7 @@ from raggrpo_operator.kube.client import (
     Resource,
 )
 from raggrpo_operator.kube.cluster_objects import JobKey
-from raggrpo_operator.kubernetes_runtime.watching.caches import Caches, NotListed
+from raggrpo_operator.kubernetes_runtime.watching.caches import Caches, ListTimeout
 
 A, B = JobKey("team", "a"), JobKey("team", "b")
 KINDS = (JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
@@ -28,7 +28,7 @@ def a_body(uid: str, key: JobKey = A, kind: str = "Pod", **more: Any) -> Manifes
 
 def take(caches: Caches, kind: Resource, *bodies: Manifest, namespace: str = "") -> None:
     """Take a list that has a single page."""
-    caches.page(kind.path(namespace), kind.kind, bodies, is_first=True, is_last=True)
+    caches.apply_page(kind.path(namespace), kind.kind, bodies, is_first=True, is_last=True)
 
 
 def uids(caches: Caches, key: JobKey = A) -> list[str]:
@@ -38,7 +38,7 @@ def uids(caches: Caches, key: JobKey = A) -> list[str]:
 def what_is_told(caches: Caches) -> list[tuple[str, str]]:
     """Return a list that grows by (type of event, uid) with all that the caches tell."""
     told: list[tuple[str, str]] = []
-    caches.told = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
+    caches.on_event = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
     return told
 
 
@@ -60,9 +60,9 @@ def test_a_list_that_has_another_page_is_waited_for(kind: Resource) -> None:
             take(caches, other)
 
     first, second = (a_body(uid, kind=kind.kind) for uid in "12")
-    caches.page(kind.path(""), kind.kind, [first], is_first=True, is_last=False)
+    caches.apply_page(kind.path(""), kind.kind, [first], is_first=True, is_last=False)
     assert not caches.filled.is_set()
-    caches.page(kind.path(""), kind.kind, [second], is_first=False, is_last=True)
+    caches.apply_page(kind.path(""), kind.kind, [second], is_first=False, is_last=True)
     assert caches.filled.is_set()
 
 
@@ -70,14 +70,14 @@ def test_a_list_that_has_another_page_is_waited_for(kind: Resource) -> None:
 def test_a_kind_that_is_not_served_is_not_waited_for(is_told_last: bool) -> None:
     caches = Caches(1)
     if not is_told_last:
-        caches.lacks("RayCluster")
+        caches.mark_unserved("RayCluster")
     for kind in KINDS:
         if kind is not RAY_CLUSTERS:
             assert not caches.filled.is_set()
             take(caches, kind)
     if is_told_last:
         assert not caches.filled.is_set()
-        caches.lacks("RayCluster")
+        caches.mark_unserved("RayCluster")
 
     assert caches.filled.is_set()
 
@@ -98,27 +98,27 @@ def test_a_watch_changes_removes_and_moves_what_was_listed() -> None:
     caches, path = Caches(1), PODS.path("")
     take(caches, PODS, a_body("1"), a_body("2"))
     told = what_is_told(caches)
-    caches.event(path, "MODIFIED", a_body("1", status={"phase": "Running"}))
-    caches.event(path, "DELETED", a_body("2"))
-    caches.event(path, "DELETED", a_body("never known"))
-    caches.event(path, "ADDED", a_body("3"))
+    caches.apply_event(path, "MODIFIED", a_body("1", status={"phase": "Running"}))
+    caches.apply_event(path, "DELETED", a_body("2"))
+    caches.apply_event(path, "DELETED", a_body("never known"))
+    caches.apply_event(path, "ADDED", a_body("3"))
 
     assert [each["status"].get("phase") for each in caches.objects.pods[A]] == ["Running", None]
     assert uids(caches) == ["1", "3"]
     types = ["MODIFIED", "DELETED", "DELETED", "ADDED"]
     assert told == list(zip(types, ["1", "2", "never known", "3"], strict=True))
-    caches.event(path, "MODIFIED", a_body("1", B))
-    caches.event(path, "DELETED", a_body("3"))
+    caches.apply_event(path, "MODIFIED", a_body("1", B))
+    caches.apply_event(path, "DELETED", a_body("3"))
     assert (list(caches.objects.pods), uids(caches, B)) == ([B], ["1"])
 
 
 def test_what_is_told_of_is_in_the_cache_by_then() -> None:
     caches = Caches(1)
     seen: list[list[str]] = []
-    caches.told = lambda *_: seen.append(uids(caches))
+    caches.on_event = lambda *_: seen.append(uids(caches))
 
     take(caches, PODS, a_body("1"))
-    caches.event(PODS.path(""), "DELETED", a_body("1"))
+    caches.apply_event(PODS.path(""), "DELETED", a_body("1"))
 
     assert seen == [["1"], []]
 
@@ -134,7 +134,7 @@ def test_a_listener_that_fails_at_one_object_is_told_of_the_next(
         if len(told) == 1:
             raise TypeError("of an odd status")
 
-    caches.told = fails_first
+    caches.on_event = fails_first
     take(caches, PODS, a_body("1"), a_body("2"))
 
     assert told == ["1", "2"]
@@ -146,9 +146,9 @@ def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_to
     elsewhere = a_body("9", JobKey("other", "a"))
     take(caches, PODS, a_body("1"), a_body("2"), namespace="team")
     take(caches, PODS, elsewhere, namespace="other")
-    caches.event(path, "ADDED", a_body("3"))
-    caches.event(path, "ADDED", a_body("4"))
-    caches.event(path, "DELETED", a_body("4"))
+    caches.apply_event(path, "ADDED", a_body("3"))
+    caches.apply_event(path, "ADDED", a_body("4"))
+    caches.apply_event(path, "DELETED", a_body("4"))
     told = what_is_told(caches)
 
     take(caches, PODS, a_body("2"), namespace="team")
@@ -164,7 +164,7 @@ def test_a_list_that_broke_off_is_no_reason_to_drop_or_to_keep_anything() -> Non
     caches, path = Caches(1), PODS.path("")
     take(caches, PODS, a_body("1"), a_body("2"))
     told = what_is_told(caches)
-    caches.page(path, "Pod", [a_body("1"), a_body("new")], is_first=True, is_last=False)
+    caches.apply_page(path, "Pod", [a_body("1"), a_body("new")], is_first=True, is_last=False)
     assert uids(caches) == ["1", "2", "new"]
 
     take(caches, PODS, a_body("2"))
@@ -178,16 +178,16 @@ async def test_a_kind_that_nobody_lists_is_named_instead_of_waited_for_without_e
     for kind in (JOBS, PODS, CONFIG_MAPS):
         take(caches, kind)
 
-    with pytest.raises(NotListed, match="no list of Deployment, RayCluster"):
-        await caches.until_filled(patience=0.01)
+    with pytest.raises(ListTimeout, match="no list of Deployment, RayCluster"):
+        await caches.wait_until_filled(patience=0.01)
 
 
 async def test_lists_that_go_on_are_waited_for_however_long_they_take() -> None:
     caches = Caches(1)
-    waiting = asyncio.create_task(caches.until_filled(patience=0.2))
+    waiting = asyncio.create_task(caches.wait_until_filled(patience=0.2))
     for _ in range(8):
         await asyncio.sleep(0.05)
-        caches.page(PODS.path(""), "Pod", [], is_first=True, is_last=False)
+        caches.apply_page(PODS.path(""), "Pod", [], is_first=True, is_last=False)
     assert not waiting.done()
     for kind in KINDS:
         take(caches, kind)

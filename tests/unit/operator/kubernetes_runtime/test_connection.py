@@ -75,7 +75,7 @@ async def connected(
     app = web.Application()
     app.router.add_get("/{kind}", handler)
     caches, told = Caches(1), list[tuple[str, str]]()
-    caches.told = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
+    caches.on_event = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
     async with TestServer(app) as server:
         monkeypatch.setenv("KUBECONFIG", str(a_kubeconfig(folder, str(server.make_url("/")))))
         found = await connect(caches, **CONTEXT)
@@ -90,7 +90,7 @@ async def test_a_list_goes_into_the_caches_and_kopf_is_left_nothing_of_it(
 ) -> None:
     async with connected(a_list, tmp_path, monkeypatch) as to:
         gone = {"kind": "ConfigMap", "metadata": identity("0")}
-        to.caches.event("/ConfigMapList", "ADDED", gone)
+        to.caches.apply_event("/ConfigMapList", "ADDED", gone)
         first = await to.read("/ConfigMapList?limit=1")
         assert first == {"kind": "ConfigMapList", "items": [], "metadata": {"continue": "next"}}
         await to.read("/ConfigMapList?limit=1&continue=next")

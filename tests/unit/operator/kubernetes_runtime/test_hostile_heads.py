@@ -83,5 +83,5 @@ async def test_a_refusal_is_told_while_decisions_go_on(
         world = a_world(tmp_path, session, url)
         await world.reconciler.round(KEY)
 
-    assert world.condition("Reconciling")["reason"] == "AccessRefused"
+    assert world.condition("Reconciling")["reason"] == "AccessDenied"
     assert world.condition("Accepted")["status"] == "True"

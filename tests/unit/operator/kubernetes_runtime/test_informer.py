@@ -10,10 +10,10 @@ from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kube.pod_evidence import loss
 from raggrpo_operator.kubernetes_runtime.rounds.observe import head_is_ready, observed_cluster
-from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.informer import listener
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from raggrpo_operator.kubernetes_runtime.watching.kept import TOO_LARGE, kept_child, kept_job
+from raggrpo_operator.kubernetes_runtime.watching.trimming import TOO_LARGE, trim_child, trim_job
 from support.builders.pods import Manifest, a_pod, a_ray_cluster, container, ended
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 def test_a_pod_in_the_cache_tells_as_much_of_its_loss_as_the_whole_pod(reason: str) -> None:
     pod = a_pod(container(ended(reason)), spec={"nodeName": "node-1"})
 
-    assert loss(kept_child(pod), NOW) == loss(pod, NOW)
+    assert loss(trim_child(pod), NOW) == loss(pod, NOW)
 
 
 @pytest.mark.row("E10")
@@ -46,7 +46,7 @@ def test_what_only_takes_memory_is_not_kept(kind: str) -> None:
         body["spec"] = template | {"workerGroupSpecs": [{"replicas": 2, "template": huge}]}
         body["status"] = {"theirs": huge}
 
-    kept = (kept_job if kind == "RagGrpoJob" else kept_child)(body)
+    kept = (trim_job if kind == "RagGrpoJob" else trim_child)(body)
 
     assert len(json.dumps(kept)) < 1000
     assert kept["metadata"]["labels"] == {names.LABEL_JOB: "small"}
@@ -66,8 +66,8 @@ def test_a_ray_cluster_in_the_cache_is_observed_like_the_whole_one() -> None:
 
     whole = a_ray_cluster()
 
-    assert seen(kept_child(whole)) == seen(whole)
-    assert head_is_ready(kept_child(whole)) == head_is_ready(whole)
+    assert seen(trim_child(whole)) == seen(whole)
+    assert head_is_ready(trim_child(whole)) == head_is_ready(whole)
 
 
 def nested(depth: int) -> Any:
@@ -86,11 +86,11 @@ def nested(depth: int) -> Any:
     ],
 )
 def test_of_a_spec_far_too_large_only_the_reason_is_kept(spec: Manifest, why: str) -> None:
-    kept = kept_job({"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": spec})
+    kept = trim_job({"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": spec})
 
     assert len(json.dumps(kept)) < 1000
     assert why in kept[TOO_LARGE]
-    assert kept_job(kept) == kept
+    assert trim_job(kept) == kept
 
 
 def test_of_a_pods_containers_the_first_ones_limit_is_kept() -> None:
@@ -102,7 +102,7 @@ def test_of_a_pods_containers_the_first_ones_limit_is_kept() -> None:
         "status": {"containerStatuses": [{"name": "a"}] * 8_000},
     }
 
-    kept = kept_child(body)
+    kept = trim_child(body)
 
     assert kept["spec"]["containers"] == [{"resources": {"limits": {"memory": "1Gi"}}}]
     assert len(json.dumps(kept)) < 1000
@@ -112,7 +112,7 @@ def test_of_a_pods_containers_the_first_ones_limit_is_kept() -> None:
 class Listening:
     """What is told of events to evidence and queue."""
 
-    evidence: EvidenceBook = field(default_factory=lambda: EvidenceBook(timedelta(0)))
+    evidence: EvidenceStore = field(default_factory=lambda: EvidenceStore(timedelta(0)))
     changed: list[JobKey] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class Listening:
 def test_only_a_deletion_that_was_watched_is_evidence_of_when_a_pod_was_lost(
     event_type: str, losses: int
 ) -> None:
-    listening, pod = Listening(), kept_child(a_pod(kind="head"))
+    listening, pod = Listening(), trim_child(a_pod(kind="head"))
 
     listening.told(event_type, pod)
 
@@ -154,7 +154,7 @@ def test_what_the_operator_wrote_itself_is_no_news_unless_the_job_is_gone(
     listening, key = Listening(), JobKey("default", "small")
     metadata = {"name": key.name, "namespace": key.namespace, "uid": "1", "generation": 1}
     job = {"kind": names.KIND, "metadata": metadata | {"resourceVersion": "7"}}
-    listening.store.read(key, job)
+    listening.store.put(key, job)
 
     listening.told(event_type, job | {"metadata": metadata | {"resourceVersion": version}})
 

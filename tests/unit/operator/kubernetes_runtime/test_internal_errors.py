@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from raggrpo_operator.kube.client import EVENTS
 from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
 from raggrpo_operator.kubernetes_runtime.rounds import reconciler as module
-from raggrpo_operator.kubernetes_runtime.watching.kept import kept_job
+from raggrpo_operator.kubernetes_runtime.watching.trimming import trim_job
 from support.reconciler_world import KEY, ReconcilerWorld
 
 ERRORS = b'raggrpo_operator_reconcile_total{controller="raggrpojob",result="error"} 1.0'
@@ -97,7 +97,7 @@ async def test_a_spec_that_was_too_large_to_keep_is_refused(
     tmp_path: Path, session: ClientSession
 ) -> None:
     world = ReconcilerWorld(tmp_path, session)
-    world.objects.jobs = {KEY: [kept_job(world.stored() | {"spec": {"env": ["x" * 300_000]}})]}
+    world.objects.jobs = {KEY: [trim_job(world.stored() | {"spec": {"env": ["x" * 300_000]}})]}
 
     await world.reconciler.round(KEY)
 

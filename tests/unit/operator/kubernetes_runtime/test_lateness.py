@@ -20,7 +20,7 @@ def test_a_look_is_late_by_what_it_comes_after_the_time_it_was_asked_for() -> No
     lateness, clock = a_lateness()
     assert lateness.of(KEY) == 0
 
-    lateness.looked(KEY, 5.0)
+    lateness.record_success(KEY, 5.0)
     clock.now = 505.0
 
     assert lateness.of(KEY) == 500
@@ -28,8 +28,8 @@ def test_a_look_is_late_by_what_it_comes_after_the_time_it_was_asked_for() -> No
 
 def test_a_look_that_nobody_asked_for_is_not_late() -> None:
     lateness, clock = a_lateness()
-    lateness.looked(KEY, 5.0)
-    lateness.looked(KEY, None)
+    lateness.record_success(KEY, 5.0)
+    lateness.record_success(KEY, None)
     clock.now = 505.0
 
     assert lateness.of(KEY) == 0
@@ -37,9 +37,9 @@ def test_a_look_that_nobody_asked_for_is_not_late() -> None:
 
 def test_one_look_that_fails_takes_nothing_from_the_lateness_of_the_next() -> None:
     lateness, clock = a_lateness()
-    lateness.looked(KEY, 0.0)
+    lateness.record_success(KEY, 0.0)
     clock.now = 500.0
-    lateness.failed(KEY)
+    lateness.record_failure(KEY)
     clock.now = 500.5
 
     assert lateness.of(KEY) == 500
@@ -47,10 +47,10 @@ def test_one_look_that_fails_takes_nothing_from_the_lateness_of_the_next() -> No
 
 def test_hours_of_looks_that_fail_are_no_lateness() -> None:
     lateness, clock = a_lateness()
-    lateness.looked(KEY, 0.0)
+    lateness.record_success(KEY, 0.0)
     for minute in range(120):
         clock.now = 60.0 * minute
-        lateness.failed(KEY)
+        lateness.record_failure(KEY)
     clock.now += 60.0
 
     assert lateness.of(KEY) == 60

@@ -89,7 +89,7 @@ def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> Non
 
 @pytest.mark.row("B17")
 @pytest.mark.parametrize(
-    ("keeps_state", "is_going", "losses", "may_return"),
+    ("keeps_state", "is_being_deleted", "losses", "may_return"),
     [
         (True, False, [HEAD_DELETED], True),
         (True, False, [WORKER_DELETED, HEAD_DELETED], True),
@@ -100,9 +100,9 @@ def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> Non
     ids=["alone", "with a worker", "short of memory", "with its cluster", "of an older release"],
 )
 def test_a_lost_head_may_return_where_it_keeps_its_state(
-    keeps_state: bool, is_going: bool, losses: list[Loss], may_return: bool
+    keeps_state: bool, is_being_deleted: bool, losses: list[Loss], may_return: bool
 ) -> None:
-    cluster = a_ray_cluster(going=is_going)
+    cluster = a_ray_cluster(going=is_being_deleted)
     if keeps_state:
         cluster["metadata"]["annotations"] = {names.ANNOTATION_HEAD_RETURNS: "true"}
 

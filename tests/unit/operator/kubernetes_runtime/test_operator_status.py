@@ -13,7 +13,7 @@ from raggrpo_api.status.conditions import ConditionType, JobWarning, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
-from raggrpo_operator.kube.client import JOBS, Manifest, judged
+from raggrpo_operator.kube.client import JOBS, Manifest, api_error
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
@@ -93,22 +93,22 @@ async def test_a_round_after_a_write_sees_it_though_the_cache_does_not() -> None
 
 async def test_only_what_somebody_else_has_changed_is_news() -> None:
     world = Written()
-    assert not world.store.has_written(world.body)
+    assert not world.store.is_own_write(world.body)
 
     await world.writer.write(world.body, status_at(1))
-    assert world.store.has_written(world.body)
-    assert world.store.has_written(world.live())
+    assert world.store.is_own_write(world.body)
+    assert world.store.is_own_write(world.live())
 
     edited = world.kube.put({**world.live(), "metadata": dict(world.live()["metadata"])})
-    assert not world.store.has_written(edited)
+    assert not world.store.is_own_write(edited)
     metadata = {**world.body["metadata"], "uid": "another"}
-    assert not world.store.has_written({**world.body, "metadata": metadata})
+    assert not world.store.is_own_write({**world.body, "metadata": metadata})
 
 
 async def test_a_spec_is_in_memory_once() -> None:
     world = Written()
     await world.writer.write(world.body, status_at(1))
-    world.store.read(KEY, deepcopy(world.live()))
+    world.store.put(KEY, deepcopy(world.live()))
     newest = world.store.newest(KEY)
     assert newest is not None
     assert newest[0]["spec"] is world.body["spec"]
@@ -167,7 +167,7 @@ async def test_trouble_is_told_once_and_taken_back_when_it_is_over() -> None:
     body = world.body
     for _ in range(3):
         status = stored_status(body)
-        await world.writer.set_trouble(body, status, "AccessRefused", "no rights")
+        await world.writer.set_trouble(body, status, "AccessDenied", "no rights")
         body = world.live()
     assert world.writes == 1
     assert stored_status(body).conditions[0].message == "no rights"
@@ -274,8 +274,8 @@ def test_pods_that_wait_for_one_reason_are_one_event_whatever_the_scheduler_coun
 @pytest.mark.parametrize(
     ("code", "kind", "is_retryable"),
     [
-        (401, "AccessRefused", True),
-        (403, "AccessRefused", True),
+        (401, "AccessDenied", True),
+        (403, "AccessDenied", True),
         (404, "NotFound", True),
         (409, "Conflict", True),
         (410, "TransientError", True),
@@ -287,7 +287,7 @@ def test_pods_that_wait_for_one_reason_are_one_event_whatever_the_scheduler_coun
     ],
 )
 def test_an_answer_is_judged_once(code: int, kind: str, is_retryable: bool) -> None:
-    error = judged(code, "PATCH /x", b'{"message": "the reason"}')
+    error = api_error(code, "PATCH /x", b'{"message": "the reason"}')
     assert (type(error).__name__, error.retryable) == (kind, is_retryable)
     assert isinstance(error, OperatorError)
     assert "PATCH /x: HTTP" in str(error)
@@ -295,8 +295,8 @@ def test_an_answer_is_judged_once(code: int, kind: str, is_retryable: bool) -> N
 
 
 def test_a_name_that_is_taken_is_told_from_a_quota_that_changed() -> None:
-    taken = judged(409, "POST /x", b'{"message": "exists", "reason": "AlreadyExists"}')
-    changed = judged(409, "POST /x", b'{"message": "try again", "reason": "Conflict"}')
+    taken = api_error(409, "POST /x", b'{"message": "exists", "reason": "AlreadyExists"}')
+    changed = api_error(409, "POST /x", b'{"message": "try again", "reason": "Conflict"}')
     assert (type(taken), type(changed)) == (AlreadyExists, Conflict)
 
 
@@ -331,7 +331,7 @@ def test_the_series_of_a_job_vanish_with_it() -> None:
         restarts=RestartCounts(total=3, lost_steps=7, by_cause={"HeadLost": 2, "Stalled": 1}),
         effective_training_time_ratio="0.62",
     )
-    metrics.jobs.show(KEY, job.model_copy(update={"status": running}))
+    metrics.jobs.update(KEY, job.model_copy(update={"status": running}))
     shown = samples(metrics)
     assert shown["raggrpo_job_progress_ratio"][0]["is"] == 0.4
     phases = {each["phase"]: each["is"] for each in shown["raggrpo_job_phase"]}
@@ -342,11 +342,11 @@ def test_the_series_of_a_job_vanish_with_it() -> None:
     assert shown["raggrpo_job_lost_steps"][0]["is"] == 7
     assert shown["raggrpo_job_effective_training_time_ratio"][0]["is"] == 0.62
 
-    metrics.jobs.show(KEY, a_job({"preset": "Debug"}))
+    metrics.jobs.update(KEY, a_job({"preset": "Debug"}))
     assert [each["preset"] for each in samples(metrics)["raggrpo_job_info"]] == ["Debug"]
     assert "raggrpo_job_restarts_by_cause" not in samples(metrics)  # of a job created anew
-    metrics.jobs.show(KEY, job.model_copy(update={"status": running}))
+    metrics.jobs.update(KEY, job.model_copy(update={"status": running}))
 
-    metrics.jobs.forget(KEY)
-    metrics.jobs.forget(KEY)
+    metrics.jobs.remove(KEY)
+    metrics.jobs.remove(KEY)
     assert samples(metrics) == {}

@@ -7,7 +7,7 @@ JOB = JobKey("default", "job-0")
 def with_busy_jobs(count: int) -> Pace:
     pace = Pace(poll_seconds=5, status_seconds=10)
     for number in range(count):
-        pace.note(JobKey("default", f"job-{number}"), is_busy=True)
+        pace.set_busy(JobKey("default", f"job-{number}"), is_busy=True)
     return pace
 
 
@@ -27,14 +27,14 @@ def test_jobs_that_have_ended_leave_their_turns_to_the_others() -> None:
     pace = with_busy_jobs(1000)
 
     for number in range(950):
-        pace.note(JobKey("default", f"job-{number}"), is_busy=False)
+        pace.set_busy(JobKey("default", f"job-{number}"), is_busy=False)
 
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (5, 10)
 
 
 def test_a_namespace_with_many_jobs_slows_down_its_own() -> None:
     pace, neighbour = with_busy_jobs(2000), JobKey("other", "job")
-    pace.note(neighbour, is_busy=True)
+    pace.set_busy(neighbour, is_busy=True)
 
     assert (pace.poll_seconds(neighbour), pace.status_seconds(neighbour)) == (5, 10)
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (200, 400)

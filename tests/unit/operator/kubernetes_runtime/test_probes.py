@@ -73,7 +73,7 @@ class World:
 
 def test_a_process_whose_loop_turns_is_healthy() -> None:
     world = World()
-    world.now, world.health.pulse = 100.0, 99.0
+    world.now, world.health.heartbeat = 100.0, 99.0
     assert world.problems() == ""
 
 
@@ -164,7 +164,7 @@ async def test_a_missing_kuberay_is_told_once(caplog: pytest.LogCaptureFixture) 
     assert caplog.text.count("install KubeRay") == 1
     for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS):
         assert not world.caches.filled.is_set()
-        world.caches.page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
+        world.caches.apply_page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
     assert world.caches.filled.is_set(), "nobody waits for a list of RayClusters"
     assert b"raggrpo_operator_kuberay_available 0.0" in world.metrics.text()
 

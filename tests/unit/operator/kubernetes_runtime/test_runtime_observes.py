@@ -23,7 +23,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.children import Children
 from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadAddress, Heads
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import KubernetesRuntime, ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
-from raggrpo_operator.kubernetes_runtime.watching.evidence_book import EvidenceBook
+from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.jobs import a_job
 from support.builders.pods import JOB, Manifest, a_pod, a_ray_cluster, container
@@ -47,7 +47,7 @@ class World:
         self.kube = FakeKube()
         if live is not None:
             self.kube.put(live)
-        self.evidence = EvidenceBook(timedelta(seconds=120))
+        self.evidence = EvidenceStore(timedelta(seconds=120))
         objects = ClusterObjects(ray_clusters={KEY: [cached]})
         (folder / "current").write_text("an installation key for tests only")
         keys = read_keys(folder)
@@ -91,7 +91,7 @@ async def test_pods_that_a_queue_takes_away_are_no_loss_though_the_cache_is_behi
 ) -> None:
     gone = a_ray_cluster(head_ready=False, ready_workers=0)
     world = World(tmp_path, session, cached=gone, live=suspended(gone))
-    world.evidence.note(KEY, a_pod(kind=kind), NOW, was_deleted=True)
+    world.evidence.record(KEY, a_pod(kind=kind), NOW, was_deleted=True)
 
     seen = await world.cluster()
 
@@ -104,7 +104,7 @@ async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
 ) -> None:
     gone = a_ray_cluster(head_ready=False, ready_workers=0)
     world = World(tmp_path, session, cached=gone, live=a_ray_cluster(head_ready=False))
-    world.evidence.note(KEY, a_pod(kind="head"), NOW, was_deleted=True)
+    world.evidence.record(KEY, a_pod(kind="head"), NOW, was_deleted=True)
 
     seen = await world.cluster()
 

@@ -4,8 +4,8 @@ import pytest
 
 from raggrpo_operator.kubernetes_runtime.operator_process import (
     WATCHES,
-    WatchesEnded,
-    until_watches_end,
+    WatchFailed,
+    monitor_watches,
 )
 
 
@@ -13,7 +13,7 @@ async def test_watches_that_are_asked_to_end_are_no_failure() -> None:
     begun = asyncio.Event()
     begun.set()
     watches = asyncio.create_task(asyncio.sleep(60), name=WATCHES)
-    looking = asyncio.create_task(until_watches_end(begun))
+    looking = asyncio.create_task(monitor_watches(begun))
     await asyncio.sleep(0.01)
 
     watches.cancel()
@@ -33,6 +33,6 @@ async def test_an_operator_whose_watches_have_failed_ends() -> None:
     begun.set()
     watches = asyncio.create_task(fail(), name=WATCHES)
 
-    with pytest.raises(WatchesEnded):
-        await asyncio.wait_for(until_watches_end(begun), 5)
+    with pytest.raises(WatchFailed):
+        await asyncio.wait_for(monitor_watches(begun), 5)
     assert isinstance(watches.exception(), TypeError)

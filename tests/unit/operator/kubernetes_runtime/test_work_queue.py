@@ -245,10 +245,10 @@ async def test_the_observer_is_told_depth_waits_and_results() -> None:
         depths: list[int] = []
         results: list[str] = []
 
-        def added(self, depth: int) -> None:
+        def on_added(self, depth: int) -> None:
             self.depths.append(depth)
 
-        def ended(self, seconds: float, result: str) -> None:
+        def on_finished(self, seconds: float, result: str) -> None:
             self.results.append(result)
 
     told = Told()

@@ -15,8 +15,8 @@ from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import RestartState, SpentTime, WatchState
 from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_whole
-from raggrpo_operator.local_runtime.runtime import keep_driver_log
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_atomically
+from raggrpo_operator.local_runtime.runtime import save_driver_log
 from raggrpo_operator.local_runtime.supervise import prepare
 from support.builders.jobs import a_job
 
@@ -158,9 +158,9 @@ def test_lock_ends_with_its_process(tmp_path: Path) -> None:
 def test_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.json"
 
-    write_whole(path, "old")
+    write_atomically(path, "old")
     with path.open() as reader:
-        write_whole(path, "new")
+        write_atomically(path, "new")
         assert reader.read() == "old"
 
     assert path.read_text() == "new"
@@ -171,7 +171,7 @@ def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(OperatorError, match="cannot be written"):
-        write_whole(tmp_path / "file" / "state.json", "")
+        write_atomically(tmp_path / "file" / "state.json", "")
 
 
 def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_what_a_killed_driver_has_not_copied_of_its_log_is_completed(tmp_path: P
         path.write_text(text)
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.HEAD_LOST)])
 
-    keep_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
+    save_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
 
     assert kept.read_text() == "first lines, last lines"
 
@@ -203,9 +203,9 @@ def test_drivers_log_is_kept_once_the_attempt_has_ended(tmp_path: Path) -> None:
     running = JobStatus(attempt=2, attempts=[AttemptRecord(number=2)])
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.STALLED)])
 
-    keep_driver_log(running, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
+    save_driver_log(running, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
     assert not kept.exists()
     live.write_text("whole")
-    keep_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
+    save_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
 
     assert kept.read_text() == "whole"

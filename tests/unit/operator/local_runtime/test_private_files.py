@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_operator.errors import PermanentError, TransientError
-from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_whole
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_atomically
 from raggrpo_operator.local_runtime.processes import Processes
 from support.builders.jobs import a_job
 
@@ -29,7 +29,7 @@ def test_everything_in_a_new_job_folder_is_the_users_alone(tmp_path: Path) -> No
     folder.save_job(a_job())
     processes = Processes()
     processes.start("child", ["true"], os.environ, folder.logs / "deeper" / "child.log")
-    processes.end_all()
+    processes.terminate_all()
     folder.release()
 
     found = {path: mode_of(path) for path in (folder.path, *folder.path.rglob("*"))}
@@ -42,7 +42,7 @@ def test_a_file_that_others_could_read_is_not_written_to(tmp_path: Path) -> None
     draft = tmp_path / "state.json.tmp"
     draft.write_text("left by a killed run")
     with draft.open() as opened_by_another:
-        write_whole(tmp_path / "state.json", "secret")
+        write_atomically(tmp_path / "state.json", "secret")
 
         assert opened_by_another.read() == "left by a killed run"
     assert mode_of(tmp_path / "state.json") == 0o600
@@ -53,7 +53,7 @@ def test_a_log_that_others_could_read_becomes_the_users_alone(tmp_path: Path) ->
     log.write_text("of an earlier release")
     processes = Processes()
     processes.start("child", ["true"], os.environ, log)
-    processes.end_all()
+    processes.terminate_all()
 
     assert mode_of(log) == 0o600
 

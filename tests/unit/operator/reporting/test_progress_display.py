@@ -17,8 +17,8 @@ from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.reporting.progress_display import (
     ProgressDisplay,
     duration,
-    happenings,
     progress_line,
+    status_changes,
 )
 
 NOW = datetime(2026, 11, 21, 12, 0, 18, tzinfo=UTC)
@@ -79,7 +79,7 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
         a_status(7, attempts=[resumed, ended]),
     ]
 
-    told = [list(happenings(old, new)) for old, new in pairwise(statuses)]
+    told = [list(status_changes(old, new)) for old, new in pairwise(statuses)]
 
     assert told == [
         [
@@ -96,7 +96,7 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
 
 
 def test_nothing_new_is_nothing_told() -> None:
-    assert list(happenings(a_status(3), a_status(4))) == []
+    assert list(status_changes(a_status(3), a_status(4))) == []
 
 
 def test_an_outage_is_told_once_when_it_begins_and_when_it_ends() -> None:
@@ -106,7 +106,7 @@ def test_an_outage_is_told_once_when_it_begins_and_when_it_ends() -> None:
 
     down = at(True, "EndpointDown", "endpoint kb since 12:00: Timeout")
     told = [
-        list(happenings(old, new))
+        list(status_changes(old, new))
         for old, new in pairwise([a_status(3), down, down, at(False, "Answers")])
     ]
 

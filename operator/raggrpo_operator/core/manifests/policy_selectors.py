@@ -8,16 +8,16 @@ from .metadata import Manifest
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
-def own_pods(job: Metadata) -> Manifest:
+def job_pods(job: Metadata) -> Manifest:
     """Return the selector of a job's pods in its namespace."""
     return {"matchLabels": {names.LABEL_JOB: job.name}}
 
 
-def pods_of(namespace: str) -> Manifest:
+def namespace_peer(namespace: str) -> Manifest:
     """Return the peers in a namespace."""
     return {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: namespace}}}
 
 
-def port_rule(number: int, protocol: str = "TCP") -> Manifest:
+def policy_port(number: int, protocol: str = "TCP") -> Manifest:
     """Return one port of a rule."""
     return {"protocol": protocol, "port": number}

@@ -1,4 +1,4 @@
-"""`EvidenceBook`: how pods failed. It outlives the pods, which KubeRay deletes when they fail.
+"""`EvidenceStore`: how pods failed. It outlives the pods, which KubeRay deletes when they fail.
 
 It is in memory only: after a restart, the loss of a vanished pod shows only in its cluster. It also
 outlives the cluster, since the cache may still hold a RayCluster that has just been deleted.
@@ -21,7 +21,7 @@ from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, loss, start_p
 _HARDEST = (PodRole.TRAINER, PodRole.ROLLOUT)
 
 
-class EvidenceBook:
+class EvidenceStore:
     """Losses by uid of their Ray cluster, and how long each pod has been failing to start."""
 
     def __init__(self, start_grace: timedelta) -> None:
@@ -29,7 +29,7 @@ class EvidenceBook:
         self._losses: dict[tuple[JobKey, str], dict[str, Loss]] = {}
         self._failing_since: dict[JobKey, dict[str, datetime]] = {}
 
-    def note(self, key: JobKey, pod: Manifest, now: datetime, *, was_deleted: bool) -> None:
+    def record(self, key: JobKey, pod: Manifest, now: datetime, *, was_deleted: bool) -> None:
         """Record how this pod was lost, if it was; the weightiest account counts, then the first.
 
         If a container ends again, its latest end replaces the earlier one.
@@ -70,7 +70,7 @@ class EvidenceBook:
         problem = next(iter(late or final or found), None)
         return problem, bool(late)
 
-    def forget(self, key: JobKey) -> None:
+    def remove(self, key: JobKey) -> None:
         """Drop everything about a deleted job."""
         for known in [each for each in self._losses if each[0] == key]:
             del self._losses[known]

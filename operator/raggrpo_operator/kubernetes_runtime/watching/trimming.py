@@ -53,19 +53,19 @@ POD_STATUS = (
 STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
-def kept(body: Mapping[str, Any]) -> Manifest:
+def trim_object(body: Mapping[str, Any]) -> Manifest:
     """Return what is kept of a job or a child; the same again for what this has returned."""
-    return kept_job(body) if body.get("kind") == names.KIND else kept_child(body)
+    return trim_job(body) if body.get("kind") == names.KIND else trim_child(body)
 
 
-def kept_job(body: Mapping[str, Any]) -> Manifest:
+def trim_job(body: Mapping[str, Any]) -> Manifest:
     """Return a job with its spec and status; of a spec far beyond what is accepted, why not."""
     found = _only(body, ("apiVersion", "kind", "spec", "status", TOO_LARGE)) | _metadata(body)
     excess = _excess(found.get("spec", {}))
     return found | {"spec": {}, TOO_LARGE: excess} if excess else found
 
 
-def kept_child(body: Mapping[str, Any]) -> Manifest:
+def trim_child(body: Mapping[str, Any]) -> Manifest:
     """Return an object that the operator, KubeRay or a Deployment has made for a job."""
     found = _only(body, ("apiVersion", "kind")) | _metadata(body)
     spec, status = body.get("spec") or {}, body.get("status") or {}
