@@ -37,7 +37,7 @@ demo: setup ## a cluster, the operator and a small CPU job on this machine, foll
 
 test: setup ## all tests that need neither a GPU nor a cluster
 	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/test_whole_life.py tests/local/test_restart.py \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/runs/test_job_lifecycle.py tests/local/runs/test_restart.py \
 	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
@@ -84,13 +84,13 @@ e2e e2e-full drills-cluster:
 	$(BIN)/python -m pytest $(SELECTED) --durations=10
 
 fuzz: setup ## 200,000 steps of random lives of a job, with every failure at every moment (long)
-	RAGGRPO_FUZZ_STEPS=200000 $(BIN)/python -m pytest tests/scenario/test_state_machine.py -q --timeout 0
+	RAGGRPO_FUZZ_STEPS=200000 $(BIN)/python -m pytest tests/scenario/adversarial/test_state_machine.py -q --timeout 0
 
 fuzz-answers: setup ## 3,000 hostile answers of each kind that a job's pods can give (long)
 	RAGGRPO_FUZZ_ANSWERS=3000 $(BIN)/python -m pytest tests/unit/operator/test_fuzz_answers.py -q --timeout 0
 
 fuzz-specs: setup ## 3,000 hostile specs from parsing to manifests, and how long they take (long)
-	RAGGRPO_FUZZ_SPECS=3000 $(BIN)/python -m pytest tests/scenario/test_hostile_specs.py -q -s --timeout 0
+	RAGGRPO_FUZZ_SPECS=3000 $(BIN)/python -m pytest tests/scenario/adversarial/test_adversarial_specs.py -q -s --timeout 0
 
 mutants: setup ## a seeded sample of mutants of core, arithmetic and checkpoints; SEED, COUNT, MUTATED=core, WITHIN=rules (long)
 	nice -n 15 $(BIN)/python scripts/mutants.py --seed $(or $(SEED),1) --count $(or $(COUNT),100) --within "$(WITHIN)" $(MUTATED)
@@ -120,7 +120,7 @@ golden: setup ## rewrite the golden files; read the diff
 	$(BIN)/python -m pytest tests/unit/operator/text/test_plan.py tests/unit/operator/manifests/test_manifests.py -q --update-golden
 
 drill: setup ## kill every process at every kind of moment, writes docs/internals/drills.md; hang, S3 (long)
-	PYTHONPATH=tests $(BIN)/python tests/local/drill.py --table docs/internals/drills.md
+	PYTHONPATH=tests $(BIN)/python tests/local/drills/drill.py --table docs/internals/drills.md
 	$(BIN)/python -m pytest tests/local -m long
 
 gpu: ## speed, memory and exactness of the policy's step on one GPU, see docs/internals/gpu.md; needs torch, transformers, pydantic, pytest
@@ -128,12 +128,12 @@ gpu: ## speed, memory and exactness of the policy's step on one GPU, see docs/in
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py
 
 models: setup ## measure every causal family of transformers in small, writes docs/reference/models.md (minutes)
-	PYTHONPATH=tests $(BIN)/python -m support.model_families --table docs/reference/models.md
-	$(BIN)/python -m pytest tests/unit/trainer/policy/test_layout_check.py tests/local/test_families_in_engine.py -m long -q
+	PYTHONPATH=tests $(BIN)/python -m support.engines.model_families --table docs/reference/models.md
+	$(BIN)/python -m pytest tests/unit/trainer/policy/test_layout_check.py tests/local/engines/test_model_families.py -m long -q
 
 bench: setup ## training throughput against TRL, monitoring overhead
-	$(BIN)/python tests/bench/train_throughput.py
-	$(BIN)/python tests/bench/monitoring_overhead.py
+	PYTHONPATH=tests $(BIN)/python tests/bench/training/train_throughput.py
+	PYTHONPATH=tests $(BIN)/python tests/bench/training/monitoring_overhead.py
 
 lock: setup ## resolve requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)/uv

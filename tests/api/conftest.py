@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from support.chart_release import Account, Helm, until_policies_hold
+from support.kubernetes.chart_release import Account, Helm, until_policies_hold
 from tools.kind.api_server import ADMIN_TOKEN, ApiServer, running_api_server
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.builders.jobs import a_raw_job
-from support.chart_release import CHART, Account, Helm, until_policies_hold
-from support.helm_chart import RELEASE
+from support.builders.operator.jobs import a_raw_job
+from support.kubernetes.chart_release import CHART, Account, Helm, until_policies_hold
+from support.kubernetes.helm_chart import RELEASE
 from tools.kind.api_server import ApiServer
 
 KEY = f"{RELEASE}-key"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.builders.jobs import REMOVED, SAMPLES, a_raw_job
+from support.builders.operator.jobs import REMOVED, SAMPLES, a_raw_job
 from tools.kind.api_server import ApiServer
 
 CRD = "raggrpojobs.raggrpo.io"

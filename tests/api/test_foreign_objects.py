@@ -34,11 +34,11 @@ from raggrpo_operator.kube.client import ApiServer, KubeClient, resource_of
 from raggrpo_operator.kube.user_client import connect_as_user
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
-from support.builders.jobs import KNOWN_TINY, a_job
-from support.chart_release import Account
+from support.builders.operator.jobs import KNOWN_TINY, a_job
 from support.fakes.fake_kuberay import FOREIGN, Manifest, path_of
 from support.fakes.fake_ray import Script
-from support.operator_world import World, a_world, is_phase
+from support.kubernetes.chart_release import Account
+from support.operator.operator_environment import World, a_world, is_phase
 from tools.kind.api_server import ApiServer as Server
 from tools.kind.jobs import condition
 

@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from raggrpo_api import names
 from raggrpo_operator.kube.client import RECURSION
-from support.builders.jobs import a_raw_job
-from support.chart_release import Account
-from support.operator_world import World, a_world
+from support.builders.operator.jobs import a_raw_job
+from support.kubernetes.chart_release import Account
+from support.operator.operator_environment import World, a_world
 from tools.kind.api_server import ApiServer
 
 DEPTH = 1_500

@@ -10,8 +10,8 @@ from collections import Counter
 import httpx
 import pytest
 
-from support.admission import first_round, refusal
-from support.builders.hostile_specs import hostile_jobs
+from support.builders.operator.hostile_specs import hostile_jobs
+from support.kubernetes.admission import first_round, refusal
 from tools.kind.api_server import ApiServer
 
 SPECS = int(os.environ.get("RAGGRPO_FUZZ_SPECS", "300"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.builders.jobs import KNOWN_TINY, a_job, a_raw_job
-from support.builders.manifests import a_clustered_job, objects_of
-from support.chart_release import Account, Helm, until_policies_hold
+from support.builders.operator.jobs import KNOWN_TINY, a_job, a_raw_job
+from support.builders.operator.manifests import a_clustered_job, objects_of
+from support.kubernetes.chart_release import Account, Helm, until_policies_hold
 from tools.kind.api_server import ApiServer
 
 POLICY = {

@@ -5,11 +5,17 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from support.chart_release import Account
 from support.fakes.fake_kuberay import Api, path_of
+from support.fakes.fake_kuberay_watch import WatchedKubeRay
 from support.fakes.fake_ray import Script, fake_ray
-from support.fakes.watched_kuberay import WatchedKubeRay
-from support.operator_world import JOBS, World, changes_by_operator, leader, two_replicas
+from support.kubernetes.chart_release import Account
+from support.operator.operator_environment import (
+    JOBS,
+    World,
+    changes_by_operator,
+    leader,
+    two_replicas,
+)
 from tools.kind.api_server import ApiServer
 
 NUM_JOBS = int(os.environ.get("RAGGRPO_BEGINNING_JOBS", "30"))

@@ -11,9 +11,9 @@ import yaml
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_operator.core.manifests.metadata import child_metadata
-from support.builders.jobs import a_raw_job
-from support.kubectl_plugin import kubectl_raggrpo
-from support.waiting import wait_for
+from support.builders.operator.jobs import a_raw_job
+from support.kubernetes.kubectl_plugin import kubectl_raggrpo
+from support.processes.waiting import wait_for
 from tools.kind.api_server import ApiServer
 from tools.kind.kubernetes import kubeconfig_with
 

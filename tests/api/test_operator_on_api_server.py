@@ -17,12 +17,12 @@ import pytest_asyncio
 
 from raggrpo_api import names
 from raggrpo_api.names import KIND
-from support.chart_release import Account
+from support.fakes.api_server_proxy import Way, a_way_to
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import Script
-from support.fakes.interrupted_api_server import Way, a_way_to
-from support.operator_world import (
+from support.kubernetes.chart_release import Account
+from support.operator.operator_environment import (
     World,
     a_world,
     an_operator,

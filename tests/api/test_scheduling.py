@@ -10,8 +10,8 @@ from raggrpo_operator.core.lifecycle.actions import PodPlan
 from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.sizing.size import size
-from support.builders.jobs import a_job
-from support.builders.manifests import SETTINGS, a_clustered_job
+from support.builders.operator.jobs import a_job
+from support.builders.operator.manifests import SETTINGS, a_clustered_job
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from tools.kind.api_server import ApiServer
 from tools.kind.go_programs import tool_folder

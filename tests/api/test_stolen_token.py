@@ -10,12 +10,19 @@ from dataclasses import replace
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from support.builders.jobs import KNOWN_TINY, SAMPLES, a_sample
-from support.builders.manifests import a_clustered_job, objects_of
-from support.chart_release import Account, Helm
-from support.thefts import Attempt, Manifest, Target, create, foreign_objects, in_owner
-from support.thefts_by_policy import BY_POLICY, OWN, POD
-from support.thefts_by_rbac import BY_RBAC
+from support.builders.operator.jobs import KNOWN_TINY, SAMPLES, a_sample
+from support.builders.operator.manifests import a_clustered_job, objects_of
+from support.kubernetes.chart_release import Account, Helm
+from support.kubernetes.stolen_token_cases import (
+    Attempt,
+    Manifest,
+    Target,
+    create,
+    foreign_objects,
+    in_owner,
+)
+from support.kubernetes.stolen_token_cases_by_policy import BY_POLICY, OWN, POD
+from support.kubernetes.stolen_token_cases_by_rbac import BY_RBAC
 from tools.kind.api_server import ApiServer
 
 FORBIDDEN = 403

@@ -15,9 +15,9 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Severity
-from support.admission import refusal
-from support.builders.jobs import REMOVED, SAMPLES, a_raw_job
-from support.builders.wrong_jobs import ACTOR, AN_ENDPOINT, WRONG, prompt_mode, rewards
+from support.builders.operator.jobs import REMOVED, SAMPLES, a_raw_job
+from support.builders.operator.wrong_jobs import ACTOR, AN_ENDPOINT, WRONG, prompt_mode, rewards
+from support.kubernetes.admission import refusal
 from tools.kind.api_server import ApiServer
 
 CPU = {"device": "CPU"}

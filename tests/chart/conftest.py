@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.helm_chart import Chart
+from support.kubernetes.helm_chart import Chart
 from tools.kind.go_programs import tool_folder
 
 

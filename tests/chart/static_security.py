@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from raggrpo_cli.manifests_text import as_yaml
-from support.builders.jobs import KNOWN_7B, SAMPLES, a_sample
-from support.builders.manifests import a_clustered_job, objects_of
-from support.helm_chart import MATRIX, Chart
+from support.builders.operator.jobs import KNOWN_7B, SAMPLES, a_sample
+from support.builders.operator.manifests import a_clustered_job, objects_of
+from support.kubernetes.helm_chart import MATRIX, Chart
 from tools.kind.go_programs import tool_folder
 
 CHART = Path("helm/raggrpo-operator").resolve()

@@ -17,8 +17,8 @@ from raggrpo_operator.kubernetes_runtime.process.settings import PREFIX, Setting
 from raggrpo_operator.kubernetes_runtime.watching.trimming import CHILDREN
 from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
-from support.builders.reports import a_step
-from support.helm_chart import (
+from support.builders.trainer.reports import a_step
+from support.kubernetes.helm_chart import (
     EVERYTHING,
     MATRIX,
     NAMESPACE,
@@ -29,8 +29,8 @@ from support.helm_chart import (
     of_kind,
     one,
 )
-from support.kubernetes_schemas import violations_of_schemas
-from support.pod_security import violations_of_restricted
+from support.kubernetes.kubernetes_schemas import violations_of_schemas
+from support.kubernetes.pod_security import violations_of_restricted
 from tools.kind.go_programs import OLDEST_API, tool_folder
 
 EACH = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.builders.rows import write_rows
+from support.builders.data.rows import write_rows
 from tools.kind import kind_cluster
 from tools.kind.go_programs import only_one
 from tools.kind.images import REPOSITORY, Images, images

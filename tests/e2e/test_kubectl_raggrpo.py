@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from support.kubectl_plugin import command, kubectl_raggrpo
+from support.kubernetes.kubectl_plugin import command, kubectl_raggrpo
 from tools.kind.images import Images
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes

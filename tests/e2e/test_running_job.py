@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from support.builders.embedding_model import write_embedding_model
-from support.waiting import wait_for
+from support.builders.trainer.embedding_model import write_embedding_model
+from support.processes.waiting import wait_for
 from tools.kind.images import Images
 from tools.kind.jobs import a_small_job, condition, events_about, has_ended, status_when
 from tools.kind.kubernetes import Kubernetes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from support.helm_chart import NAMESPACE, RELEASE, Chart, of_kind
+from support.kubernetes.helm_chart import NAMESPACE, RELEASE, Chart, of_kind
 from tools.kind import kind_cluster
 from tools.kind.go_programs import tool_folder
 

@@ -191,7 +191,7 @@ def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str
     from raggrpo_api.spec.training import TrainingSpec
     from raggrpo_trainer.exchange.policy_config import PolicyConfig
     from raggrpo_trainer.policy.policy import Policy
-    from support.builders.policies import a_policy_config, an_objective
+    from support.builders.trainer.policies import a_policy_config, an_objective
 
     torch.use_deterministic_algorithms(case.deterministic)
     training = TrainingSpec.model_validate(
@@ -278,7 +278,7 @@ def rows_of(size: str, model: Path, device: str, *, profiled: bool) -> None:
     import torch
 
     from raggrpo_trainer.policy.process_group import init_process_group
-    from support.ports import free_port
+    from support.processes.ports import free_port
 
     write_model(SIZES[size], model, device)
     init_process_group(0, 1, "127.0.0.1", free_port(), device)

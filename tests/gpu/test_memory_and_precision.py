@@ -41,7 +41,7 @@ def test_a_batch_reaches_the_gpu_whole_and_nothing_waits_for_the_copy() -> None:
     import torch
 
     from raggrpo_trainer.policy.packing import items, micro_batch
-    from support.builders.policies import uneven_groups
+    from support.builders.trainer.policies import uneven_groups
 
     groups = uneven_groups()
     weights = [1.0] * sum(len(group.completions) for group in groups)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from filelock import FileLock
 
-from local.drill import Outcome, Run
+from local.drills.drill import Outcome, Run
 from raggrpo_operator.local_runtime.processes import Processes
 
 

@@ -14,7 +14,7 @@ LINKS = 32
 """HNSW's M. A passage has twice as many on the lowest layer."""
 BREADTH_OF_BUILD = 200
 BREADTH_OF_SEARCH = 256
-"""HNSW's efConstruction and efSearch; `tests/bench/dense_search.py` measures what they find."""
+"""HNSW's efConstruction and efSearch; `tests/bench/retrieval/dense_search.py` measures recall."""
 FILE = "vectors.faiss"
 
 Found = tuple[np.ndarray, np.ndarray]

@@ -13,7 +13,7 @@ import yaml
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
-from support.builders.jobs import KNOWN_TINY
+from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_ray import FakeRay
 
 LOOK_SECONDS = 0.1

@@ -17,7 +17,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import CheckpointRef, Failure, Progress, Stage
 from raggrpo_api.trainer.sealed_config import open_sealed
-from support.builders.jobs import KNOWN_TINY
+from support.builders.operator.jobs import KNOWN_TINY
 
 STEP_SECONDS = 0.1
 

@@ -50,7 +50,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError, TransientError
 from raggrpo_operator.reconcile import reconcile
-from support.builders.jobs import KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_TINY, a_job
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 SAVE_EVERY = 10

@@ -10,7 +10,7 @@ from typing import Self
 import boto3
 import httpx
 
-from support.ports import free_port
+from support.processes.ports import free_port
 
 READY_SECONDS = 30.0
 KEY = "only-in-the-environment"

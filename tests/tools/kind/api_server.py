@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import yaml
 
-from support.ports import free_port
+from support.processes.ports import free_port
 from tools.kind.go_programs import tool_folder
 from tools.kind.kubernetes import Kubernetes, kubeconfig_with
 from tools.kind.program import Program

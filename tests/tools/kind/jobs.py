@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from support.builders.jobs import changed
+from support.builders.operator.jobs import changed
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.training_job import MOUNT, a_job
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api import names
-from support.builders.jobs import a_manifest, data_of
-from support.builders.rows import write_rows
-from support.builders.word_model import write_word_model
+from support.builders.data.rows import write_rows
+from support.builders.operator.jobs import a_manifest, data_of
+from support.builders.trainer.word_model import write_word_model
 from tools.kind.go_programs import tool_folder
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.ports import free_port
+from support.processes.ports import free_port
 from tools.kind.go_programs import cache_root, only_one, tool_folder
 
 TXTAI = "9.14.0"

@@ -18,7 +18,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.job_status import JobStatus, status_to_json
 from raggrpo_operator.core.spec.parse import parse_job
-from support.builders.jobs import REMOVED, SAMPLES, a_raw_job, a_sample
+from support.builders.operator.jobs import REMOVED, SAMPLES, a_raw_job, a_sample
 
 VALIDATOR = OAS30Validator(job_schema())
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}

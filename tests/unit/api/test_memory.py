@@ -7,8 +7,8 @@ from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_trainer.engines.engine_pool import engine_options
 from raggrpo_trainer.preflight.model import check_model
-from support.builders.jobs import a_job
-from support.builders.policies import write_model
+from support.builders.operator.jobs import a_job
+from support.builders.trainer.policies import write_model
 
 PER_NUMBER = 2 * 2 * 2 * 16  # keys and values × layers × heads × head size
 

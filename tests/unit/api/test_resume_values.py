@@ -6,7 +6,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.resume import changes, resume_values
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 DEPENDS_ON = """
 model.path

@@ -4,7 +4,7 @@ import pytest
 
 from raggrpo_api import names
 from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed, seal
-from support.builders.hostile_text import HOSTILE
+from support.builders.operator.adversarial_text import HOSTILE
 
 LONGEST_VARIABLE = 128 * 1024
 """Linux's limit on one `NAME=value` of an environment, with its end."""

@@ -21,7 +21,7 @@ from raggrpo_api.status.restart_state import (
     WatchState,
 )
 from raggrpo_operator.core.spec.parse import parse_job
-from support.builders.jobs import a_job, a_raw_job
+from support.builders.operator.jobs import a_job, a_raw_job
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FLAT = [

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.quickstart_learning import curve, learnt, row, standard_error
+from bench.training.quickstart_learning import curve, learnt, row, standard_error
 
 SUMMARY = {
     "rewardFirst": 0.096,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.bench_rayjob import TOKEN, rayjob
-from bench.bench_recovery import (
+from bench.recovery.peer_rayjob import TOKEN, rayjob
+from bench.recovery.recovery_phases import (
     DRIVER_KILLED,
     HEAD_DELETED,
     OURS,
@@ -28,9 +28,9 @@ from raggrpo_api.trainer.history import Record, history_file
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.job_config import read_config
 from raggrpo_trainer.progress.metric_sinks import JsonLines
-from support.builders.jobs import KNOWN_TINY, a_job
-from support.builders.manifests import a_clustered_job, all_manifests
-from support.builders.reports import a_step
+from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.builders.operator.manifests import a_clustered_job, all_manifests
+from support.builders.trainer.reports import a_step
 
 KILLED = Strike(at=100.0, epoch=1, noticed=103.0, submitted=104.0)
 START = ((110.0, "start"), (115.0, "StartingRollout"), (130.0, "WarmingRetrieval"))

@@ -17,7 +17,7 @@ from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_cli.commands.run import exit_code
 from raggrpo_cli.main import app
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
-from support.builders.jobs import SAMPLES, a_job, a_raw_job
+from support.builders.operator.jobs import SAMPLES, a_job, a_raw_job
 
 
 def raggrpo(*arguments: object) -> Result:

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.main import app
-from support.builders.verl_scripts import GSM8K, SEARCH
-from support.builders.verl_tree import write_tree
+from support.builders.data.verl_scripts import GSM8K, SEARCH
+from support.builders.data.verl_tree import write_tree
 
 CLI = CliRunner()
 

@@ -5,8 +5,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from raggrpo_cli.kubectl.app import app
-from support.builders.jobs import a_raw_job
-from support.kubectl_plugin import kubectl_raggrpo
+from support.builders.operator.jobs import a_raw_job
+from support.kubernetes.kubectl_plugin import kubectl_raggrpo
 
 
 def plugin(*arguments: object) -> Result:

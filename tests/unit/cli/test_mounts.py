@@ -9,7 +9,7 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
 from raggrpo_operator.local_runtime.mounts import apply_mounts, machine_problems, read_mounts
 from raggrpo_operator.local_runtime.overrides import InvalidOptions
-from support.builders.jobs import SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import SAMPLES, a_job, a_sample
 
 VOLUMES = [
     {"name": "data", "claimName": "datasets", "mountPath": "/mnt/data", "readOnly": True},

@@ -5,7 +5,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.local_runtime.overrides import InvalidOptions, apply_options
-from support.builders.jobs import a_raw_job
+from support.builders.operator.jobs import a_raw_job
 
 ENDPOINTS = [
     {"name": "actor-8b", "url": "http://rag:8000/chat"},

@@ -9,7 +9,7 @@ from raggrpo_cli.kubectl.reader import reader
 from raggrpo_operator.errors import AccessDenied, PermanentError
 from raggrpo_operator.kube.client import Manifest, Resource
 from raggrpo_operator.kube.user_client import UserClient
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 MOUNT = {"type": "Warning", "message": "MountVolume failed: no such share"}
 

@@ -20,7 +20,7 @@ from raggrpo_cli import terminal
 from raggrpo_cli.kubectl.status import one, table
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter
 from raggrpo_operator.reporting.progress_display import ProgressDisplay
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31mred\u202eder\x00\x08 \r\nnext\u2066 line\ud800"
 CLEAN = {"\n", "\t"}

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.main import app
-from support.builders.jobs import a_raw_job
-from support.builders.preflight import a_model_folder
-from support.builders.rows import write_rows
-from support.builders.wrong_jobs import WRONG, prompt_mode, rewards
+from support.builders.data.rows import write_rows
+from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.wrong_jobs import WRONG, prompt_mode, rewards
+from support.builders.trainer.preflight import a_model_folder
 
 CONFIG, DATA, PREFLIGHT = ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.PREFLIGHT_FAILED
 

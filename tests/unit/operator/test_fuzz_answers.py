@@ -28,10 +28,10 @@ from raggrpo_api.trainer.progress import (
 )
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.errors import OperatorError
-from support.builders.hostile_answers import hostile_answers, hostile_value
-from support.builders.jobs import a_job
-from support.builders.pods import Manifest, a_pod, container
-from support.reconciler_world import KEY, NOW, UID, ReconcilerWorld, a_running_status
+from support.builders.operator.adversarial_answers import hostile_answers, hostile_value
+from support.builders.operator.jobs import a_job
+from support.builders.operator.pods import Manifest, a_pod, container
+from support.operator.reconciler_environment import KEY, NOW, UID, ReconcilerWorld, a_running_status
 
 ANSWERS = int(os.environ.get("RAGGRPO_FUZZ_ANSWERS", "150"))
 """Of each kind."""

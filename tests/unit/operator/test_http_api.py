@@ -11,7 +11,7 @@ from raggrpo_operator.errors import AccessDenied, OperatorError
 from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
-from support.servers.hostile_server import ANSWERS, BOMB, MIB, Say, hostile_server
+from support.servers.adversarial_server import ANSWERS, BOMB, MIB, Say, hostile_server
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 MOST = LIMITS.answer_bytes

@@ -21,7 +21,7 @@ from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of, within_limit
-from support.builders.jobs import KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_TINY, a_job
 
 LETTERS = ["x", '"', "\u00e9", "\u6f22", "\U0001f600"]
 ENDPOINTS = [{"name": f"{n}{'e' * 40}", "managed": {"corpus": "/mnt/runs/c"}} for n in range(8)]

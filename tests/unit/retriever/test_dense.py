@@ -19,8 +19,8 @@ from raggrpo_retriever.embedding import Embedder
 from raggrpo_retriever.index import Hit
 from raggrpo_retriever.loading import load_index
 from raggrpo_retriever.vectors import VectorIndex
-from support.builders.embedding_model import write_embedding_model
-from support.builders.rows import write_rows
+from support.builders.data.rows import write_rows
+from support.builders.trainer.embedding_model import write_embedding_model
 
 WORDS = [f"w{number}" for number in range(40)]
 CONTEXT = 64

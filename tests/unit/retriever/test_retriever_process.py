@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from raggrpo_retriever.__main__ import main
-from support.builders.embedding_model import write_embedding_model
-from support.builders.rows import write_rows
-from support.waiting import wait_for
+from support.builders.data.rows import write_rows
+from support.builders.trainer.embedding_model import write_embedding_model
+from support.processes.waiting import wait_for
 
 DEADLINE_SECONDS = 30
 

@@ -10,7 +10,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.job_config import read_config
-from support.builders.jobs import a_trainer_config
+from support.builders.operator.jobs import a_trainer_config
 
 
 def test_the_configuration_is_read_as_it_was_sealed() -> None:

@@ -1,6 +1,6 @@
 """Memory of a managed retriever as named terms: texts, search by words, vectors and their model.
 
-`tests/bench/dense_search.py` compares them with what a retriever takes.
+`tests/bench/retrieval/dense_search.py` compares them with what a retriever takes.
 """
 
 from functools import partial

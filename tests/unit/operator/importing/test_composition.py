@@ -6,7 +6,7 @@ import pytest
 
 from raggrpo_operator.core.importing.composition import Composition, compose
 from raggrpo_operator.core.importing.overrides import Unreadable
-from support.builders.verl_tree import FILES
+from support.builders.data.verl_tree import FILES
 
 
 def composed(files: Mapping[str, str], **choices: str) -> Composition:

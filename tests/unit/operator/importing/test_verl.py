@@ -24,8 +24,8 @@ from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL
 from raggrpo_operator.core.spec.parse import dotted, parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
-from support.builders.verl_scripts import ARRAYS, GSM8K, SEARCH
-from support.builders.verl_tree import FILES
+from support.builders.data.verl_scripts import ARRAYS, GSM8K, SEARCH
+from support.builders.data.verl_tree import FILES
 
 SMALLEST = {
     "data.train_files": "/data/train.parquet",

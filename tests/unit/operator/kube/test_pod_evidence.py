@@ -6,7 +6,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kube.pod_evidence import loss, start_problem
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
-from support.builders.pods import (
+from support.builders.operator.pods import (
     CLUSTER,
     CLUSTER_UID,
     Manifest,

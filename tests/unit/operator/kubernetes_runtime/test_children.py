@@ -25,7 +25,7 @@ from raggrpo_operator.errors import (
 from raggrpo_operator.kube.client import CONFIG_MAPS, PODS, RAY_CLUSTERS, SERVICES
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
 from raggrpo_operator.kubernetes_runtime.rounds.children import KEPT_RECORDS, Children
-from support.builders.jobs import KNOWN_TINY
+from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_kube import FakeKube
 from support.fakes.fake_runtime import a_story_job
 

@@ -1,5 +1,5 @@
 from raggrpo_operator.kubernetes_runtime.rounds.gpu_devices import smallest_device
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 from support.fakes.fake_kube import FakeKube, failing
 
 NODE = {

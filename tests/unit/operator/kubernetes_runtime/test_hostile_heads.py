@@ -12,8 +12,8 @@ from aiohttp import ClientSession, web
 
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import RAY_CLUSTERS
-from support.builders.jobs import KNOWN_TINY, a_job
-from support.reconciler_world import KEY, NOW, ReconcilerWorld, a_running_status
+from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.operator.reconciler_environment import KEY, NOW, ReconcilerWorld, a_running_status
 
 ROUND_SECONDS = 5
 ENOUGH_SECONDS = 600

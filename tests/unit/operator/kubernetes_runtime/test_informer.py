@@ -14,7 +14,7 @@ from raggrpo_operator.kubernetes_runtime.watching.evidence_store import Evidence
 from raggrpo_operator.kubernetes_runtime.watching.informer import listener
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from raggrpo_operator.kubernetes_runtime.watching.trimming import TOO_LARGE, trim_child, trim_job
-from support.builders.pods import Manifest, a_pod, a_ray_cluster, container, ended
+from support.builders.operator.pods import Manifest, a_pod, a_ray_cluster, container, ended
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from raggrpo_operator.kube.client import EVENTS
 from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
 from raggrpo_operator.kubernetes_runtime.rounds import reconciler as module
 from raggrpo_operator.kubernetes_runtime.watching.trimming import trim_job
-from support.reconciler_world import KEY, ReconcilerWorld
+from support.operator.reconciler_environment import KEY, ReconcilerWorld
 
 ERRORS = b'raggrpo_operator_reconcile_total{controller="raggrpojob",result="error"} 1.0'
 

@@ -23,8 +23,8 @@ from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     observed_retrievers,
     service_names,
 )
-from support.builders.jobs import KNOWN_TINY, a_job
-from support.builders.pods import (
+from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.builders.operator.pods import (
     CLUSTER,
     JOB,
     Manifest,

@@ -21,7 +21,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter, stored_status
 from raggrpo_operator.kubernetes_runtime.rounds.time_to_live import seconds_until_removal
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from support.builders.jobs import a_job, a_raw_job
+from support.builders.operator.jobs import a_job, a_raw_job
 from support.fakes.fake_kube import FakeKube, failing
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -12,7 +12,7 @@ from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_pro
 from raggrpo_operator.kubernetes_runtime.rounds import resync
 from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared, Resync
 from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
-from support.builders.jobs import a_raw_job
+from support.builders.operator.jobs import a_raw_job
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("default", "small")

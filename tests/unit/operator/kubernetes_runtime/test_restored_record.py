@@ -10,8 +10,8 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.kube.client import CONFIG_MAPS
-from support.builders.jobs import KNOWN_TINY, a_job
-from support.reconciler_world import KEY, UID, ReconcilerWorld, a_running_status
+from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.operator.reconciler_environment import KEY, UID, ReconcilerWorld, a_running_status
 
 
 def submitted(number: int = 1, uid: str = UID) -> TrainerConfig:

@@ -25,8 +25,8 @@ from raggrpo_operator.kubernetes_runtime.rounds.runtime import KubernetesRuntime
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from support.builders.jobs import a_job
-from support.builders.pods import JOB, Manifest, a_pod, a_ray_cluster, container
+from support.builders.operator.jobs import a_job
+from support.builders.operator.pods import JOB, Manifest, a_pod, a_ray_cluster, container
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("default", "small")

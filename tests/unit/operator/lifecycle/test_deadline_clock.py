@@ -17,7 +17,7 @@ from raggrpo_operator.core.lifecycle.deadline import (
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.spec.resolve import resolve
-from support.builders.rounds import at
+from support.builders.operator.rounds import at
 from support.fakes.fake_runtime import T0, a_story_job
 
 

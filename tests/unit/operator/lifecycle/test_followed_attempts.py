@@ -32,7 +32,7 @@ from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
-from support.builders.jobs import KNOWN_TINY
+from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import T0, a_story_job
 
 RUNS = AttemptObserved(2, SubmissionStatus.RUNNING)

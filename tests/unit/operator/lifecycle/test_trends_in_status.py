@@ -16,7 +16,7 @@ from raggrpo_operator.core.lifecycle.trends import degradation, note_mismatch, n
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
-from support.builders.jobs import KNOWN_TINY
+from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import T0, a_story_job
 
 BASE = Baseline(step=20, seconds=1.0, host_memory=1 * GIB, rank_memory=1 * GIB)

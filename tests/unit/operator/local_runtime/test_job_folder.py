@@ -18,7 +18,7 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_atomically
 from raggrpo_operator.local_runtime.runtime import save_driver_log
 from raggrpo_operator.local_runtime.supervise import prepare
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 
 def a_folder(tmp_path: Path, job: RagGrpoJob | None = None, **state: object) -> JobFolder:

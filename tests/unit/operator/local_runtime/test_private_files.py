@@ -8,7 +8,7 @@ import pytest
 from raggrpo_operator.errors import PermanentError, TransientError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_atomically
 from raggrpo_operator.local_runtime.processes import Processes
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 
 @pytest.fixture(autouse=True)

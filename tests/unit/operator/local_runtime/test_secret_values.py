@@ -1,5 +1,5 @@
 from raggrpo_operator.local_runtime.secret_values import missing_secrets, trainer_env
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 ENV = [
     {"name": "PLAIN", "value": "x"},

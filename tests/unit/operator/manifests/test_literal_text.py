@@ -10,10 +10,10 @@ from raggrpo_api import names
 from raggrpo_api.trainer.sealed_config import open_sealed
 from raggrpo_operator.core.manifests.pods import literal
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from support.builders.hostile_text import HOSTILE_TEXT
-from support.builders.jobs import KNOWN_TINY, a_job
-from support.builders.manifests import a_clustered_job, all_manifests, pod_templates
-from support.kubelet import expanded, started
+from support.builders.operator.adversarial_text import HOSTILE_TEXT
+from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.builders.operator.manifests import a_clustered_job, all_manifests, pod_templates
+from support.kubernetes.kubelet import expanded, started
 
 SECRET = {"name": "A_SECRET", "secretKeyRef": {"name": "wandb", "key": "key"}}
 REFERENCES = "$(A_SECRET) $$(A_SECRET) $A_SECRET ${A_SECRET} $$"

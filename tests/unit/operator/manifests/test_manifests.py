@@ -24,8 +24,8 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_raw_job, a_sample
-from support.builders.manifests import (
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_raw_job, a_sample
+from support.builders.operator.manifests import (
     SETTINGS,
     UID,
     a_clustered_job,
@@ -34,8 +34,8 @@ from support.builders.manifests import (
     pod_templates,
     sizing_of,
 )
-from support.kubernetes_schemas import violations_of_schemas
-from support.pod_security import violations_of_restricted
+from support.kubernetes.kubernetes_schemas import violations_of_schemas
+from support.kubernetes.pod_security import violations_of_restricted
 
 Golden = Callable[[str, str], None]
 EACH_SAMPLE = pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

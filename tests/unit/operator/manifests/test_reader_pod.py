@@ -2,8 +2,8 @@ import pytest
 
 from raggrpo_api import names
 from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
-from support.builders.jobs import a_job
-from support.pod_security import violations_of_restricted
+from support.builders.operator.jobs import a_job
+from support.kubernetes.pod_security import violations_of_restricted
 
 VOLUMES = [
     {"name": "runs", "claimName": "runs", "mountPath": "/mnt/runs"},

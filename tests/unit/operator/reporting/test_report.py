@@ -17,8 +17,8 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.http.call_statistics import CallSummary
-from support.builders.jobs import KNOWN_7B, a_job
-from support.builders.runs import a_job_folder, log_dir_of, write_steps
+from support.builders.operator.jobs import KNOWN_7B, a_job
+from support.builders.operator.runs import a_job_folder, log_dir_of, write_steps
 
 VOID = {"meta", "br"}
 

@@ -13,7 +13,7 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import estimate, size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Violation
-from support.builders.jobs import KNOWN_7B, KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, a_job
 
 THREE = {"resources": {"gpusPerNode": 3, "gpuMemoryGib": 80}}
 SHARED = THREE | {"rollout": {"tensorParallelSize": 3}}

@@ -39,7 +39,7 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation, errors
 from raggrpo_operator.core.text.plan import render_plan
 from raggrpo_operator.local_runtime.mounts import mounted
-from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
 from support.fakes.fake_runtime import T0
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}

@@ -8,7 +8,7 @@ import pytest
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.violation import Reason, Violation
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
 CHECKPOINTS = "/mnt/runs/checkpoints"

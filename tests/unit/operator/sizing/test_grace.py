@@ -6,7 +6,7 @@ from raggrpo_api.status.job_status import JobStatus, PreflightStatus, ProgressSt
 from raggrpo_api.status.restart_state import RestartState
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.grace import grace_seconds
-from support.builders.jobs import KNOWN_7B, KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, a_job
 
 UNKNOWN = Facts()
 

@@ -31,7 +31,7 @@ from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, errors
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 GB = 10**9
 ZERO_7_5B = Facts(parameters=7_500_000_000)

@@ -14,7 +14,7 @@ from raggrpo_operator.core.spec.mitigations import (
     next_mitigation,
 )
 from raggrpo_operator.core.spec.resolve import resolve
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 OOM = Cause.CUDA_OUT_OF_MEMORY
 

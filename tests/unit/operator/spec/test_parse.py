@@ -16,8 +16,8 @@ from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
-from support.builders.jobs import REMOVED, a_raw_job
-from support.reconciler_world import a_running_status
+from support.builders.operator.jobs import REMOVED, a_raw_job
+from support.operator.reconciler_environment import a_running_status
 
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
 

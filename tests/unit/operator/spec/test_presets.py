@@ -8,7 +8,7 @@ from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.resources import Placement
 from raggrpo_operator.core.spec.presets import TABLE, preset_values
 from raggrpo_operator.core.spec.resolve import Origin, resolve
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "presets.md"
 

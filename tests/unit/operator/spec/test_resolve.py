@@ -10,7 +10,7 @@ from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.mitigations import Mitigation
 from raggrpo_operator.core.spec.resolve import Origin, resolve, trainer_config
-from support.builders.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
 
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
 

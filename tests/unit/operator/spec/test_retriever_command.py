@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.retriever_command import retriever_arguments
-from support.builders.jobs import a_job
+from support.builders.operator.jobs import a_job
 
 MODEL = {"path": "/mnt/runs/e5"}
 DENSE: dict[str, Any] = {"corpus": "/mnt/runs/c.jsonl", "index": "Dense", "embedding": MODEL}

@@ -7,7 +7,7 @@ import pytest
 
 from raggrpo_api.status.restart_state import WatchState
 from raggrpo_operator.core.state.clocks import elapsed, note_look
-from support.builders.rounds import at
+from support.builders.operator.rounds import at
 from support.fakes.fake_runtime import T0
 
 HOUR = timedelta(hours=1)

@@ -10,7 +10,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.restart_state import RestartState, SpentTime
 from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios
-from support.builders.rounds import at
+from support.builders.operator.rounds import at
 from support.fakes.fake_runtime import T0
 
 

@@ -12,7 +12,7 @@ from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.text.status_text import render_status, reward
-from support.builders.jobs import KNOWN_7B, a_job
+from support.builders.operator.jobs import KNOWN_7B, a_job
 
 LONG = "trainer pod small-c1-trainer-x on node n1: Evicted: " + "low on memory, " * 20
 

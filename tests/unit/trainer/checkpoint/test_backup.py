@@ -8,7 +8,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.errors import TrainerError
-from support.builders.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+from support.builders.trainer.checkpoints import a_claim, a_meta, a_store, is_whole, shards
 
 
 def nested_shards(step: int) -> Callable[[Path], None]:

@@ -14,8 +14,8 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.preflight.finding import Finding
 from raggrpo_trainer.preflight.storage import check_writable
-from support.builders.checkpoints import a_claim, a_meta, is_whole, shards
-from support.builders.preflight import a_fit_config
+from support.builders.trainer.checkpoints import a_claim, a_meta, is_whole, shards
+from support.builders.trainer.preflight import a_fit_config
 from support.servers.s3_server import KEY, S3Server
 
 WAIT = 60.0

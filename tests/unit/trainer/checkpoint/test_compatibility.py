@@ -6,7 +6,7 @@ from raggrpo_trainer.checkpoint.compatibility import check_compatible, compare, 
 from raggrpo_trainer.checkpoint.folder import Meta
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
-from support.builders.jobs import a_trainer_config
+from support.builders.operator.jobs import a_trainer_config
 
 
 def a_meta_of(config: TrainerConfig) -> Meta:

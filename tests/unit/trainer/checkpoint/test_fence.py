@@ -17,7 +17,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.fence import probe, validity
 from raggrpo_trainer.checkpoint.folder import Validity
 from raggrpo_trainer.errors import TrainerError
-from support.builders.checkpoints import NO_BEAT, a_claim, a_meta, a_store, is_whole, shards
+from support.builders.trainer.checkpoints import NO_BEAT, a_claim, a_meta, a_store, is_whole, shards
 
 FORK = multiprocessing.get_context("fork")
 FAST = 0.05

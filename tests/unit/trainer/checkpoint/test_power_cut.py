@@ -17,8 +17,8 @@ from raggrpo_trainer.checkpoint.folder import (
     write_marker,
 )
 from raggrpo_trainer.checkpoint.store import SavePhase
-from support.builders.checkpoints import a_claim, a_meta, a_store, is_whole, shards
-from support.fakes.power_cut import PowerCut
+from support.builders.trainer.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+from support.fakes.power_loss import PowerCut
 
 Cuts = Callable[[Path], PowerCut]
 Left = Callable[[PowerCut], list[Path]]

@@ -21,8 +21,8 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker, sync
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
 from raggrpo_trainer.errors import TrainerError
-from support.builders.checkpoints import a_claim, a_meta, a_store, is_whole, shards
-from support.fakes.sudden_death import FORK, count_calls, kill_at
+from support.builders.trainer.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+from support.fakes.unexpected_exit import FORK, count_calls, kill_at
 
 KILL_POINTS = int(os.environ.get("KILL_POINTS", "40"))
 """How often each kill test kills."""

@@ -11,7 +11,7 @@ from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
-from support.builders.verl_files import (
+from support.builders.data.verl_files import (
     ASSISTANT,
     gsm8k_row,
     search_row,

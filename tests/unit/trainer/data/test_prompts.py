@@ -22,7 +22,7 @@ from raggrpo_trainer.data.prompts import (
 )
 from raggrpo_trainer.data.sampler import Cursor, Sampler
 from raggrpo_trainer.errors import TrainerError
-from support.builders.jobs import a_trainer_config
+from support.builders.operator.jobs import a_trainer_config
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"

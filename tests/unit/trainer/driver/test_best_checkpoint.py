@@ -18,9 +18,9 @@ from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.validation import ValidationResult
-from support.builders.checkpoints import a_claim
-from support.builders.reports import Published, a_config
-from support.fakes.loops import the_parts
+from support.builders.trainer.checkpoints import a_claim
+from support.builders.trainer.reports import Published, a_config
+from support.fakes.fake_training_loop import the_parts
 
 BY_MATCH = {
     "checkpoint.bestBy": "ValidationExactMatch",

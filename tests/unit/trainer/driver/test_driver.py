@@ -10,7 +10,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.driver.attempt import read_inputs
 from raggrpo_trainer.driver.failure import failure_of
 from raggrpo_trainer.errors import TrainerError
-from support.builders.preflight import a_fit_config
+from support.builders.trainer.preflight import a_fit_config
 
 
 def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -> None:

@@ -26,8 +26,8 @@ from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
-from support.builders.reports import Published, a_config
-from support.fakes.loops import EndingStore, FakePool, FakeRanks, StepDone, the_parts
+from support.builders.trainer.reports import Published, a_config
+from support.fakes.fake_training_loop import EndingStore, FakePool, FakeRanks, StepDone, the_parts
 from support.servers.faulty_server import Received, search_r1, serving
 
 PROMPTS = [f"prompt {number}" for number in range(8)]

@@ -13,8 +13,8 @@ from raggrpo_api.trainer.preflight import Facts
 from raggrpo_trainer.driver.memory_check import check_memory
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device, pod_memory
-from support.builders.jobs import KNOWN_7B, KNOWN_TINY
-from support.builders.reports import a_config
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
+from support.builders.trainer.reports import a_config
 
 GPUS8 = {"resources": {"device": "GPU", "gpusPerNode": 8}}
 H100 = MeasuredDevice("NVIDIA H100", 79 * GIB, 78 * GIB, 9)

@@ -18,8 +18,8 @@ from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Held, Position
 from raggrpo_trainer.ranks.rank_actor import RankInfo
-from support.builders.checkpoints import a_claim, a_store, shards
-from support.builders.reports import Published, a_config, a_step
+from support.builders.trainer.checkpoints import a_claim, a_store, shards
+from support.builders.trainer.reports import Published, a_config, a_step
 
 INFO = RankInfo(
     process=PodProcess("node-1", 42),

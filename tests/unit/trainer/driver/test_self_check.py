@@ -13,8 +13,8 @@ from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
-from support.builders.reports import Published, a_config, a_step
-from support.fakes.loops import FakeRanks, the_parts
+from support.builders.trainer.reports import Published, a_config, a_step
+from support.fakes.fake_training_loop import FakeRanks, the_parts
 
 OFF = 0.01
 """Nats; ten times what FP32 explains."""

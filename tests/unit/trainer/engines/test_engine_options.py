@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from raggrpo_trainer.engines.engine_pool import engine_options
-from support.builders.policies import write_model
-from support.builders.reports import a_config
+from support.builders.trainer.policies import write_model
+from support.builders.trainer.reports import a_config
 
 
 def arguments(folder: Path, **changes: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from raggrpo_trainer.weights.transfer import (
     SenderLost,
     SentFile,
 )
-from support.builders.reports import a_config
+from support.builders.trainer.reports import a_config
 
 NO_WEIGHTS = -1
 REQUESTS = [GenerationRequest((1, 2), 4, 1.0, seed) for seed in range(2)]

@@ -4,7 +4,7 @@ import pytest
 
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.exchange.policy_config import policy_config
-from support.builders.jobs import a_trainer_config
+from support.builders.operator.jobs import a_trainer_config
 
 
 def test_ranks_get_the_jobs_objective_and_the_precision_that_was_chosen() -> None:

@@ -7,7 +7,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.precision import MeasuredPrecision, chosen_precision, device_precision
 from raggrpo_trainer.policy.precision_probe import clearly_faster, measure_precision
-from support.builders.policies import write_model
+from support.builders.trainer.policies import write_model
 
 
 def test_bf16_is_chosen_only_when_clearly_faster() -> None:

@@ -12,7 +12,7 @@ from raggrpo_trainer.exchange.step_metrics import (
     sampled_entropy,
 )
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
-from support.builders.reports import a_step
+from support.builders.trainer.reports import a_step
 
 
 def an_update(num_tokens: int = 1, grad_norm: float = 1.0, **totals: float) -> Update:

@@ -10,8 +10,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import Answer, HttpPool
+from support.processes.simulated_time import simulated
 from support.servers.faulty_server import Received, Respond, serving
-from support.simulated_time import simulated
 
 SECRET = "s3cret-token"
 

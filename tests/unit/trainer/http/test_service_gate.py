@@ -20,7 +20,7 @@ from raggrpo_trainer.http.json_service import (
 from raggrpo_trainer.http.pool import Answer, HttpPool
 from raggrpo_trainer.http.service_gate import QUIET_SECONDS
 from raggrpo_trainer.progress.outages import Outages
-from support.simulated_time import simulated
+from support.processes.simulated_time import simulated
 
 Behave = Callable[[float, str], float | int | Exception]
 """Time and question to seconds that the answer takes, an HTTP status, or what is raised."""

@@ -10,7 +10,7 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.policy import segment_attention
 from raggrpo_trainer.policy.attention import concatenated_attention, shared_prefix_attention
 from raggrpo_trainer.policy.packing import Span, items, micro_batch
-from support.builders.policies import a_group
+from support.builders.trainer.policies import a_group
 
 Attend = Callable[[Tensor, Tensor, Tensor, Sequence[Span]], Tensor]
 SCALING = 0.3

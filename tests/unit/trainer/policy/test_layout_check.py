@@ -14,8 +14,8 @@ from raggrpo_trainer.policy import layout_check
 from raggrpo_trainer.policy.logprobs import LogitTransform
 from raggrpo_trainer.policy.model import logit_transform
 from raggrpo_trainer.policy.small_model import small_model
-from support.builders.policies import a_group, a_policy, one_rank
-from support.model_families import config_of, families, measure
+from support.builders.trainer.policies import a_group, a_policy, one_rank
+from support.engines.model_families import config_of, families, measure
 
 SHARED, PADDED = RowLayout.SHARED_PREFIX, RowLayout.PADDED
 STATE = ["lfm2", "mamba2", "nemotron_h", "qwen3_5_text", "qwen3_next"]

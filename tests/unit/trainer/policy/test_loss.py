@@ -9,7 +9,7 @@ from raggrpo_api.spec.algorithm import LossAggregation
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.step_metrics import LossMetrics
 from raggrpo_trainer.policy.loss import grpo_loss
-from support.builders.policies import an_objective
+from support.builders.trainer.policies import an_objective
 
 LOW, HIGH = 0.2, 0.28
 """The objective's clip distances."""

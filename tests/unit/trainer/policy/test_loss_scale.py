@@ -11,8 +11,14 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.policy.loss_scale import LossScale
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
-from support.builders import policies as policy_support
-from support.builders.policies import a_policy, one_rank, rank_processes, uneven_groups, write_model
+from support.builders.trainer import policies as policy_support
+from support.builders.trainer.policies import (
+    a_policy,
+    one_rank,
+    rank_processes,
+    uneven_groups,
+    write_model,
+)
 
 INITIAL_SCALE = 2.0**16
 

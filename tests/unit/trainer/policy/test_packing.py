@@ -4,7 +4,7 @@ import torch
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.policy.packing import Item, MicroBatch, Span, balance, items, micro_batch, plan
-from support.builders.policies import a_group, uneven_groups
+from support.builders.trainer.policies import a_group, uneven_groups
 
 
 def items_of(groups: list[Group], *, skip_zero_advantage: bool = False) -> list[Item]:

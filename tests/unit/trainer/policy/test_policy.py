@@ -23,8 +23,8 @@ from raggrpo_trainer.policy.loss import grpo_loss
 from raggrpo_trainer.policy.model import TokenLogprobs, attention_implementation
 from raggrpo_trainer.policy.packing import items, micro_batch, plan
 from raggrpo_trainer.policy.policy import Policy
-from support.builders import policies as policy_support
-from support.builders.policies import (
+from support.builders.trainer import policies as policy_support
+from support.builders.trainer.policies import (
     Ranks,
     a_group,
     a_policy,

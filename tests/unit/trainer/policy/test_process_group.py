@@ -1,6 +1,6 @@
 import psutil
 
-from support.builders.policies import one_rank
+from support.builders.trainer.policies import one_rank
 
 
 def test_nothing_listens_beyond_the_address_of_rank_0() -> None:

@@ -8,7 +8,7 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, LossMetrics
 from raggrpo_trainer.policy.packing import Item, items, micro_batch
 from raggrpo_trainer.policy.update_totals import UpdateTotals
-from support.builders.policies import a_group, one_rank
+from support.builders.trainer.policies import a_group, one_rank
 
 
 @pytest.fixture(scope="module", autouse=True)

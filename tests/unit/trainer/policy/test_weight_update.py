@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raggrpo_api.spec.training import Precision
-from support.builders.policies import (
+from support.builders.trainer.policies import (
     a_group,
     a_policy,
     one_rank,

@@ -10,7 +10,7 @@ from torch import Tensor
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.policy.model import load_whole
-from support.builders.word_model import write_word_model
+from support.builders.trainer.word_model import write_word_model
 
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 

@@ -14,7 +14,7 @@ from raggrpo_trainer.preflight.family import (
     from_experiment,
     layout_of,
 )
-from support.builders.preflight import a_fit_config
+from support.builders.trainer.preflight import a_fit_config
 
 SHARED, PADDED = RowLayout.SHARED_PREFIX, RowLayout.PADDED
 EXACT = {"is_exact": True, "nats": 1e-6, "gradient_error": 1e-6, "problem": ""}

@@ -28,9 +28,9 @@ from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.preflight.finding import judged, not_evaluated
 from raggrpo_trainer.preflight.model import check_model
 from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_bytes
-from support.builders.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
-from support.builders.rows import write_rows
-from support.builders.verl_files import gsm8k_row, search_row, write_jsonl, write_parquet
+from support.builders.data.rows import write_rows
+from support.builders.data.verl_files import gsm8k_row, search_row, write_jsonl, write_parquet
+from support.builders.trainer.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
 from support.servers.faulty_server import (
     FaultyServer,
     Received,

@@ -27,8 +27,8 @@ from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_kept
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
-from support.builders.checkpoints import a_meta
-from support.builders.reports import Published, a_config, a_step
+from support.builders.trainer.checkpoints import a_meta
+from support.builders.trainer.reports import Published, a_config, a_step
 
 
 def board(log_dir: Path) -> EventAccumulator:
@@ -397,7 +397,7 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from support.builders.reports import a_config, a_step
+from support.builders.trainer.reports import a_config, a_step
 from raggrpo_trainer.progress.reporter import Reporter
 
 seen = []

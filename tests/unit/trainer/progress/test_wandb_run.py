@@ -20,9 +20,9 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.local_runtime import warden
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.wandb_run import WandbRun
-from support.builders.reports import Published, a_config, a_step
+from support.builders.trainer.reports import Published, a_config, a_step
+from support.processes.waiting import wait_for
 from support.servers.wandb_files import offline_run
-from support.waiting import wait_for
 
 DEADLINE_SECONDS = 120
 KEY = "a" * 40
@@ -164,7 +164,7 @@ OWNER = """
 import sys
 from pathlib import Path
 from raggrpo_trainer.progress.wandb_run import WandbRun
-from support.builders.reports import a_config
+from support.builders.trainer.reports import a_config
 
 run = WandbRun(a_config(Path(sys.argv[1]), {"monitoring.wandb.project": "sales"}))
 sys.stdin.read()

@@ -13,8 +13,8 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.rag_test import LoadLevel, RagTest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.retrieval.rag_test import rag_test, saturation
-from support.builders.jobs import a_raw_job, a_trainer_config
-from support.builders.rows import write_rows
+from support.builders.data.rows import write_rows
+from support.builders.operator.jobs import a_raw_job, a_trainer_config
 from support.servers.faulty_server import Received, always, rag_chat, search_r1, serving
 
 PROMPTS, N = 4, 3

@@ -25,8 +25,8 @@ from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
 from raggrpo_trainer.rollout.search_turn import NO_QUERY
-from support.builders.reports import a_config
-from support.fakes.scripted_pool import TOKENIZER, ScriptedPool, Write, in_turn, text_of
+from support.builders.trainer.reports import a_config
+from support.fakes.fake_engine_pool import TOKENIZER, ScriptedPool, Write, in_turn, text_of
 from support.servers.faulty_server import (
     FaultyServer,
     Received,

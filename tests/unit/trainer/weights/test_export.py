@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from raggrpo_trainer.errors import TrainerError
-from support.builders.checkpoints import a_claim, a_store
-from support.fakes.sudden_death import count_calls, kill_at
+from support.builders.trainer.checkpoints import a_claim, a_store
+from support.fakes.unexpected_exit import count_calls, kill_at
 
 NAMES = ["config.json", *(f"model-{i}.safetensors" for i in range(20))]
 

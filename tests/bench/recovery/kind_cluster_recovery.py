@@ -1,0 +1,311 @@
+r"""Recovery of a RagGrpoJob and of a KubeRay RayJob with the same trainer, on the kind cluster.
+
+    PYTHONPATH=tests .venv/bin/python tests/bench/recovery/kind_cluster_recovery.py \
+        [--repeats 3] [--limit 600] [--ettr] [--alone] [--json]
+
+Measured are the seconds from a strike (SIGKILL of the driver, a worker pod ended without grace, or
+deletion of the head pod) to the end of the first step that a later attempt finishes, in phases.
+That step may be a repeated one: how many are repeated, and when the first step follows that nobody
+had done, is told beside it. Moments come from the trainer's history (ms), the head's record of the
+submission (ms) and a watch of the operator's status (about 0.1 s late); a strike is known to 0.3 s.
+The cluster is started when it is not there; the operator runs with its chart's defaults.
+docs/internals/benchmarks.md has the rest.
+"""
+
+import argparse
+import json
+import logging
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.recovery.peer_rayjob import rayjob, token_secret
+from bench.recovery.recovery_phases import (
+    DRIVER_KILLED,
+    HEAD_DELETED,
+    OURS,
+    RAYJOB,
+    WORKER_KILLED,
+    Recovery,
+    Strike,
+    has_recovered,
+    kept_share,
+    last_step,
+    parsed,
+    recovery,
+    steps_of,
+    summary,
+    table,
+)
+from raggrpo_api import names
+from raggrpo_api.trainer.history import Record
+from tools.kind import kind_cluster
+from tools.kind.go_programs import KUBERAY, CannotBuild, tool_folder
+from tools.kind.images import REPOSITORY, images
+from tools.kind.kind_cluster import BASE_IMAGE, CannotStart
+from tools.kind.kubernetes import Kubernetes
+from tools.kind.objects import a_pod, mounting
+from tools.kind.operator_release import install
+from tools.kind.training_job import (
+    CLAIM,
+    KILL_DRIVER,
+    LIST_SUBMISSIONS,
+    MOUNT,
+    a_job,
+    seed,
+    write_model_and_data,
+)
+
+STEPS, STEPS_FIRST, EVERY = 100, 6, 4
+"""A job's target, its steps before each strike, and its steps between checkpoints."""
+ETTR_STEPS, ETTR_KILL_EVERY, ETTR_SAVE_EVERY = 200, 20, 7
+"""7 and 20 have no common factor: kills fall on every place between two checkpoints."""
+START_SECONDS, END_SECONDS, LOOK_SECONDS = 900.0, 180.0, 2.0
+READER = "reader"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job of either kind; there is one at a time."""
+
+    cluster: Kubernetes
+    namespace: str
+    kind: str
+    name: str
+
+    def kubectl(self, *arguments: str) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *arguments).stdout
+
+    def records(self) -> list[Record]:
+        files = f"cat {MOUNT}/{self.name}/logs/metrics.e*.jsonl 2>/dev/null || true"
+        return parsed(self.kubectl("exec", READER, "--", "bash", "-c", files))
+
+    def until(self, is_so: Callable[[list[Record]], bool], what: str, limit: float) -> list[Record]:
+        """Wait until the history is so and return it. Raises TimeoutError with the status."""
+        deadline = time.monotonic() + limit
+        while not is_so(records := self.records()):
+            if time.monotonic() > deadline:
+                status = self.kubectl("get", self.kind.lower(), self.name, "-o=jsonpath={.status}")
+                raise TimeoutError(f"{self.name}: no {what} after {limit:.0f} s: {status[:2000]}")
+            time.sleep(LOOK_SECONDS)
+        return records
+
+    def kill_driver(self) -> float:
+        """End the driver as the kernel would; returns when."""
+        kill = f"{shlex.join(KILL_DRIVER)} && date +%s.%N"
+        return float(self._in_head("bash", "-c", kill))
+
+    def kill_worker(self) -> float:
+        """End a worker pod without grace, as the loss of its machine would; returns when."""
+        at, worker = time.time(), self._newest("worker")
+        self.kubectl("delete", worker, "--grace-period=0", "--force", "--wait=false")
+        return at
+
+    def delete_head(self) -> float:
+        """Delete the head pod, whose hook lets the driver save; returns when."""
+        at, head = time.time(), self._newest("head")
+        self.kubectl("delete", head, "--wait=false")
+        return at
+
+    def submitted(self) -> float:
+        """Return when the head took its newest submission."""
+        found = json.loads(self._in_head(*LIST_SUBMISSIONS))
+        return max(float(each["start_time"]) for each in found) / 1000
+
+    @contextmanager
+    def first_change(self) -> Iterator[Callable[[], float | None]]:
+        """Yield a function that tells when the status first told of an end, if it did."""
+        told = {OURS: "{.status.attempts[*].cause}", RAYJOB: "{.status.jobDeploymentStatus}"}
+        command = [
+            str(tool_folder("kube") / "kubectl"), f"--kubeconfig={self.cluster.kubeconfig}",
+            "-n", self.namespace, "get", self.kind.lower(), self.name, "--watch",
+            f'-o=jsonpath={told[self.kind]}{{"\\n"}}',
+        ]  # fmt: skip
+        changes: list[float] = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+            assert watch.stdout is not None
+            lines = watch.stdout
+            if not (before := lines.readline()):  # as it is now, told at once
+                raise RuntimeError(f"{command} told nothing")
+
+            def follow() -> None:
+                if any(line != before for line in lines):
+                    changes.append(time.time())
+
+            threading.Thread(target=follow, daemon=True).start()
+            try:
+                yield lambda: changes[0] if changes else None
+            finally:
+                watch.terminate()
+
+    def end(self) -> None:
+        self.kubectl("delete", self.kind.lower(), self.name, "--timeout=100s")
+        deadline = time.monotonic() + END_SECONDS
+        while left := self.kubectl("get", "pods", "-l", "ray.io/is-ray-node=yes", "-o=name"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"still there after {END_SECONDS:.0f} s: {left}")
+            time.sleep(LOOK_SECONDS)
+
+    def _in_head(self, *command: str) -> str:
+        return self.kubectl("exec", self._newest("head"), "-c", "ray-head", "--", *command)
+
+    def _newest(self, role: str) -> str:
+        """Return the newest pod of this role: one that was deleted may still be ending."""
+        newest_last = "--sort-by=.metadata.creationTimestamp"
+        pods = self.kubectl("get", "pods", "-l", f"ray.io/node-type={role}", newest_last, "-o=name")
+        return pods.split()[-1]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The cluster with operator, images and a seeded namespace."""
+
+    cluster: Kubernetes
+    namespace: str
+    image: str
+    limit: float
+    alone: bool
+
+    def turn(self, number: int) -> dict[str, dict[str, Recovery | None]]:
+        """Strike one job of each kind with everything."""
+        job = self.job(f"ours-{number}", STEPS, EVERY)
+        return {run.kind: self.struck(run) for run in self.both(job, f"rayjob-{number}")}
+
+    def kept_shares(self) -> dict[str, float | None]:
+        """Return the effective training time ratio of both kinds; none: it did not get through."""
+        # Every third step takes three seconds longer: an entry for each has no room in a variable.
+        pace = ";".join(f"slow-step@step={n}:3@attempt=0" for n in range(3, ETTR_STEPS + 1, 3))
+        env = [{"name": names.ENV_FAULT, "value": pace}]
+        job = self.job("ours-ettr", ETTR_STEPS, ETTR_SAVE_EVERY, env=env)
+        shares = {}
+        for run in self.both(job, "rayjob-ettr"):
+            shares[run.kind] = self.kept_share(run)
+            print(f"{run.name}: {shares[run.kind]} of the time was kept", flush=True)
+        return shares
+
+    def job(self, name: str, steps: int, save_every: int, **spec: Any) -> dict[str, Any]:
+        """Return a job with a checkpoint folder of its own."""
+        checkpoint = {"path": f"{MOUNT}/{name}", "everySteps": save_every}
+        return a_job(name, self.image, steps, checkpoint=checkpoint, **spec)
+
+    def both(self, job: dict[str, Any], twin: str) -> Iterator[Run]:
+        """Yield our job while it trains, and unless alone after its end a RayJob doing the same."""
+        ours = Run(self.cluster, self.namespace, OURS, job["metadata"]["name"])
+        self.cluster.apply(job, namespace=self.namespace)
+        ours.until(has_trained, "steps", START_SECONDS)
+        where = ("-n", self.namespace)
+        [ray_cluster] = self.cluster.read("rayclusters", *where)["items"]
+        uid = self.cluster.read("rgj", ours.name, *where)["metadata"]["uid"]
+        record = self.cluster.read("configmap", names.config_map_name(ours.name, uid, 1), *where)
+        config = json.loads(record["data"][names.CONFIG_FILE])
+        yield ours
+        ours.end()
+        if self.alone:
+            return
+        theirs = Run(self.cluster, self.namespace, RAYJOB, twin)
+        same = rayjob(twin, ray_cluster["spec"], config, f"{MOUNT}/{twin}")
+        self.cluster.apply(same, namespace=self.namespace)
+        theirs.until(has_trained, "steps", START_SECONDS)
+        yield theirs
+        theirs.end()
+
+    def struck(self, run: Run) -> dict[str, Recovery | None]:
+        """Kill the driver, then a worker, then delete the head; a lost job is struck no more."""
+        found: dict[str, Recovery | None] = {}
+        strikes = {
+            DRIVER_KILLED: run.kill_driver,
+            WORKER_KILLED: run.kill_worker,
+            HEAD_DELETED: run.delete_head,
+        }
+        for what, strike in strikes.items():
+            run.until(has_trained, "steps", START_SECONDS)
+            found[what] = self._recovery(run, strike)
+            print(f"{run.name}, {what}: {found[what]}", flush=True)
+            if found[what] is None:
+                break
+        return found
+
+    def kept_share(self, run: Run) -> float | None:
+        """Kill the driver whenever so many more steps are done, up to the last step."""
+        limit = self.limit + START_SECONDS
+        try:
+            for goal in range(ETTR_KILL_EVERY, ETTR_STEPS, ETTR_KILL_EVERY):
+                run.until(reaches(goal), f"step {goal}", limit)
+                run.kill_driver()
+            return kept_share(run.until(reaches(ETTR_STEPS), "end", limit))
+        except TimeoutError as reason:
+            print(reason, flush=True)
+            return None
+
+    def _recovery(self, run: Run, strike: Callable[[], float]) -> Recovery | None:
+        epoch = max(each["epoch"] for each in run.records())
+        with run.first_change() as noticed:
+            at = strike()
+            try:
+                records = run.until(lambda r: has_recovered(r, epoch), "recovery", self.limit)
+            except TimeoutError as reason:
+                print(reason, flush=True)
+                return None
+            seen = Strike(at, epoch, noticed(), run.submitted())
+        return recovery(records, seen)
+
+
+def has_trained(records: list[Record]) -> bool:
+    """Tell whether the newest attempt has done so many steps that a checkpoint is among them."""
+    newest = max((each["epoch"] for each in records), default=0)
+    return len([s for s in steps_of(records) if s["epoch"] == newest]) >= STEPS_FIRST
+
+
+def reaches(goal: int) -> Callable[[list[Record]], bool]:
+    return lambda records: last_step(steps_of(records)) >= goal
+
+
+@contextmanager
+def prepared(limit: float, alone: bool) -> Iterator[Bench]:
+    """Bring cluster, images, operator and data up; yields the benchmark in its own namespace."""
+    cluster = kind_cluster.up()
+    made = images()
+    install(cluster, made, REPOSITORY, settings="")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        cluster.namespace(f"bench-{uuid.uuid4().hex[:8]}", restricted=True) as namespace,
+    ):
+        seed(cluster, namespace, write_model_and_data(Path(folder)))
+        reader = mounting(a_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
+        cluster.apply(token_secret(), reader, namespace=namespace)
+        cluster.kubectl("wait", f"pod/{READER}", "--for=condition=Ready", "-n", namespace)
+        yield Bench(cluster, namespace, made.trainer, limit, alone)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="recovery of a RagGrpoJob and of a RayJob")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=600, help="seconds a recovery may take")
+    parser.add_argument("--ettr", action="store_true", help="also the share of kept time")
+    parser.add_argument("--alone", action="store_true", help="without RayJob")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        with prepared(options.limit, options.alone) as bench:
+            turns = [bench.turn(number + 1) for number in range(options.repeats)]
+            result = summary(turns, bench.kept_shares() if options.ettr else {})
+    except (CannotStart, CannotBuild, TimeoutError) as reason:
+        sys.exit(f"not measured: {reason}")
+    print("\n".join(table(result, options.limit)))
+    if options.json:
+        print(json.dumps(result | {"limit_seconds": options.limit, "kuberay": KUBERAY}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+r"""Training throughput of `raggrpo run` against TRL's GRPOTrainer on the same RAG workload.
+
+    PYTHONPATH=tests .venv/bin/python tests/bench/training/train_throughput.py \
+        [--prompt 384] [--precision BF16] [--repeats 3] [--quick]
+
+Every measurement is a process of its own; systems take turns within a repeat, so that slow
+moments of the machine meet all of them. docs/internals/benchmarks.md describes the method.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.training.throughput_bounds import step_flops
+from bench.training.watched_process import end, run_watched
+from bench.training.workload import TINY, Workload, write_model, write_prompts
+from bench.training.workload_job import THREADS, job_of
+from raggrpo_api.trainer.history import Record, read_history
+
+OURS = "ours"
+SYSTEMS = {
+    OURS: "raggrpo run",
+    "trl": "TRL, transformers, gathered rewards",
+    "trl-serial": "TRL, transformers, serial rewards",
+    "trl-vllm": "TRL, vLLM patched, gathered rewards",
+}
+ENGINES: Mapping[str, Mapping[str, Any]] = {
+    "blocks of 32": {"block_size": 32, "enforce_eager": True},
+    "blocks of 64": {"block_size": 64, "enforce_eager": True},
+    "blocks of 128": {"block_size": 128, "enforce_eager": True},
+    "compiled, blocks of 32": {"block_size": 32},
+}
+"""vLLM's settings whose offline throughput bounds generation."""
+JUDGE_MEDIAN_SECONDS = 0.150
+TIMEOUT_SECONDS = 3600.0
+HERE = Path(__file__).parent
+TESTS = HERE.parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of one system."""
+
+    step_seconds: list[float]
+    """Of the counted steps, wall clock from one step's end to the next."""
+    response_tokens: float
+    """Mean length of the completions."""
+    reward_std: float
+    peak_rss: int
+    """Bytes, summed over the process tree."""
+    stages: dict[str, float]
+    """Median seconds by stage; known of our own system only."""
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.step_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one turn measured without our software around it."""
+
+    engines: dict[str, float]
+    """vLLM's own offline throughput (tokens/s) by its settings."""
+    products: dict[str, float]
+    """FLOP/s of matrix products by shape."""
+
+
+def main() -> None:
+    options = arguments()
+    work = workload(options)
+    runs: dict[str, list[Measured]] = {name: [] for name in options.systems}
+    bounds: list[Bounds] = []
+    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as url:
+        folder = Path(made)
+        parameters = write_model(work, folder / "model")
+        write_prompts(work, folder / "train.jsonl")
+        (folder / "workload.json").write_text(json.dumps(asdict(work)))
+        for repeat in range(options.repeats):
+            for name in options.systems:
+                run = measure(name, work, folder, url, folder / f"{name}-{repeat}")
+                runs[name].append(run)
+                print(f"repeat {repeat + 1}: {SYSTEMS[name]}: {run.seconds:.2f} s/step", flush=True)
+            if options.bounds:
+                bounds.append(measure_bounds(folder, folder / f"bounds-{repeat}"))
+                print(f"repeat {repeat + 1}: {bounds[-1]}", flush=True)
+    result = summary(work, parameters, runs, bounds)
+    print("\n".join(table(result)))
+    if options.json:
+        print(json.dumps(result))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="training throughput against TRL")
+    parser.add_argument("--prompt", type=int, choices=(256, 384, 512), default=384)
+    parser.add_argument("--precision", choices=("FP32", "BF16"), default="FP32")
+    parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted, ≥ 1")
+    parser.add_argument("--steps", type=int, default=5, help="counted steps")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--bounds", action="store_true", help="vLLM alone and matrix products, too")
+    parser.add_argument("--quick", action="store_true", help="tiny model, one short repeat")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    options = parser.parse_args()
+    if options.warmup < 1:
+        parser.error("--warmup: our first step has no step before it to be timed from")
+    if options.quick:
+        options.warmup, options.steps, options.repeats = 1, 2, 1
+        options.systems = [name for name in options.systems if name in (OURS, "trl")]
+    return options
+
+
+def workload(options: argparse.Namespace) -> Workload:
+    size: dict[str, Any] = TINY if options.quick else {"prompt_tokens": options.prompt}
+    return Workload(warmup=options.warmup, steps=options.steps, precision=options.precision, **size)
+
+
+def judge() -> AbstractContextManager[str]:
+    """Serve the judge until the block ends; yields its URL."""
+    return served("slow_judge.py", str(JUDGE_MEDIAN_SECONDS))
+
+
+@contextmanager
+def served(script: str, *arguments: str) -> Iterator[str]:
+    """Run a script of this folder that prints its URL and serves there until the block ends."""
+    command = [sys.executable, str(HERE / script), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+    finally:
+        end(process)
+
+
+def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
+    if name == OURS:
+        return measure_ours(work, inputs, url, folder)
+    peak, found = run_script("trl_peer.py", [url, name], inputs, folder, environment())
+    found["step_seconds"] = found["step_seconds"][-work.steps :]
+    return Measured(**found, peak_rss=peak, stages={})
+
+
+def measure_bounds(inputs: Path, folder: Path) -> Bounds:
+    """Measure vLLM alone with each of its settings, and matrix products."""
+    folder.mkdir()
+    plain = environment()
+    compiling = {k: v for k, v in plain.items() if k != "TORCHDYNAMO_DISABLE"}
+
+    def run(what: str, into: str, env: Mapping[str, str]) -> dict[str, Any]:
+        return run_script("throughput_bounds.py", [what], inputs, folder / into, env)[1]
+
+    engines = {}
+    for number, (name, settings) in enumerate(ENGINES.items()):
+        env = plain if settings.get("enforce_eager") else compiling
+        engines[name] = run(json.dumps(settings), str(number), env)["tokens_per_second"]
+    return Bounds(engines, run("products", "products", plain))
+
+
+def run_script(
+    script: str, what: Sequence[str], inputs: Path, folder: Path, env: Mapping[str, str]
+) -> tuple[int, dict[str, Any]]:
+    """Run a script of this folder on the workload; return its peak memory (bytes) and result."""
+    folder.mkdir()
+    result = folder / "result.json"
+    command = [sys.executable, str(HERE / script), str(inputs / "workload.json"), str(inputs)]
+    peak = run_watched([*command, *what, str(result)], env, folder / "run.log", TIMEOUT_SECONDS)
+    return peak, json.loads(result.read_text())
+
+
+def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
+    """Run the job file with `raggrpo run` and read its history."""
+    folder.mkdir()
+    job = job_of(work, inputs, folder, {"name": "Http", "url": url})
+    peak, steps = run_job(job, folder, environment())
+    counted = steps[-work.steps :]
+    return Measured(
+        step_seconds=seconds_between(steps)[-work.steps :],
+        response_tokens=statistics.fmean(step["response_tokens"] for step in counted),
+        reward_std=statistics.fmean(step["reward_std"] for step in counted),
+        peak_rss=peak,
+        stages={
+            stage: statistics.median(step["seconds"][stage] for step in counted)
+            for stage in counted[0]["seconds"]
+        },
+    )
+
+
+def run_job(
+    job: Mapping[str, Any], folder: Path, env: Mapping[str, str]
+) -> tuple[int, Sequence[Record]]:
+    """Run a job of `job_of` to its end; return its peak memory (bytes) and its history."""
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(folder / "job.yaml")]
+    command += ["--dir", str(folder / "job")]
+    peak = run_watched(command, env, folder / "run.log", TIMEOUT_SECONDS)
+    return peak, read_history(folder / "checkpoints" / "logs")
+
+
+def seconds_between(steps: Sequence[Record]) -> list[float]:
+    """Return the seconds from each step's end to the next one's."""
+    ends = [datetime.fromisoformat(step["time"]) for step in steps]
+    return [(b - a).total_seconds() for a, b in pairwise(ends)]
+
+
+def environment() -> dict[str, str]:
+    """Return what every system starts with: all processors, no compiler, no network."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "OMP_NUM_THREADS": str(THREADS),
+        "TORCHDYNAMO_DISABLE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def summary(
+    work: Workload,
+    parameters: int,
+    runs: Mapping[str, Sequence[Measured]],
+    bounds: Sequence[Bounds],
+) -> dict[str, Any]:
+    ours = [run.seconds for run in runs.get(OURS, ())]
+    return {
+        "bench": "train_throughput",
+        "workload": asdict(work) | {"parameters": parameters, "threads": THREADS},
+        "systems": {
+            name: {
+                "seconds_per_step": statistics.median(run.seconds for run in found),
+                "samples_per_second": work.samples / statistics.median(r.seconds for r in found),
+                "runs": [asdict(run) for run in found],
+            }
+            for name, found in runs.items()
+        },
+        "ratios": {
+            name: [run.seconds / own for run, own in zip(found, ours, strict=True)]
+            for name, found in runs.items()
+            if ours and name != OURS
+        },
+        "bounds": [asdict(each) for each in bounds],
+        "reached": [reached(work, *pair) for pair in zip(runs.get(OURS, ()), bounds, strict=False)],
+    }
+
+
+def reached(work: Workload, ours: Measured, bounds: Bounds) -> dict[str, float]:
+    """Return the rates of our step, and the share of each bound that they are."""
+    tokens = work.samples * ours.response_tokens / ours.stages["generate"]
+    flops = step_flops(work) / ours.stages["train"]
+    return {
+        "tokens_per_second": tokens,
+        "of_engine": tokens / max(bounds.engines.values()),
+        "flops": flops,
+        **{f"of_{shape}_products": flops / rate for shape, rate in bounds.products.items()},
+    }
+
+
+def table(result: Mapping[str, Any]) -> Iterator[str]:
+    work = result["workload"]
+    yield (
+        f"{work['parameters'] / 1e6:.1f}M parameters, {work['prompts']} prompts × n {work['n']}, "
+        f"prompt {work['prompt_tokens']}, response {work['response_tokens']} tokens, "
+        f"{work['precision']}, {work['threads']} threads"
+    )
+    titles = f"{'s/step':>8}{'samples/s':>11}{'tokens':>8}{'GiB':>6}{'ours is × faster':>23}"
+    yield f"{'':<37}{titles}"
+    for name, found in result["systems"].items():
+        runs = found["runs"]
+        tokens = statistics.fmean(run["response_tokens"] for run in runs)
+        gib = max(run["peak_rss"] for run in runs) / 2**30
+        ratios = sorted(result["ratios"].get(name, ()))
+        spread = (
+            f"{ratios[0]:.2f} – {statistics.median(ratios):.2f} – {ratios[-1]:.2f}"
+            if ratios
+            else ""
+        )
+        yield (
+            f"{SYSTEMS[name]:<37}{found['seconds_per_step']:>8.2f}"
+            f"{found['samples_per_second']:>11.2f}{tokens:>8.1f}{gib:>6.1f}{spread:>23}"
+        )
+    ours = result["systems"].get(OURS)
+    if ours:
+        stages = [run["stages"] for run in ours["runs"]]
+        medians = {name: statistics.median(s[name] for s in stages) for name in stages[0]}
+        yield "ours by stage: " + ", ".join(f"{name} {s:.2f} s" for name, s in medians.items())
+    for found in result["reached"]:
+        yield "ours and its bounds: " + ", ".join(f"{name} {n:.3g}" for name, n in found.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The benchmarks' workload as a job file of ours: one CPU rank, one engine. Runs nothing."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.training.workload import Workload
+
+THREADS = len(os.sched_getaffinity(0))
+"""Every system may use all processors that this process may use."""
+
+
+def job_of(work: Workload, inputs: Path, folder: Path, reward: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job file; the run writes below `folder`."""
+    return {
+        "apiVersion": "raggrpo.io/v1alpha1",
+        "kind": "RagGrpoJob",
+        "metadata": {"name": "bench"},
+        "spec": {
+            "model": {"path": str(inputs / "model")},
+            "data": {
+                "trainFiles": [str(inputs / "train.jsonl")],
+                "trainBatchSize": work.prompts,
+                "maxPromptLength": work.prompt_tokens,
+                "maxResponseLength": work.response_tokens,
+            },
+            "algorithm": {"groupSize": work.n, "lossAggregation": "TokenMean"},
+            "rollout": {"n": work.n, "temperature": 1.0},
+            "training": {
+                "totalSteps": work.total_steps,
+                "learningRate": work.learning_rate,
+                "precision": work.precision,
+            },
+            "reward": {"functions": [dict(reward)]},
+            "checkpoint": {
+                "path": str(folder / "checkpoints"),
+                "everySteps": work.total_steps,  # after the last counted step
+            },
+            "monitoring": {"mode": "Light"},
+            "resources": {"device": "CPU", "cpu": str(THREADS)},
+        },
+    }

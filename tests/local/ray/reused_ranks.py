@@ -1,0 +1,156 @@
+"""Leaves real ranks of a tiny model behind and has another driver ask for them, in many states.
+
+    python tests/local/ray/reused_ranks.py FOLDER
+
+prints one JSON object: what came of each state. FOLDER needs a short path, for Ray's sockets.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from raggrpo_api.spec.monitoring import LogLevel
+from raggrpo_trainer.data.sampler import Cursor
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.host.actors import end_actor
+from raggrpo_trainer.ranks import older_ranks
+from raggrpo_trainer.ranks.held import Held, Position
+from raggrpo_trainer.ranks.left_behind import mark
+from raggrpo_trainer.ranks.older_ranks import OlderRanks
+from raggrpo_trainer.ranks.rank_actor import RankActor
+from raggrpo_trainer.ranks.ranks import Ranks, rank_name
+from support.builders.trainer.policies import a_policy_config, uneven_groups, write_model
+from support.builders.trainer.reports import a_config, a_step
+
+NUM_RANKS = 2
+HELD = Position(3, Cursor(0, 12), "key", a_step(3).samples, {"generate": 1.5})
+
+
+class Cluster:
+    """Two ranks, and one driver after another that asks for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._model = folder, write_model(folder / "model")
+        changes = {"resources": {"device": "CPU", "ranks": NUM_RANKS}}
+        self._config = a_config(folder, changes)
+        self._epoch = 1
+        self.reasons: list[str] = []
+        """Why ranks were not continued, newest last."""
+
+    async def ranks(self) -> Ranks:
+        """Build the ranks as the first driver, and have them hold what the model's folder has."""
+        actors = [
+            ray.remote(RankActor)
+            .options(name=rank_name(1, rank), lifetime="detached", num_cpus=0)
+            .remote(rank, NUM_RANKS, 1, str(self._folder), LogLevel.INFO)
+            for rank in range(NUM_RANKS)
+        ]
+        ranks = Ranks(actors, 1)
+        await ranks.build(a_policy_config(self._model))
+        await ranks.hold(HELD)
+        return ranks
+
+    async def adopted(self, key: str = "key") -> tuple[Ranks, Held]:
+        """Ask for the ranks as the next driver."""
+        found = await self._asked(key)
+        assert found is not None, self.reasons
+        return found
+
+    async def refused(self, key: str = "key") -> str:
+        """Ask for ranks that cannot be continued, and return the reason."""
+        assert await self._asked(key) is None
+        return self.reasons[-1]
+
+    async def _asked(self, key: str) -> tuple[Ranks, Held] | None:
+        self._epoch += 1
+        older = OlderRanks.find(self._epoch)
+        return await older.adopt(self._config, self._epoch, self._folder, lambda _: key, 0.0)
+
+    async def ended(self) -> list[str]:
+        """End the ranks, and return those that are left."""
+        await OlderRanks.find(self._epoch).end()
+        return [name for name in ray.util.list_named_actors() if name.startswith("rank-")]
+
+
+def _change_a_parameter(rank: Any) -> None:
+    next(rank._policy._model.parameters()).data.mul_(1 + 1e-6)
+
+
+async def states(cluster: Cluster) -> dict[str, object]:
+    came: dict[str, object] = {}
+    first = await cluster.ranks()
+    before = await first.checksums()
+    await first.leave()
+    left = [mark(info.process.pid) for info in first.infos]
+    came["marked as left"] = all(each.exists() for each in left)
+    ranks, held = await cluster.adopted()
+    came["marked once adopted"] = any(each.exists() for each in left)
+    came["held"] = held.position == HELD
+    came["same checksum"] = len(before) == 1 and await ranks.checksums() == before
+    try:
+        await first.step(uneven_groups(), replace(HELD, step=4))
+    except TrainerError as error:
+        came["driver that was superseded"] = error.exit_code.name
+    await ranks.step(uneven_groups(), replace(HELD, step=4))
+    came["other checksum after a step"] = await ranks.checksums() != before
+    ranks, held = await cluster.adopted()
+    record = held.record()
+    came["record"] = record is not None and (record.step, *record.seconds) == (
+        4,
+        "generate",
+        "train",
+    )
+
+    came["another key"] = await cluster.refused("other")
+    older_ranks.PATIENCE_SECONDS = 2.0
+    waking = ranks.actors[1].__ray_call__.remote(lambda _: time.sleep(4.0))
+    came["one does not answer"] = await cluster.refused()
+    await waking
+    older_ranks.PATIENCE_SECONDS = 10.0
+    ranks, _ = await cluster.adopted()
+    await ranks.actors[1].__ray_call__.remote(_change_a_parameter)
+    came["another parameter"] = await cluster.refused()
+    await ranks.actors[1].__ray_call__.remote(lambda rank: setattr(rank, "_held", None))
+    came["one is in a step"] = await cluster.refused()
+    await end_actor(ranks.actors[1], rank_name(1, 1))
+    came["one is lost"] = await cluster.refused()
+    came["left over"] = await cluster.ended()
+    return came
+
+
+class Reasons(logging.Handler):
+    """Collects what is said of ranks that are not continued."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._cluster.reasons.append(record.getMessage())
+
+
+def main(folder: Path) -> None:
+    cluster = Cluster(folder)
+    older_ranks.log.setLevel(logging.INFO)
+    older_ranks.log.addHandler(Reasons(cluster))
+    ray.init(
+        namespace="older-ranks",
+        num_cpus=1,
+        object_store_memory=80 * 1024**2,
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=str(folder),
+    )
+    print(json.dumps(asyncio.run(states(cluster))))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,116 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from raggrpo_api.trainer.config import World
+from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.processes import Processes
+from raggrpo_operator.local_runtime.ray_head import (
+    MAX_TEMP_DIR_CHARS,
+    RAY,
+    head_env,
+    logical_cpus,
+    make_temp_dir,
+)
+from support.processes import ray_tree
+from support.processes.waiting import wait_for
+
+DEADLINE_SECONDS = 120
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, ray_tree.__file__, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        said = json.loads(process.stdout.readline())
+        yield {**said, "run": process.pid}
+    finally:
+        process.kill()
+        process.communicate()
+    shutil.rmtree(said["temp_dir"])
+    assert warden.sweep(said["mark"]) == []
+
+
+def listening(mark: str) -> set[str]:
+    pids = warden.carriers(mark)
+    return {
+        connection.laddr.ip
+        for connection in psutil.net_connections("tcp")
+        if connection.pid in pids and connection.status == psutil.CONN_LISTEN
+    }
+
+
+def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
+    everything = warden.carriers(tree["mark"])
+    programs = [" ".join(psutil.Process(pid).cmdline()) for pid in everything]
+    addresses = listening(tree["mark"])
+    os.kill(tree["warden"], signal.SIGKILL)
+    os.kill(tree["run"], signal.SIGKILL)
+    wait_for(lambda: not warden.carriers(tree["mark"]))
+
+    assert len(everything) > 9  # gcs, raylet, agents, workers, driver, keepers
+    # When it fails to start in time, a head ends with it.
+    assert not any("ray.util.client.server" in program for program in programs)
+    assert not any("dashboard.py" in program for program in programs)
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}
+
+
+def test_warden_alone_suffices_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
+    os.kill(tree["keeper"], signal.SIGKILL)
+    os.kill(tree["run"], signal.SIGKILL)
+    wait_for(lambda: not warden.carriers(tree["mark"]))
+
+
+async def test_death_of_a_ray_process_is_named_and_takes_everything_along(tmp_path: Path) -> None:
+    processes = Processes()
+    try:
+        head = await ray_tree.start_tree(processes, tmp_path)
+        ray_tree.kill_gcs(head.child.mark)
+        wait_for(lambda: head.exit_message() != "")
+        death, left = head.exit_message(), warden.carriers(head.child.mark)
+        await head.close(processes)
+    finally:
+        processes.terminate_all()
+
+    assert death == "the Ray head ended with exit code 1, gcs_server with signal 9 (SIGKILL)"
+    assert left == []
+    assert not head.temp_dir.exists()
+    assert warden.carriers(processes.mark) == []
+
+
+@pytest.mark.parametrize(
+    ("world", "cpus"),
+    [
+        (World(num_ranks=1, num_engines=1), 4),
+        (World(num_ranks=2, num_engines=1, cpus_per_engine=0.5), 5),
+    ],
+)
+def test_head_accounts_for_all_ranks_and_engines(world: World, cpus: int) -> None:
+    assert logical_cpus(world) == cpus
+
+
+def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
+    other = {"RAY_ADDRESS": "ray://prod", "RAY_AUTH_TOKEN": "theirs", "RAY_AUTH_TOKEN_PATH": "/t"}
+    env = head_env({**other, "RAY_AUTH_MODE": "disabled", "HOME": "/root"}, Path("/tmp/r"), "ours")
+    assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"} & env.keys()
+    assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN"]) == ("token", "ours")
+    assert env["HOME"] == "/root"
+
+
+def test_temp_dir_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/var/tmp/" + "x" * 60)
+    folder = make_temp_dir()
+    folder.rmdir()
+    assert len(str(folder / RAY)) <= MAX_TEMP_DIR_CHARS

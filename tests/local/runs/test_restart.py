@@ -1,0 +1,100 @@
+"""A killed run ends as an undisturbed one: real Ray, vLLM, FSDP2 and retrieval, 1 rank, FP32."""
+
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local.drills.drill import SAVE_EVERY, STEPS, Outcome, Run
+from raggrpo_api.trainer.history import read_history
+from raggrpo_trainer.progress.driver_process import POD_GOES
+
+
+def best(outcome: Outcome) -> tuple[int, str]:
+    return outcome.summary["bestStep"], outcome.summary["bestScore"]
+
+
+@pytest.mark.timeout(900)
+def test_undisturbed_run_learns_saves_exports_and_leaves_no_process(undisturbed: Outcome) -> None:
+    summary = undisturbed.summary
+    assert summary["phase"] == "Succeeded"
+    assert summary["step"] == summary["totalSteps"] == 12
+    assert summary["rewardLast"] > 0
+    step, score = best(undisturbed)
+    assert step % SAVE_EVERY == 0
+    assert score.startswith("ValidationReward 0.")
+    assert undisturbed.causes == []
+    assert undisturbed.left_over == []
+
+
+@pytest.mark.row("A27", "A33", "B9", "B10", "B29", "G5")
+@pytest.mark.timeout(900)
+def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "run")
+    slow = (f"slow-step@step={step}:0.5@attempt=0" for step in range(1, 10))
+    faults = (
+        "kill-engine@step=9@attempt=4",
+        "kill-rank@save=9:complete@attempt=4",
+        "exit0@step=11@attempt=5",
+    )
+    process = run.start(",".join((*slow, *faults)))
+    for number, step in enumerate((2, 4, 6), start=1):
+
+        def is_trained(status: dict[str, Any], number: int = number, step: int = step) -> bool:
+            newest = (status.get("attempts") or [{}])[0]
+            has_begun = newest.get("number") == number and newest.get("fromStep") is not None
+            return has_begun and status["progress"]["step"] >= step
+
+        run.wait_for(is_trained, f"step {step} of attempt {number}")
+        time.sleep(random.uniform(0.0, 0.7))
+        run.victim("driver").send_signal(POD_GOES if number == 2 else signal.SIGKILL)
+    outcome = run.finish(process)
+
+    assert outcome.causes == [
+        "ProgramError",
+        "Preempted",
+        "ProgramError",
+        "RolloutEngineLost",
+        "TrainerRankLost",
+        "FalseSuccess",
+    ]
+    of_lost_drivers = outcome.summary["attempts"][-3:]
+    assert [attempt["lostSteps"] for attempt in of_lost_drivers] == [0] * 3
+    steps = [each["step"] for each in read_history(tmp_path / "run" / "checkpoints" / "logs")]
+    assert steps == list(range(1, STEPS + 1))
+    logs = [log.read_text() for log in (tmp_path / "run").rglob("driver.log")]
+    assert sum("the ranks hold step" in log for log in logs) == 3, logs
+    assert outcome.weights == undisturbed.weights
+    assert best(outcome) == best(undisturbed)
+    assert outcome.left_over == []
+
+
+@pytest.mark.row("B7", "B17")
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_parameter(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "run")
+    process = run.start("slow-step@step=5:3")
+    run.wait_for(lambda s: s.get("progress", {}).get("step", 0) == 4, "step 4")
+    run.victim("head").kill()
+    run.wait_for(lambda s: s.get("checkpoint", {}).get("step", 0) >= 9, "the save of step 9")
+    process.kill()
+    process.wait(60)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    newest = max(marker.parent for marker in checkpoints.glob("step_*/COMPLETE"))
+    shard = next(newest.glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:100])
+    outcome = run.finish(run.start())
+    assert outcome.causes == ["HeadLost"] * 2
+    skipped = [s for a in outcome.summary["attempts"] for s in a["skippedCheckpoints"]]
+    assert any(newest.name in s for s in skipped)
+    assert outcome.weights == undisturbed.weights
+    assert best(outcome) == best(undisturbed)
+    assert outcome.left_over == []

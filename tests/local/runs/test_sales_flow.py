@@ -1,0 +1,286 @@
+"""The sales flow as one real run: the actor's fields, two RagChat services, RagScore and Format."""
+
+import asyncio
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+from starlette.responses import JSONResponse, Response
+
+from local.drills.drill import Outcome, Run
+from raggrpo_api.names import ENV_PROGRESS_PORT
+from raggrpo_api.trainer.history import read_history
+from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
+from support.builders.data.rows import write_rows
+from support.builders.operator.jobs import a_manifest, data_of
+from support.builders.trainer.word_model import write_word_model
+from support.servers.faulty_server import FaultyServer, Received, serving
+
+STEPS, PROMPTS, N = 3, 8, 4
+SECRET = "Bearer only-the-services-see-this"
+QUERIES = {"rates": 0.75, "terms": 0.25, "weather": 0.0, "broken": None}
+"""What an actor may ask, and its RagScore: shares of 0.6 + 0.2. `broken` is answered 500."""
+REFERENCE = [
+    {"id": "rates", "text": "4 % a year", "score": 0.6},
+    {"id": "terms", "text": "five years", "score": 0.2},
+]
+FIELDS = ("user_profile", "rewritten_query", "history_summary")
+
+
+@dataclass(frozen=True)
+class SalesRun:
+    """What a finished run left, and what its services received."""
+
+    outcome: Outcome
+    folder: Path
+    actor: FaultyServer
+    reference: FaultyServer
+    outputs: dict[str, list[str]]
+    """What each sample wrote, in the order of steps."""
+    rewards: dict[str, list[float]]
+    log: str
+    metrics_page: str
+    """The newest that was seen while the run lasted."""
+
+    def asked(self, server: FaultyServer) -> list[dict[str, Any]]:
+        """Return the bodies of the calls that were made for samples.
+
+        The first call is preflight's, with the first row's context; then the trainer warms up.
+        """
+        return [r.body for r in server.requests[1:] if r.body["context"] != WARM_UP_TEXT]
+
+
+def a_model_that_writes_snippets(folder: Path) -> None:
+    """Make whole fields tokens: an untrained model writes all three about every other time."""
+    values = {
+        "user_profile": ["buyer", "student", "owner", "seller"],
+        "rewritten_query": list(QUERIES),
+        "history_summary": ["asks", "calls", "waits", "doubts"],
+    }
+    snippets = [f"<{name}>{v}</{name}>" for name, each in values.items() for v in each]
+    write_word_model(folder, ["write", *(f"case{i}" for i in range(PROMPTS)), *snippets])
+
+
+def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
+    a_model_that_writes_snippets(folder / "sales-model")
+    rows = [{"prompt": f"write case{i}", "context": f"dialogue {i}"} for i in range(PROMPTS)]
+    write_rows(folder / "sales.jsonl", rows)
+    common = {
+        "protocol": "RagChat",
+        "scoreThreshold": 0.5,
+        "headers": [{"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}],
+        "extraBody": {"tenant_id": "acme"},
+    }
+    job = a_manifest(
+        "sales-flow",
+        {
+            "model": {"path": str(folder / "sales-model")},
+            "data": data_of(folder / "sales.jsonl", batch=PROMPTS, prompt=16, response=8),
+            "rollout": {"n": N, "temperature": 1.0},
+            "training": {"totalSteps": STEPS, "learningRate": 1e-4, "precision": "FP32"},
+            "retrieval": {
+                "mode": "Reward",
+                "actorOutput": {"format": "Tags"},
+                "maxFailureRatio": 0.5,
+                "endpoints": [
+                    {"name": "actor-8b", "role": "Actor", "url": actor, "cache": False, **common},
+                    {"name": "reference-32b", "role": "Reference", "url": reference, **common},
+                ],
+            },
+            "reward": {"functions": [{"name": "RagScore"}, {"name": "Format", "weight": 0.1}]},
+            "checkpoint": {"path": str(folder / "checkpoints")},
+            "monitoring": {
+                "logLevel": "Debug",
+                "debug": {"modelOutput": True, "scoring": True},
+            },
+            "resources": {"device": "CPU"},
+        },
+    )
+    path = folder / "sales-flow.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+async def finds_what_was_asked(received: Received) -> Response:
+    query = received.body["rewritten_query"]
+    if query == "broken":
+        return JSONResponse({"error": "out of luck"}, 500)
+    return JSONResponse({"results": [{"id": query, "text": query, "score": 0.9}]})
+
+
+async def finds_all(_: Received) -> Response:
+    return JSONResponse({"results": REFERENCE})
+
+
+async def _scrape(run: Run, pages: list[str]) -> None:
+    """Add what the metrics page shows, time and again, to `pages`."""
+    port = ""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        while True:
+            await asyncio.sleep(0.2)
+            port = port or await asyncio.to_thread(_progress_port, run)
+            with suppress(httpx.HTTPError):
+                answer = await http.get(f"http://127.0.0.1:{port or 0}/metrics")
+                pages += [answer.text] if answer.is_success else []
+
+
+def _progress_port(run: Run) -> str:
+    for process in run.processes():
+        with suppress(psutil.Error):
+            if port := process.environ().get(ENV_PROGRESS_PORT):
+                return port
+    return ""
+
+
+async def _one_run(folder: Path) -> SalesRun:
+    async with serving(finds_what_was_asked) as actor, serving(finds_all) as reference:
+        run = Run(folder)
+        run.job = a_sales_job(folder, actor.url, reference.url)
+        process = run.start()
+        pages: list[str] = []
+        scraping = asyncio.create_task(_scrape(run, pages))
+        outcome = await asyncio.to_thread(run.finish, process)
+        scraping.cancel()
+    log = (folder / "checkpoints" / "logs" / "attempts" / "1" / "driver.log").read_text()
+    outputs: dict[str, list[str]] = {}
+    for sample, text in re.findall(r"sample (\d+/\d+) output '(.*)'", log):
+        outputs.setdefault(sample, []).append(text)
+    rewards: dict[str, list[float]] = {}
+    for sample, reward in re.findall(r"sample (\d+/\d+) reward (\S+)", log):
+        rewards.setdefault(sample, []).append(float(reward))
+    return SalesRun(outcome, folder, actor, reference, outputs, rewards, log, pages[-1])
+
+
+@pytest.fixture(scope="module")
+def sales(tmp_path_factory: pytest.TempPathFactory) -> SalesRun:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAGGRPO_SECRET_RAG_TOKEN", SECRET)
+        return asyncio.run(_one_run(tmp_path_factory.mktemp("sales") / "run"))
+
+
+def query_of(output: str) -> str | None:
+    """Return the actor's query where all three fields are there: the first of each counts."""
+    found = [re.search(rf"<{name}>(\w+)</{name}>", output) for name in FIELDS]
+    return found[1][1] if all(found) and found[1] else None
+
+
+def reward_of(output: str) -> float | None:
+    """Return a sample's reward worked by hand; None where its call fails."""
+    query = query_of(output)
+    if query is None:
+        return 0.0
+    score = QUERIES[query]
+    return None if score is None else score + 0.1
+
+
+@pytest.mark.row("B32")
+@pytest.mark.timeout(600)
+def test_the_run_reaches_its_target_and_leaves_no_process(sales: SalesRun) -> None:
+    assert sales.outcome.summary["phase"] == "Succeeded"
+    assert sales.outcome.summary["step"] == STEPS
+    assert sales.outcome.causes == []
+    assert sales.outcome.left_over == []
+
+
+@pytest.mark.timeout(600)
+def test_every_kind_of_output_was_written(sales: SalesRun) -> None:
+    written = [query_of(text) for texts in sales.outputs.values() for text in texts]
+    assert set(written) == {None, *QUERIES}
+    assert len(written) >= STEPS * PROMPTS * N  # and a few of the self-check
+
+
+@pytest.mark.row("A11")
+@pytest.mark.timeout(600)
+def test_every_sample_has_the_reward_that_is_worked_out_by_hand(sales: SalesRun) -> None:
+    for sample, outputs in sales.outputs.items():
+        expected = [r for text in outputs if (r := reward_of(text)) is not None]
+        assert sorted(sales.rewards.get(sample, [])) == pytest.approx(sorted(expected)), sample
+
+
+@pytest.mark.row("A13")
+@pytest.mark.timeout(600)
+def test_only_output_that_parses_is_asked_for_and_a_failing_call_costs_its_sample_alone(
+    sales: SalesRun,
+) -> None:
+    written = [query_of(text) for texts in sales.outputs.values() for text in texts]
+    bodies = sales.asked(sales.actor)
+
+    for query, score in QUERIES.items():
+        calls = sum(body["rewritten_query"] == query for body in bodies)
+        tries = 1 if score is not None else 3  # a 500 is tried again twice
+        assert calls == tries * written.count(query), query
+    steps = read_history(sales.folder / "checkpoints" / "logs")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    lost = written.count("broken")
+    assert lost > 0
+    assert lost - 4 <= sum(step["num_failed"] for step in steps) <= lost  # the self-check has 4
+
+
+@pytest.mark.row("A29")
+@pytest.mark.timeout(600)
+def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_metrics_page(
+    sales: SalesRun,
+) -> None:
+    written = [query_of(text) for texts in sales.outputs.values() for text in texts]
+    failed = {"actor-8b": {"HttpStatus": written.count("broken")}, "reference-32b": {}}
+    asked = {"actor-8b": sales.asked(sales.actor), "reference-32b": sales.asked(sales.reference)}
+    status = json.loads((sales.folder / "job" / "state.json").read_text())["status"]
+    shown = {each["name"]: float(each["value"]) for each in status["progress"]["metrics"]}
+    report = (sales.folder / "job" / "report.html").read_text()
+
+    newest = read_history(sales.folder / "checkpoints" / "logs")[-1]["retrieval"]
+
+    for name, failures in failed.items():
+        answered = newest[name]["answered"]
+        assert answered == len(asked[name]) + 2  # it was warmed
+        assert newest[name]["failures"] == failures
+        assert shown[f"retrieval/{name}/failures"] == sum(failures.values())
+        assert shown[f"retrieval/{name}/p95"] == pytest.approx(newest[name]["p95"], rel=1e-4)
+        told = ", ".join(f"{cause} {count}" for cause, count in failures.items()) or "none"
+        assert f'<td>{name}</td><td class="n">{answered}</td><td>{told}</td>' in report
+        series = f'raggrpo_retrieval_calls_total{{endpoint="{name}",job="sales-flow",outcome='
+        assert re.search(rf'^{re.escape(series)}"Answered"}} [1-9]', sales.metrics_page, re.M)
+
+
+@pytest.mark.row("A11")
+@pytest.mark.timeout(600)
+def test_driver_rank_and_engine_write_what_the_log_level_asks_for(sales: SalesRun) -> None:
+    for process in (
+        r"INFO raggrpo_trainer\.progress\.reporter: exported the model of step 3 to",
+        r"DEBUG raggrpo_trainer\.ranks\.rank_actor: rank 0 trained step 3",
+        r"DEBUG raggrpo_trainer\.engines\.engine_actor: weights of step 3 are loaded",
+        r"INFO .*vllm",
+    ):
+        assert re.search(process, sales.log), process
+
+
+@pytest.mark.row("A14")
+@pytest.mark.timeout(600)
+def test_required_fields_extra_body_and_headers_arrive(sales: SalesRun) -> None:
+    common = {"score_threshold": 0.5, "top_k": 3, "tenant_id": "acme"}
+    contexts = {f"dialogue {i}" for i in range(PROMPTS)}
+    for body in sales.asked(sales.actor):
+        assert {name: body[name] for name in common} == common
+        assert set(body) == {"context", *FIELDS, *common}
+        assert body["context"] in contexts
+        assert all(body[name] for name in FIELDS)
+    for body in sales.asked(sales.reference):
+        assert body == {"context": body["context"], **common}
+    assert {body["context"] for body in sales.asked(sales.reference)} <= contexts
+    received = [*sales.actor.requests, *sales.reference.requests]
+    assert {r.headers["authorization"] for r in received} == {SECRET}
+
+
+@pytest.mark.row("C15")
+@pytest.mark.timeout(600)
+def test_the_secret_is_written_nowhere(sales: SalesRun) -> None:
+    files = [path for path in sales.folder.rglob("*") if path.is_file()]
+    assert any(path.name == "driver.log" for path in files)
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []

@@ -1,0 +1,138 @@
+"""Drivers of a local run as processes, with programs that stand in for the trainer."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
+from raggrpo_operator.local_runtime import driver as module
+from raggrpo_operator.local_runtime.driver import Driver, driver_log
+from raggrpo_operator.local_runtime.processes import Processes, free_ports
+from raggrpo_operator.local_runtime.ray_head import RAY, RayHead
+from support.processes.waiting import wait_for
+
+COUNTS_SIGNALS = """
+import signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+print("ready", flush=True)
+while not told:
+    time.sleep(0.01)
+time.sleep(0.5)
+print(len(told))
+sys.exit(1)
+"""
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+async def head(tmp_path: Path, processes: Processes) -> AsyncIterator[RayHead]:
+    child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
+    [port] = free_ports(1)
+    address = tmp_path / RAY / "ray_current_cluster"
+    address.parent.mkdir()
+    address.write_text("127.0.0.1:1\n")
+    made = RayHead(1, child, tmp_path, port, {**os.environ, "RAY_AUTH_TOKEN": "token"})
+    yield made
+    await made.session.close()
+
+
+def a_driver(processes: Processes, head: RayHead, program: str) -> Driver:
+    return Driver(processes, head, 3, {"MORE": "more"}, (sys.executable, "-c", program))
+
+
+def end_of(driver: Driver) -> AttemptObserved:
+    wait_for(lambda: driver.observe().status.is_terminal)
+    return driver.observe()
+
+
+def wait_until_ready(head: RayHead) -> None:
+    wait_for(lambda: "ready" in driver_log(head.temp_dir, 3).read_text())
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "code", "said"),
+    [
+        ("print('done')", SubmissionStatus.SUCCEEDED, 0, ""),
+        ("print('a\\nb\\nc\\nd\\ne\\nf'); exit(3)", SubmissionStatus.FAILED, 3, "b\nc\nd\ne\nf"),
+        ("import os; os.kill(os.getpid(), 9)", SubmissionStatus.FAILED, -9, ""),
+    ],
+)
+async def test_how_a_driver_ended_is_told_with_its_last_lines(
+    head: RayHead,
+    processes: Processes,
+    program: str,
+    status: SubmissionStatus,
+    code: int,
+    said: str,
+) -> None:
+    found = end_of(a_driver(processes, head, program))
+
+    assert (found.number, found.status, found.exit_code, found.message) == (3, status, code, said)
+
+
+async def test_a_driver_knows_its_head_and_what_it_was_given(
+    head: RayHead, processes: Processes
+) -> None:
+    names = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "MORE")
+    program = f"import os; print(*map(os.environ.get, {names}))"
+
+    end_of(a_driver(processes, head, program))
+
+    assert driver_log(head.temp_dir, 3).read_text() == "127.0.0.1:1 token more\n"
+
+
+async def test_a_driver_is_asked_to_stop_once(head: RayHead, processes: Processes) -> None:
+    driver = a_driver(processes, head, COUNTS_SIGNALS)
+    wait_until_ready(head)
+    driver.stop()
+    await asyncio.sleep(0.2)
+    driver.stop()
+
+    assert end_of(driver) == AttemptObserved(3, SubmissionStatus.STOPPED)
+    assert driver_log(head.temp_dir, 3).read_text().split() == ["ready", "1"]
+
+
+async def test_a_driver_that_does_not_stop_is_killed(
+    head: RayHead, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    driver = a_driver(processes, head, STUBBORN)
+    wait_until_ready(head)
+    driver.stop()
+    await asyncio.sleep(0.1)
+    assert driver.observe().status is SubmissionStatus.RUNNING
+    await asyncio.sleep(0.6)
+
+    assert end_of(driver).status is SubmissionStatus.STOPPED
+
+
+async def test_whatever_a_driver_started_ends_with_it(head: RayHead, processes: Processes) -> None:
+    program = (
+        "import subprocess; made = subprocess.Popen(['sleep', '1000'], env={}); print(made.pid)"
+    )
+    end_of(a_driver(processes, head, program))
+
+    nameless = int(driver_log(head.temp_dir, 3).read_text())
+    assert not psutil.pid_exists(nameless)
+
+
+async def test_a_driver_can_be_ended_without_being_asked(
+    head: RayHead, processes: Processes
+) -> None:
+    driver = a_driver(processes, head, STUBBORN)
+    wait_until_ready(head)
+
+    driver.end()
+
+    assert driver.observe().exit_code == -9

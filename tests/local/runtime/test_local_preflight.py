@@ -1,0 +1,110 @@
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.job_folder import JobFolder
+from support.builders.operator.local_job import LocalJob, kill
+
+
+def is_checking(job: LocalJob) -> bool:
+    return bool(job.state["mark"] and warden.carriers(f"{job.state['mark']}.preflight"))
+
+
+def checking(folder: Path) -> tuple[LocalJob, "subprocess.Popen[str]"]:
+    """Start a run whose checks hang, and wait until they do."""
+    job = LocalJob(folder)
+    process = job.start(hang=True)
+    job.wait_for(lambda: is_checking(job), process)
+    return job, process
+
+
+@pytest.mark.row("A12")
+@pytest.mark.parametrize(
+    ("check", "exit_code"), [("DataColumns", 3), ("RetrievalReachable", 4), ("RewardCode", 5)]
+)
+def test_failed_check_ends_the_run_with_its_code_and_evidence(
+    check: str, exit_code: int, tmp_path: Path
+) -> None:
+    job = LocalJob(tmp_path)
+    code, output = job.run(check=check, evidence="look at this", exit_code=exit_code)
+
+    assert code == exit_code, output
+    assert f"{check}: look at this" in output
+    assert "Traceback" not in output
+    assert not (job.dir / "logs" / "ray-c1.log").exists()
+    assert warden.carriers(job.state["mark"]) == []
+
+
+def test_failed_run_is_begun_again_by_the_next(tmp_path: Path) -> None:
+    job = LocalJob(tmp_path)
+    job.run(check="Paths", evidence="first", exit_code=4)
+    code, output = job.run(check="Paths", evidence="second", exit_code=4)
+    assert code == 4
+    assert "Paths: second" in output
+
+
+def test_preflight_that_breaks_ends_the_run_with_its_words(tmp_path: Path) -> None:
+    code, output = LocalJob(tmp_path).run(broken=True)
+    assert code == 4, output
+    assert "preflight is broken on order" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_during_the_checks_suspends_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    job, process = checking(tmp_path)
+    process.send_signal(number)
+    code, output = job.end_of(process)
+
+    assert code == 130, output
+    assert job.state["status"]["phase"] == "Suspended"
+    assert warden.carriers(job.state["mark"]) == []
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    job = LocalJob(tmp_path)
+    job.signals = "--ignore-signal=HUP"
+    process = job.start(hang=True)
+    job.wait_for(lambda: is_checking(job), process)
+
+    process.send_signal(signal.SIGHUP)
+    time.sleep(2)  # what suspended it would be told within a moment
+    goes_on = is_checking(job)
+    process.send_signal(signal.SIGTERM)
+
+    assert job.end_of(process)[0] == 130
+    assert goes_on
+
+
+def test_kill_during_the_checks_leaves_nothing_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    job, process = checking(tmp_path)
+    kill(process)
+    job.wait_until_gone()
+    code, output = job.run(check="Paths", evidence="next", exit_code=4)
+
+    assert code == 4
+    assert "Paths: next" in output
+
+
+def test_second_run_on_a_folder_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    job, process = checking(tmp_path)
+    code, output = job.run(hang=True)
+    process.send_signal(signal.SIGINT)
+    job.end_of(process)
+
+    assert code == 2
+    assert f"another `raggrpo run` (process {process.pid})" in output
+    assert "--dir" in output
+
+
+def test_display_that_nobody_reads_any_more_does_not_stop_the_saving(tmp_path: Path) -> None:
+    job, process = checking(tmp_path)
+    assert process.stdout is not None
+
+    process.stdout.close()  # like a terminal that is gone
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 130
+    assert JobFolder(job.dir).load().status.phase == "Suspended"

@@ -1,0 +1,335 @@
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    DeleteCluster,
+    PodPlan,
+    StartRetriever,
+    StopRetrievers,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.local_runtime import warden
+from raggrpo_operator.local_runtime.driver import Driver
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State
+from raggrpo_operator.local_runtime.processes import Processes, free_ports
+from raggrpo_operator.local_runtime.ray_head import RAY, RayHead
+from raggrpo_operator.local_runtime.runtime import (
+    LOST_SECONDS,
+    MIN_SILENT_POLLS,
+    START_SECONDS,
+    LocalRuntime,
+)
+from raggrpo_operator.local_runtime.supervise import prepare
+from raggrpo_retriever.loading import load_index
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from support.builders.data.rows import write_rows
+from support.builders.operator.jobs import a_job
+from support.builders.trainer.embedding_model import write_embedding_model
+from support.processes.waiting import wait_for
+
+CORPUS = '{"id": "1", "contents": "a passage"}\n'
+
+
+class Clock:
+    """A clock that tests move."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_runtime(
+    tmp_path: Path, processes: Processes, status: JobStatus | None = None, **more: Any
+) -> LocalRuntime:
+    folder = JobFolder(tmp_path / "job")
+    folder.acquire()
+    folder.release()
+    state = State(uid="u", status=status or JobStatus())
+    return LocalRuntime(folder, state, processes, tmp_path / "logs", **more)
+
+
+def a_plan(job: RagGrpoJob) -> PodPlan:
+    spec = resolve(job).spec
+    return PodPlan(spec, "", size(spec))
+
+
+def start_kb(job: RagGrpoJob) -> StartRetriever:
+    plan = a_plan(job)
+    [(name, managed)] = plan.spec.retrieval.managed.items()
+    return StartRetriever(plan, name, managed)
+
+
+def with_retriever(corpus: Path) -> RagGrpoJob:
+    endpoint = {"name": "kb", "managed": {"corpus": str(corpus)}}
+    return a_job({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+
+
+async def observed_retriever(
+    runtime: LocalRuntime, job: RagGrpoJob, until: Callable[[RetrieverObserved], bool]
+) -> RetrieverObserved:
+    deadline = time.monotonic() + 60
+    while True:
+        [found] = (await runtime.observe(job)).retrievers
+        if until(found):
+            return found
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def a_head(tmp_path: Path, processes: Processes) -> RayHead:
+    """A head whose Ray never starts."""
+    child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
+    [port] = free_ports(1)
+    return RayHead(1, child, tmp_path / "raggrpo-x", port, {"RAY_AUTH_TOKEN": "token"})
+
+
+async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
+    tmp_path: Path, processes: Processes
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(CORPUS)
+    runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
+    config = trainer_config(job, resolve(job), number=1)
+
+    await runtime.perform(job, start_kb(job))
+    await runtime.perform(job, start_kb(job))
+    ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
+    [endpoint] = runtime._retrievers.with_urls(config).retrieval.endpoints
+    warden.sweep(f"{processes.mark}.retriever-kb")
+    dead = await observed_retriever(runtime, job, lambda found: found.has_ended)
+    await runtime.perform(job, start_kb(job))
+    await observed_retriever(runtime, job, lambda found: found.is_ready)
+    [again] = runtime._retrievers.with_urls(config).retrieval.endpoints
+    await runtime.perform(job, StopRetrievers())
+
+    assert ready.problem == ""
+    assert endpoint.url.startswith("http://127.0.0.1:")
+    assert endpoint.url.endswith("/retrieve")
+    assert dead.cause is None
+    assert again.url == endpoint.url
+    assert (await runtime.observe(job)).retrievers == ()
+
+
+@pytest.mark.row("D8")
+@pytest.mark.parametrize("index", ["Dense", "Hybrid"])
+async def test_a_retriever_that_embeds_answers_the_trainers_calls(
+    tmp_path: Path, processes: Processes, index: str
+) -> None:
+    model = write_embedding_model(tmp_path / "e5", ["tea", "sky", "is", "hot", "blue", "query:"])
+    texts = ["tea is hot", "sky is blue", "blue tea"]
+    corpus = write_rows(
+        tmp_path / "corpus.jsonl", [{"id": str(n), "contents": t} for n, t in enumerate(texts)]
+    )
+    embedding = {"path": str(model), "queryPrefix": "query: "}
+    managed = {"corpus": str(corpus), "index": index, "embedding": embedding}
+    retrieval = {"mode": "Prompt", "endpoints": [{"name": "kb", "topK": 2, "managed": managed}]}
+    job = a_job({"retrieval": retrieval, "checkpoint.path": str(tmp_path / "checkpoints")})
+    runtime = a_runtime(tmp_path, processes)
+
+    await runtime.perform(job, start_kb(job))
+    await observed_retriever(runtime, job, lambda found: found.is_ready)
+    config = runtime._retrievers.with_urls(trainer_config(job, resolve(job), number=1))
+    async with RetrievalClient(config.retrieval, {}) as client:
+        found = [[p.text for p in await client.retrieve("kb", text, sample="s")] for text in texts]
+    await runtime.perform(job, StopRetrievers())
+
+    truth = load_index(resolve(job).spec.retrieval.managed["kb"])  # kept, so not built again
+    expected = [[h.passage.contents for h in hits] for hits in truth.search(texts, 2)]
+    assert found == expected
+    assert len(list((tmp_path / "checkpoints" / "indexes").iterdir())) == 1
+
+
+async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_use(
+    tmp_path: Path, processes: Processes
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1"}\n')
+    runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
+
+    await runtime.perform(job, start_kb(job))
+    found = await observed_retriever(runtime, job, lambda found: found.has_ended)
+
+    assert found.cause is Cause.DATA_ERROR
+    assert "line 1" in found.problem
+
+
+@contextmanager
+def servers(head: RayHead) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Listen where Ray's GCS and raylet would."""
+    folder = head.temp_dir / RAY
+    (folder / "session_latest" / "sockets").mkdir(parents=True)
+    with socket.socket() as gcs, socket.socket(socket.AF_UNIX) as raylet:
+        gcs.bind(("127.0.0.1", 0))
+        gcs.listen()
+        raylet.bind(str(folder / "session_latest" / "sockets" / "raylet"))
+        raylet.listen()
+        (folder / "ray_current_cluster").write_text(f"127.0.0.1:{gcs.getsockname()[1]}")
+        yield gcs, raylet
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
+    gone: int, processes: Processes, tmp_path: Path
+) -> None:
+    clock = Clock()
+    status = JobStatus(attempt=1, attempts=[AttemptRecord(number=1, cluster=1)])
+    job = a_job().model_copy(update={"status": status})
+    with tempfile.TemporaryDirectory(prefix="raggrpo-") as short:
+        runtime = a_runtime(tmp_path, processes, clock=clock)
+        head = runtime._head = replace(a_head(tmp_path, processes), temp_dir=Path(short))
+        with servers(head) as listening:
+            driver = Driver(processes, head, 1, {}, (sys.executable, "-c", "exit(7)"))
+            runtime._driver = driver
+            wait_for(lambda: driver.observe().status.is_terminal)
+            told = await runtime.observe(job)
+            listening[gone].close()
+            torn = [await runtime.observe(job) for _ in range(MIN_SILENT_POLLS)]
+            clock.now += LOST_SECONDS
+            lost = await runtime.observe(job)
+        await runtime.close()
+
+    assert told.head_answers
+    assert told.attempt is not None
+    assert told.attempt.exit_code == 7
+    for seen in torn:
+        assert (seen.attempt, seen.head_answers) == (None, False)
+        assert seen.cluster is not None
+        assert not seen.cluster.is_lost
+    assert lost.cluster is not None
+    assert (lost.cluster.is_lost, lost.cluster.cause) == (True, Cause.HEAD_LOST)
+    assert lost.cluster.message == "the Ray head has not answered for 5 s"
+
+
+async def test_a_head_that_does_not_start_is_lost(tmp_path: Path, processes: Processes) -> None:
+    clock = Clock()
+    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
+    runtime._head = a_head(tmp_path, processes)
+
+    seen = []
+    for _ in range(MIN_SILENT_POLLS + 1):
+        seen.append((await runtime.observe(job)).cluster)
+        clock.now += START_SECONDS / MIN_SILENT_POLLS
+    await runtime.close()
+
+    assert [cluster is not None and cluster.is_lost for cluster in seen] == [
+        *[False] * MIN_SILENT_POLLS,
+        True,
+    ]
+
+
+async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: Processes) -> None:
+    clock = Clock()
+    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
+    runtime._head = a_head(tmp_path, processes)
+    await runtime.observe(job)
+    clock.now += 10 * START_SECONDS
+    cluster = (await runtime.observe(job)).cluster
+    await runtime.close()
+
+    assert cluster is not None
+    assert not cluster.is_lost
+
+
+async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Processes) -> None:
+    runtime, job = a_runtime(tmp_path, processes), a_job()
+    head = runtime._head = a_head(tmp_path, processes)
+    warden.sweep(head.child.mark)
+    head.child.process.wait()
+    observed = await runtime.observe(job)
+    await runtime.close()
+
+    assert observed.cluster is not None
+    assert observed.cluster.is_lost
+    assert "signal 9 (SIGKILL)" in observed.cluster.message
+    assert not observed.head_answers
+
+
+async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
+    tmp_path: Path, processes: Processes
+) -> None:
+    status = JobStatus(attempt=3, attempts=[AttemptRecord(number=3, cluster=2)])
+    runtime, job = a_runtime(tmp_path, processes, status), a_job()
+    before = (await runtime.observe(job)).cluster
+    await runtime.perform(job, DeleteCluster(2))
+
+    assert before is not None
+    assert (before.number, before.is_lost, before.cause) == (2, True, Cause.HEAD_LOST)
+    assert (await runtime.observe(job)).cluster is None
+
+
+async def test_ended_attempts_cluster_is_not_sought(tmp_path: Path, processes: Processes) -> None:
+    ended = AttemptRecord(number=3, cluster=2, cause=Cause.SUSPENDED)
+    runtime = a_runtime(tmp_path, processes, JobStatus(attempt=3, attempts=[ended]))
+    assert (await runtime.observe(a_job())).cluster is None
+
+
+async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: Processes) -> None:
+    runtime, job = a_runtime(tmp_path, processes), a_job()
+    config = trainer_config(job, resolve(job), number=1)
+    with pytest.raises(OperatorError, match="there is no Ray head"):
+        await runtime.perform(job, SubmitAttempt(config, 1))
+
+
+async def test_configuration_that_is_too_large_for_the_environment_is_refused(
+    tmp_path: Path, processes: Processes
+) -> None:
+    files = [f"/mnt/runs/{'x' * 240}/{'y' * 240}{n}.jsonl" for n in range(64)]
+    changes = {"data.trainFiles": files, "data.validationFiles": files}
+    runtime, job = a_runtime(tmp_path, processes), a_job(changes)
+    runtime._head = a_head(tmp_path, processes)
+    with pytest.raises(OperatorError, match="shorten templates or file lists") as caught:
+        await runtime.perform(job, SubmitAttempt(trainer_config(job, resolve(job), number=1), 1))
+
+    assert not caught.value.retryable
+
+
+async def test_creating_it_twice_starts_one_head(tmp_path: Path, processes: Processes) -> None:
+    runtime, job = a_runtime(tmp_path, processes), a_job({"resources.device": "CPU"})
+
+    create = CreateCluster(a_plan(job), 1, "small-c1", ray_version="", grace_seconds=30)
+    await runtime.perform(job, create)
+    first = runtime._head
+    await runtime.perform(job, create)
+    second = runtime._head
+    temp_dir = runtime._state.temp_dir
+    existed = is_there(temp_dir)
+    await runtime.close()
+
+    assert runtime._head is None
+    assert first is second is not None
+    assert existed
+    assert not is_there(temp_dir)
+    assert warden.carriers(f"{processes.mark}.c1") == []
+
+
+def test_next_run_ends_what_a_killed_one_left(tmp_path: Path, processes: Processes) -> None:
+    processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
+    folder = JobFolder(tmp_path)
+    folder.save(State(uid="u", mark=processes.mark))
+    prepare(folder, a_job())
+    assert warden.carriers(processes.mark) == []

@@ -1,0 +1,177 @@
+import os
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from openapi_schema_validator import OAS30Validator
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.schema.crd import job_schema
+from raggrpo_api.trainer.preflight import Facts
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from support.builders.operator.hostile_specs import hostile_jobs
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, a_raw_job
+from support.builders.operator.manifests import Manifest, pod_templates
+from support.kubernetes.admission import Verdict, first_round
+from support.kubernetes.kubernetes_schemas import VERSIONS, violations_of_schemas
+from support.kubernetes.pod_security import violations_of_restricted
+
+SPECS = int(os.environ.get("RAGGRPO_FUZZ_SPECS", "150"))
+IS_LONG = SPECS >= 3000
+MEDIAN_SECONDS, WORST_SECONDS = 0.010, 0.5
+"""Measured in the long run only: how long something takes says nothing on a busy machine."""
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+MADE_BY_KUBERAY = {"head", "trainer", "rollout"}
+VALIDATOR = OAS30Validator(job_schema())
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> list[tuple[dict[str, Any], Verdict]]:
+    return [(raw, first_round(raw)) for raw in hostile_jobs(SPECS)]
+
+
+@pytest.mark.row("E7")
+def test_every_job_that_the_schema_takes_gets_a_verdict() -> None:
+    crashed: Counter[str] = Counter()
+    for raw in hostile_jobs(SPECS):
+        VALIDATOR.validate(raw)
+        try:
+            first_round(raw)
+        except Exception as error:
+            crashed[f"{type(error).__name__}: {error}"[:200]] += 1
+    assert crashed == {}
+
+
+@pytest.mark.row("E8")
+def test_whatever_is_refused_is_told_why(verdicts: list[tuple[dict[str, Any], Verdict]]) -> None:
+    refused = [verdict for _, verdict in verdicts if verdict.refused]
+    assert 0.1 * SPECS < len(refused) < 0.95 * SPECS  # both sides are tested
+    for verdict in refused:
+        assert re.match(r"\S.*: .+ → .+", verdict.message), verdict.message
+        assert verdict.objects == {}
+
+
+@pytest.mark.row("E12")
+def test_what_is_said_holds_no_control_characters(
+    verdicts: list[tuple[dict[str, Any], Verdict]],
+) -> None:
+    for _, verdict in verdicts:
+        for text in texts({"status": verdict.status, "events": verdict.events}):
+            assert not CONTROLS.search(text), repr(text)
+
+
+@pytest.mark.row("E14")
+def test_whatever_is_accepted_makes_safe_objects(
+    verdicts: list[tuple[dict[str, Any], Verdict]],
+) -> None:
+    accepted = [(raw, verdict) for raw, verdict in verdicts if not verdict.refused]
+    assert accepted
+    for raw, verdict in accepted:
+        found = verdict.objects
+        assert violations_of_schemas(found.values(), VERSIONS[-1:]) == [], raw
+        for name, manifest in found.items():
+            assert manifest["metadata"]["namespace"] == raw["metadata"]["namespace"]
+            if name not in MADE_BY_KUBERAY:
+                assert_owned(raw, manifest)
+            for template in pod_templates(manifest):
+                assert_safe(template["spec"])
+
+
+def assert_owned(raw: dict[str, Any], manifest: Manifest) -> None:
+    (owner,) = manifest["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == (names.KIND, raw["metadata"]["uid"])
+    assert owner["name"] == raw["metadata"]["name"]
+
+
+def assert_safe(pod: Manifest) -> None:
+    assert violations_of_restricted(pod) == []
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["serviceAccountName"] == "default"
+    kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"emptyDir", "persistentVolumeClaim", "configMap"}
+
+
+def texts(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for key, item in value.items():
+                yield from texts(key)
+                yield from texts(item)
+        case list():
+            for item in value:
+                yield from texts(item)
+        case str():
+            yield value
+
+
+DEEP = "/mnt/runs/" + "d/" * 180
+HEAVY: Mapping[str, Mapping[str, Any]] = {
+    "many files and volumes": {
+        "spec.data.trainFiles": [f"{DEEP}{i}" for i in range(64)],
+        "spec.data.validationFiles": [f"{DEEP}v{i}" for i in range(64)],
+        "spec.volumes": [
+            {"name": f"v{i}", "claimName": "c", "mountPath": f"/mnt/{'v/' * 200}{i}"}
+            for i in range(16)
+        ],
+    },
+    "templates full of braces": {
+        "spec.retrieval": {
+            "mode": "Prompt",
+            "endpoints": [{"name": "kb", "url": "http://kb/"}],
+            "promptTemplate": "{passages}{prompt}" + "{{" * 8000,
+            "passageTemplate": "{text}" + "}}" * 8000,
+        }
+    },
+    "environment like URLs": {
+        "spec.env": [{"name": f"A{i}", "value": "://" + "?key_:" * 300} for i in range(16)]
+    },
+    "many endpoints": {
+        "spec.retrieval.endpoints": [
+            {
+                "name": f"e{i}",
+                "url": "http://h/?" + "a_" * 400,
+                "extraBody": {f"k{j}": "?_:" * 20 for j in range(32)},
+                "headers": [{"name": f"X-{j}", "value": "eyJ" * 30} for j in range(16)],
+            }
+            for i in range(8)
+        ]
+    },
+}
+
+
+@pytest.mark.row("E10")
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_the_heaviest_jobs_take_no_more_than_their_share(heavy: str) -> None:
+    raw = a_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})
+    VALIDATOR.validate(raw)
+    began = time.process_time()
+    first_round(raw)
+    assert time.process_time() - began < WORST_SECONDS  # other programs' time does not count
+
+
+@pytest.mark.parametrize("facts", [KNOWN_TINY, KNOWN_7B, Facts(rows=10**9, parameters=10**12)])
+def test_whatever_a_preflight_reads_is_judged(facts: Facts) -> None:
+    for raw in hostile_jobs(min(SPECS, 500)):
+        job = parse_job(raw)
+        if isinstance(job, RagGrpoJob):
+            resolved = resolve(job, facts)
+            violations(job, resolved, facts)
+            trainer_config(job, resolved, number=2, facts=facts)
+
+
+@pytest.mark.skipif(not IS_LONG, reason="only the long run measures time")
+def test_no_job_keeps_the_operator_busy(
+    verdicts: list[tuple[dict[str, Any], Verdict]],
+) -> None:
+    seconds = sorted(verdict.seconds for _, verdict in verdicts)
+    median, worst = statistics.median(seconds), seconds[-1]
+    print(f"\n{SPECS} specs: median {1000 * median:.1f} ms, worst {1000 * worst:.0f} ms")
+    assert median <= MEDIAN_SECONDS
+    assert worst <= WORST_SECONDS

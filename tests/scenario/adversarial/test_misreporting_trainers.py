@@ -1,0 +1,180 @@
+"""A trainer that lies, never ends and never stops exempts its job from nothing."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import status_to_json
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_api.trainer.progress import Progress
+from raggrpo_operator.core.lifecycle.following import STOP_SECONDS
+from raggrpo_operator.core.sizing.grace import grace_seconds
+from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of
+from raggrpo_operator.core.text.status_text import render_status
+from raggrpo_operator.reporting.progress_display import progress_line
+from support.builders.operator.jobs import KNOWN_TINY
+from support.fakes.fake_runtime import CRASH, T0, FakeRuntime, Story, a_story_job
+
+MARGIN_SECONDS = 15
+"""Rounds between the user's edit and the end of the cluster, a few seconds each."""
+ENDLESS = {"training.totalSteps": 100_000, "recovery.deadlines": {"checkpointSeconds": 60}}
+Lie = Callable[[int], dict[str, Any]]
+WAITS = {"stage": "WaitingForEndpoint", "step": 5}
+LIES: dict[str, Lie] = {
+    "says nothing": lambda n: {"stage": "Dancing"},
+    "is always another attempt": lambda n: {"attempt": 99},
+    "counts up for ever": lambda n: {"step": min(10**9, 1000 * n)},
+    "counts back": lambda n: {"step": max(0, 10**6 - n)},
+    "is at the end for ever": lambda n: {"step": 10**9, "stage": "Finished"},
+    "takes absurdly long": lambda n: {"secondsPerStep": 3e8, "saveSeconds": 3e8},
+    "is far from its target": lambda n: {"totalSteps": 10**9, "secondsPerStep": 3e8},
+    "changes its stage each time": lambda n: {"stage": ["Validating", "Exporting"][n % 2]},
+    "waits for ever": lambda n: {**WAITS, "waitedSeconds": 3e8},
+    "waits for what there is not": lambda n: {
+        **WAITS,
+        "waitingFor": [{"name": "\x1b[2Jkb", "since": "yesterday\n", "cause": 250 * "\u202e"}] * 16,
+    },
+    "waits now and then": lambda n: WAITS if n % 2 else {"stage": "Training", "step": 5},
+    "measures what is no number": lambda n: {
+        "metrics": [
+            {"name": name, "value": ["nan", "abc", "1e999", "-1", "1e300"][n % 5]}
+            for name in ("host_memory_bytes", "rank_memory_bytes", "reward_mean")
+        ]
+    },
+    "chose what there is not": lambda n: {"pinned": {"precision": "FP1", "attention": "\x1b[1m"}},
+    "always saves": lambda n: {"checkpoint": {"step": n, "path": "/" + 900 * "\u6f22" + str(n)}},
+    "always replaces": lambda n: {"inPlace": [250 * "\U0001f600" + str(n)] * 16},
+}
+
+
+class Lying(FakeRuntime):
+    """A world whose trainer tells a lie; its driver hears no signal."""
+
+    lie: Lie = staticmethod(lambda n: {})
+    reads = 0
+
+    def _progress(self) -> Progress | None:
+        if (found := super()._progress()) is None:
+            return None
+        self.reads += 1
+        told = json.loads(found.model_dump_json(by_alias=True)) | self.lie(self.reads)
+        try:
+            return Progress.model_validate_json(json.dumps(told))
+        except ValueError:
+            return None
+
+    def _move(self) -> None:
+        super()._move()
+        if self.attempt is not None:
+            self.attempt.ignores_stop = True
+
+
+async def a_lying_story(name: str, changes: dict[str, Any] | None = None) -> Story:
+    endless = {**ENDLESS, **(changes or {})}
+    world = Lying()
+    world.lie = LIES[name]
+    story = Story(a_story_job(endless), world)
+    await story.until(lambda status: bool(status.attempts and status.attempts[0].started))
+    for _ in range(45):
+        await story.round()
+        assert size_of(story.status) <= MAX_BYTES
+        assert max(numbers(status_to_json(story.status))) < 2**63
+        render_status(story.status)
+        progress_line(story.status, T0)
+    return story
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from numbers(each)
+
+
+def allowed(story: Story) -> timedelta:
+    grace = grace_seconds(story.job.spec, story.status)
+    return timedelta(seconds=grace + STOP_SECONDS + MARGIN_SECONDS)
+
+
+async def until_freed(story: Story, since: Any) -> None:
+    most = allowed(story)
+    while story.runtime._cluster is not None:
+        await story.round()
+        assert story.runtime.now - since < most, story.status.conditions
+
+
+@pytest.mark.parametrize("name", LIES)
+async def test_a_suspended_job_is_without_pods_after_its_grace(name: str) -> None:
+    story = await a_lying_story(name)
+
+    story.edit({**ENDLESS, "suspend": True})
+    await until_freed(story, story.runtime.now)
+    await story.until_quiet(timedelta(hours=1))
+
+    assert story.status.phase is Phase.SUSPENDED
+
+
+@pytest.mark.parametrize("name", LIES)
+async def test_a_job_past_its_deadline_ends_after_its_grace(name: str) -> None:
+    story = await a_lying_story(name, {"activeDeadlineSeconds": 120})
+    began = story.status.attempts[-1].started
+    assert began is not None
+
+    await until_freed(story, began + timedelta(seconds=120))
+    await story.until_quiet(timedelta(hours=1))
+
+    assert story.condition(ConditionType.FAILED)[1] == Cause.DEADLINE_EXCEEDED
+
+
+@pytest.mark.row("D10")
+@pytest.mark.parametrize(
+    "name", ["waits for ever", "waits for what there is not", "waits now and then"]
+)
+async def test_a_trainer_that_says_that_it_waits_ends_by_the_deadline_of_outages(name: str) -> None:
+    deadlines = {"outageSeconds": 60, "checkpointSeconds": 60}
+    story = await a_lying_story(name, {"recovery.deadlines": deadlines, "recovery.maxRestarts": 0})
+
+    await story.until_quiet(timedelta(hours=1))
+
+    assert story.condition(ConditionType.FAILED)[1] == Cause.ENDPOINT_DOWN
+    assert story.condition(ConditionType.FAILED)[2].isprintable()
+    assert story.runtime._cluster is None
+
+
+@pytest.mark.parametrize("name", LIES)
+async def test_the_next_attempt_begins_whatever_the_last_one_said(name: str) -> None:
+    story = await a_lying_story(name, {"training.precision": "Auto"})
+    assert story.runtime.attempt is not None
+
+    CRASH(story.runtime, story.runtime.attempt)
+    story.runtime.lie = lambda n: {}  # type: ignore[attr-defined]
+    await story.until(lambda status: status.attempt == 2 and bool(status.attempts[0].started))
+
+
+async def test_a_preflight_with_as_many_checks_as_fit_is_judged() -> None:
+    check = Check(id=CheckId.PATHS, state=CheckState.PASSED, evidence="fine")
+    result = PreflightResult(facts=KNOWN_TINY, checks=[check] * 32)
+    story = Story(a_story_job(), FakeRuntime(preflight_result=result))
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+    assert [each.id for each in story.status.preflight.checks] == ["Paths", "RulesOnFacts"]
+
+
+async def test_an_annotation_of_any_size_leaves_the_status_small() -> None:
+    story = Story(a_story_job({"recovery.maxRestarts": 0}), FakeRuntime(faults={(1, 5): CRASH}))
+    story.retry("again " * 20_000)
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.FAILED
+    assert size_of(story.status) < MAX_BYTES
+    story.retry("again " * 20_001)
+    assert (await story.until_quiet()).phase is Phase.SUCCEEDED

@@ -1,0 +1,699 @@
+"""Single rounds before a driver runs: checks, retrievers, a queue, a cluster, a submission."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus, Pinned, PreflightStatus
+from raggrpo_api.status.restart_state import (
+    LaunchState,
+    RestartState,
+    RetryState,
+    SpentTime,
+    WatchState,
+)
+from raggrpo_api.status.sizing import PodRole
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    DeleteCluster,
+    DeletePreflight,
+    StartPreflight,
+    StartRetriever,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.decide import decide
+from raggrpo_operator.core.lifecycle.observed import (
+    ClusterObserved,
+    Observed,
+    PreflightObserved,
+    RetrieverObserved,
+)
+from raggrpo_operator.core.lifecycle.readiness import spec_hash
+from raggrpo_operator.core.lifecycle.round import Decision
+from raggrpo_operator.core.state.conditions import get_condition
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
+from support.builders.operator.rounds import a_condition, at, is_soon, kinds, told
+from support.fakes.fake_runtime import T0, a_story, a_story_job
+from support.fakes.fake_service_outage import REFUSES
+
+PASSES = PreflightResult(facts=KNOWN_TINY)
+LIMITS = {"recovery.deadlines": {"preflightSeconds": 400, "provisioningSeconds": 60}}
+MANAGED = {
+    "retrieval": {
+        "mode": "Prompt",
+        "endpoints": [{"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}],
+    },
+    "data.maxPromptLength": 400,
+}
+SEEN = WatchState(looked=T0, watched_since=T0)
+READY = ClusterObserved(1, is_ready=True)
+QUEUED = ClusterObserved(1, is_queued=True, message="waits in queue research")
+
+
+def checking(
+    seconds: float,
+    seen: PreflightObserved | None,
+    changes: dict[str, Any] | None = None,
+    *,
+    reason: str = "Running",
+    losses: int = 0,
+    watch: WatchState = SEEN,
+    since: datetime | None = T0,
+) -> Decision:
+    """Return a round of a job whose checks were started at T0."""
+    checks = a_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", reason)
+    state = RestartState(
+        retry=RetryState(preflight_losses=losses),
+        launch=LaunchState(waiting_since=since),
+        watch=replace(watch, looked=at(seconds)),
+    )
+    status = JobStatus(conditions=[checks], restart_state=state, start_time=T0)
+    job = a_story_job(LIMITS | (changes or {})).model_copy(update={"status": status})
+    return decide(job, Observed(preflight=seen), at(seconds))
+
+
+def judged_by(job: dict[str, Any] | None = None) -> str:
+    return spec_hash(a_story_job(LIMITS | (job or {})))
+
+
+def checked(changes: dict[str, Any] | None = None, **status: Any) -> RagGrpoJob:
+    """Return a job whose checks have passed."""
+    job = a_story_job(LIMITS | (changes or {}))
+    passed = a_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed")
+    made: dict[str, Any] = {
+        "conditions": [passed],
+        "preflight": PreflightStatus(spec_hash=spec_hash(job), facts=KNOWN_TINY),
+        "start_time": T0,
+    }
+    return job.model_copy(update={"status": JobStatus(**(made | status))})
+
+
+def recorded(
+    changes: dict[str, Any] | None = None, record: AttemptRecord | None = None, **status: Any
+) -> RagGrpoJob:
+    """Return a job whose first attempt was recorded at T0."""
+    launch = LaunchState(cluster_since=T0, tries=1)
+    made: dict[str, Any] = {
+        "attempt": 1,
+        "attempts": [record or AttemptRecord(number=1)],
+        "cluster": ClusterStatus(name="small-1", number=1),
+        "restart_state": RestartState(launch=launch, watch=SEEN),
+    }
+    return checked(changes, **(made | status))
+
+
+# --- checks
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds", "is_renewed"),
+    [("Running", 9.9, False), ("Running", 10, True), ("PodsWaiting", 3, True)],
+)
+def test_only_a_preflight_of_the_last_ten_seconds_may_be_unseen_and_keep_its_clock(
+    reason: str, seconds: float, is_renewed: bool
+) -> None:
+    decision = checking(seconds, None, reason=reason)
+
+    since = decision.status.restart_state.launch.waiting_since
+    assert since == (at(seconds) if is_renewed else T0)
+    assert kinds(decision) == [StartPreflight]
+    assert is_soon(decision)
+
+
+def test_checks_run_in_the_jobs_image_with_a_size_of_their_own() -> None:
+    [started] = decide(a_story_job(), Observed(default_image="trainer:1"), T0).actions
+
+    assert isinstance(started, StartPreflight)
+    assert started.plan.image == "trainer:1"
+    assert PodRole.PREFLIGHT in {each.role for each in started.plan.sizing.pods}
+
+
+def test_a_preflight_of_another_spec_gives_way_to_one_with_a_clock_and_losses_of_its_own() -> None:
+    decision = checking(500, PreflightObserved("of an earlier spec"), losses=2)
+
+    assert kinds(decision) == [DeletePreflight, StartPreflight]
+    assert decision.requeue_after == 5.0
+    state = decision.status.restart_state
+    assert (state.launch.waiting_since, state.retry.preflight_losses) == (at(500), 0)
+    assert told(decision, ConditionType.PREFLIGHT_PASSED) == ("Unknown", "Running")
+
+
+def test_a_lost_preflight_is_counted_and_another_started_on_the_same_clock() -> None:
+    decision = checking(50, PreflightObserved(judged_by(), problem="evicted"), losses=1)
+
+    assert kinds(decision) == [DeletePreflight, StartPreflight]
+    state = decision.status.restart_state
+    assert (state.launch.waiting_since, state.retry.preflight_losses) == (T0, 2)
+
+
+def test_losses_end_with_a_result() -> None:
+    decision = checking(50, PreflightObserved(judged_by(), PASSES), losses=2)
+
+    assert decision.status.restart_state.retry.preflight_losses == 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "waiting_for", "why"),
+    [
+        ("evicted", "", "evicted"),
+        ("", "ImagePullBackOff", "ImagePullBackOff"),
+        ("evicted", "ImagePullBackOff", "evicted"),
+        ("", "", "no result"),
+    ],
+)
+def test_checks_end_once_their_limit_is_over_and_tell_why(
+    problem: str, waiting_for: str, why: str
+) -> None:
+    seen = PreflightObserved(judged_by(), problem=problem, waiting_for=waiting_for)
+
+    in_time, late = (checking(seconds, seen, losses=2) for seconds in (400, 400.1))
+
+    assert told(in_time, ConditionType.FAILED)[0] == "Unknown"
+    assert told(late, ConditionType.FAILED) == ("True", "PreflightFailed")
+    assert told(late, ConditionType.PREFLIGHT_PASSED) == ("False", "NoResult")
+    failed = get_condition(late.status, ConditionType.FAILED)
+    assert failed.message == f"the checks did not finish within 400 s: {why}"
+    assert late.status.restart_state.retry.preflight_losses == 0
+
+
+def test_a_running_check_is_looked_at_again_soon() -> None:
+    decision = checking(50, PreflightObserved(judged_by()))
+
+    assert (kinds(decision), is_soon(decision)) == ([], True)
+
+
+def test_a_result_that_comes_late_still_counts() -> None:
+    decision = checking(500, PreflightObserved(judged_by(), PASSES))
+
+    assert decision.status.attempt == 1
+
+
+def test_an_operator_that_was_away_gives_checks_their_whole_time() -> None:
+    job = checked(
+        conditions=[a_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", "Running")],
+        restart_state=RestartState(launch=LaunchState(waiting_since=T0), watch=SEEN),
+    )
+
+    decision = decide(job, Observed(preflight=PreflightObserved(judged_by())), at(3600))
+
+    assert told(decision, ConditionType.FAILED)[0] == "Unknown"
+    assert decision.status.restart_state.watch.watched_since == at(3600)
+
+
+def test_several_failed_checks_are_all_named_and_the_first_is_the_reason() -> None:
+    ids = [CheckId.DATA_COLUMNS, CheckId.REWARD_CODE]
+    checks = [Check(id=each, state=CheckState.FAILED, evidence=f"why {each}") for each in ids]
+    result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=3)
+
+    decision = checking(5, PreflightObserved(judged_by(), result))
+
+    assert told(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "DataColumns")
+    failed = get_condition(decision.status, ConditionType.FAILED)
+    assert failed.message.splitlines() == [f"{each}: why {each}" for each in ids]
+    assert rules_on_facts(decision) is CheckState.PASSED
+
+
+def rules_on_facts(decision: Decision) -> CheckState:
+    checks = decision.status.preflight.checks
+    [found] = [each.state for each in checks if each.id is CheckId.RULES_ON_FACTS]
+    return found
+
+
+def test_a_rule_that_the_facts_break_is_a_failed_check_of_its_own() -> None:
+    short = PreflightResult(facts=KNOWN_TINY.model_copy(update={"context_length": 16}))
+
+    decision = checking(5, PreflightObserved(judged_by(), short))
+
+    assert told(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "RulesOnFacts")
+    assert rules_on_facts(decision) is CheckState.FAILED
+
+
+def test_checks_that_pass_forget_how_long_a_service_was_waited_for() -> None:
+    waited = replace(SEEN, outage_seconds=200.0)
+
+    decision = checking(5, PreflightObserved(judged_by(), PASSES), watch=waited)
+
+    assert decision.status.restart_state.watch.outage_seconds == 0
+
+
+def test_epochs_become_steps_by_the_rows_that_were_read_before_a_cluster_is_made() -> None:
+    epochs = {"training": {"epochs": 1}}
+
+    decision = checking(5, PreflightObserved(judged_by(epochs), PASSES), epochs)
+
+    [created] = [each for each in decision.actions if isinstance(each, CreateCluster)]
+    assert created.plan.spec.training.total_steps == KNOWN_TINY.rows // 8
+
+
+def test_a_preflight_that_outlived_its_verdict_is_deleted() -> None:
+    seen = PreflightObserved(judged_by(), PASSES)
+
+    decision = decide(checked(), Observed(preflight=seen), T0)
+
+    assert kinds(decision) == [DeletePreflight, CreateCluster]
+
+
+@pytest.mark.parametrize(("limit", "pause"), [(300, 30), (10, 10)])
+def test_services_that_are_down_are_asked_every_half_minute_or_as_often_as_they_may_be_down(
+    limit: int, pause: int
+) -> None:
+    changes = {"recovery.deadlines": {"outageSeconds": limit}}
+    seen = PreflightObserved(judged_by(changes), REFUSES)
+    first = checking(5, seen, changes)
+    assert first.requeue_after == pause
+    assert first.status.restart_state.watch.outage_since == at(5)
+    job = a_story_job(changes).model_copy(update={"status": first.status})
+
+    early = decide(job, Observed(), at(5 + pause - 0.5))
+    due = decide(job, Observed(), at(5 + pause))
+
+    assert kinds(early) == []
+    assert early.requeue_after == pytest.approx(0.6)
+    assert kinds(due) == [StartPreflight]
+
+
+def test_a_preflight_whose_deletion_failed_is_deleted_during_the_pause() -> None:
+    seen = PreflightObserved(judged_by(), REFUSES)
+    first = checking(5, seen)
+    job = a_story_job(LIMITS).model_copy(update={"status": first.status})
+
+    assert kinds(decide(job, Observed(preflight=seen), at(6))) == [DeletePreflight]
+
+
+def test_services_that_are_down_too_long_end_the_job_by_its_failed_check() -> None:
+    waited = replace(SEEN, outage_since=at(-100_000), watched_since=at(-100_000))
+
+    decision = checking(5, PreflightObserved(judged_by(), REFUSES), watch=waited)
+
+    assert told(decision, ConditionType.FAILED) == ("True", "EndpointDown")
+    assert told(decision, ConditionType.PREFLIGHT_PASSED)[0] == "False"
+
+
+ON_GPUS = {"resources": {"device": "GPU", "gpusPerNode": 8}}
+
+
+def gpu_check(changes: dict[str, Any], result: PreflightResult) -> Check | None:
+    decision = checking(5, PreflightObserved(judged_by(changes), result), changes)
+    checks = decision.status.preflight.checks
+    return next((each for each in checks if each.id is CheckId.GPU_MEMORY), None)
+
+
+def test_memory_of_gpus_is_no_matter_on_cpus_or_without_a_models_size() -> None:
+    unread = PreflightResult(facts=KNOWN_7B.model_copy(update={"parameters": 0}))
+    assert gpu_check({}, PASSES) is None
+    assert gpu_check(ON_GPUS, unread) is None
+    assert gpu_check(ON_GPUS, PASSES) is not None
+
+
+def test_memory_of_gpus_may_be_given_by_the_user() -> None:
+    given = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 80}}
+
+    found = gpu_check(given, PreflightResult(facts=KNOWN_7B))
+
+    assert found is not None
+    assert (found.state, found.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as given")
+
+
+def test_nothing_is_believed_of_a_device_that_the_operator_did_not_see() -> None:
+    boasted = KNOWN_TINY.model_copy(update={"gpu_memory_mib": 1_000_000, "gpu_compute_major": 9})
+
+    decision = checking(5, PreflightObserved(judged_by(), PreflightResult(facts=boasted)))
+
+    facts = decision.status.preflight.facts
+    assert (facts.gpu_memory_mib, facts.gpu_compute_major, facts.gpu_product) == (0, 0, "")
+
+
+# --- retrievers
+
+
+def retrieving(seconds: float, *retrievers: RetrieverObserved) -> Decision:
+    """Return a round of a job whose retriever was started at T0."""
+    watch = replace(SEEN, looked=at(seconds))
+    state = RestartState(launch=LaunchState(waiting_since=T0), watch=watch)
+    return decide(
+        checked(MANAGED, restart_state=state), Observed(retrievers=retrievers), at(seconds)
+    )
+
+
+def test_a_retriever_is_told_of_while_it_loads_and_once_it_is_ready() -> None:
+    loading = retrieving(60, RetrieverObserved("kb", problem="reads line 7"))
+    ready = retrieving(60, RetrieverObserved("kb", is_ready=True))
+
+    condition = get_condition(loading.status, ConditionType.RETRIEVER_READY)
+    assert (condition.status, condition.reason) == ("False", "Loading")
+    assert condition.message == "kb: reads line 7"
+    assert is_soon(loading)
+    assert told(ready, ConditionType.RETRIEVER_READY) == ("True", "Ready")
+    assert (loading.status.attempt, ready.status.attempt) == (0, 1)
+
+
+def test_a_retriever_may_load_for_as_long_as_pods_may_wait_and_no_longer() -> None:
+    loading = RetrieverObserved("kb", problem="reads line 7")
+
+    in_time, late = retrieving(60, loading), retrieving(60.1, loading)
+
+    assert told(in_time, ConditionType.FAILED)[0] == "Unknown"
+    assert told(late, ConditionType.FAILED) == ("True", "StartFailed")
+
+
+def test_the_clock_of_a_retriever_begins_when_it_is_started() -> None:
+    decision = retrieving(500)
+
+    assert kinds(decision) == [StartRetriever]
+    assert decision.status.restart_state.launch.waiting_since == at(500)
+    assert told(decision, ConditionType.FAILED)[0] == "Unknown"
+
+
+# --- the record of an attempt
+
+
+def test_a_first_attempt_is_recorded_together_with_its_cluster() -> None:
+    decision = decide(checked(), Observed(), at(5))
+
+    status = decision.status
+    assert kinds(decision) == [CreateCluster]
+    assert is_soon(decision)
+    assert told(decision, ConditionType.PROGRESSING) == ("True", "Starting")
+    assert told(decision, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
+    assert (status.restart_state.launch.cluster_since, status.cluster.number) == (at(5), 1)
+    assert status.restart_state.launch.tries == 1
+
+
+def ended(**changes: Any) -> AttemptRecord:
+    record = AttemptRecord(number=1, cause=Cause.PROGRAM_ERROR, started=at(5), from_step=0)
+    return replace(record, **changes)
+
+
+def test_an_attempt_on_a_kept_cluster_is_recorded_afresh_and_submitted_at_once() -> None:
+    watch = replace(SEEN, reads_since_step=2, unread_since=T0, still_since=T0, stage="Training")
+    state = RestartState(launch=LaunchState(cluster_since=T0, tries=7), watch=watch)
+    job = recorded(record=ended(), restart_state=state)
+
+    decision = decide(job, Observed(cluster=READY), at(10))
+
+    status, state = decision.status, decision.status.restart_state
+    assert (decision.actions, decision.requeue_after) == ((), 0.0)
+    assert (status.attempts[0].number, status.attempts[0].tier) == (2, Tier.WARM_CLUSTER)
+    assert (state.launch.cluster_since, state.launch.tries) == (at(10), 0)
+    assert (state.watch.reads_since_step, state.watch.unread_since) == (0, None)
+    later = job.model_copy(update={"status": status})
+    submitted = decide(later, Observed(cluster=READY), at(11))
+    assert kinds(submitted) == [SubmitAttempt]
+    assert submitted.status.config_hash == status.attempts[0].config_hash != ""
+
+
+def test_an_attempt_on_a_cluster_that_queues_again_is_neither_warm_nor_ready() -> None:
+    job = recorded(record=ended(cause=Cause.PREEMPTED))
+
+    decision = decide(job, Observed(cluster=QUEUED), at(10))
+
+    assert decision.status.attempts[0].tier is Tier.NEW_CLUSTER
+    assert told(decision, ConditionType.READY) == ("False", "NotReady")
+
+
+@pytest.mark.parametrize(
+    ("since", "started", "tier"),
+    [
+        (0, 5, Tier.WARM_CLUSTER),
+        (7, 5, Tier.NEW_CLUSTER),
+        (0, None, Tier.NEW_CLUSTER),
+        (None, 5, Tier.WARM_CLUSTER),
+        (None, None, Tier.WARM_CLUSTER),
+    ],
+)
+def test_pods_that_a_queue_let_go_after_the_last_attempt_began_are_new(
+    since: float | None, started: float | None, tier: Tier
+) -> None:
+    launch = LaunchState(cluster_since=None if since is None else at(since))
+    state = RestartState(launch=launch, watch=SEEN)
+    record = ended(cause=Cause.PREEMPTED, started=None if started is None else at(started))
+
+    decision = decide(recorded(record=record, restart_state=state), Observed(cluster=READY), at(10))
+
+    assert decision.status.attempts[0].tier is tier
+
+
+def test_pods_that_served_the_last_attempt_are_warm_however_the_one_before_began() -> None:
+    launch = LaunchState(cluster_since=at(3))
+    state = RestartState(launch=launch, watch=SEEN)
+    records = [ended(number=2, started=at(5)), ended(started=at(1))]
+    job = recorded(attempt=2, attempts=records, restart_state=state)
+
+    decision = decide(job, Observed(cluster=READY), at(10))
+
+    assert decision.status.attempts[0].tier is Tier.WARM_CLUSTER
+
+
+def test_the_ten_newest_attempts_are_kept() -> None:
+    records = [ended(number=n) for n in range(12, 2, -1)]
+    job = recorded(attempt=12, attempts=records)
+
+    attempts = decide(job, Observed(cluster=READY), at(10)).status.attempts
+
+    assert [each.number for each in attempts] == list(range(13, 3, -1))
+
+
+@pytest.mark.parametrize(("seconds", "begins"), [(-0.5, False), (0, True), (0.5, True)])
+def test_an_attempt_begins_when_its_delay_is_over(seconds: float, begins: bool) -> None:
+    state = RestartState(retry=RetryState(next_retry_time=at(20)), watch=SEEN)
+    job = recorded(record=ended(), restart_state=state)
+
+    decision = decide(job, Observed(cluster=READY), at(20 + seconds))
+
+    assert (decision.status.attempt == 2) is begins
+    assert decision.requeue_after == (0.0 if begins else pytest.approx(0.6))
+
+
+def test_a_delay_beyond_the_jobs_deadline_is_cut_short() -> None:
+    state = RestartState(
+        retry=RetryState(next_retry_time=at(50)), watch=SEEN, spent=SpentTime(counted_since=T0)
+    )
+    job = recorded({"activeDeadlineSeconds": 30}, record=ended(), restart_state=state)
+
+    decision = decide(job, Observed(cluster=READY), at(20))
+
+    assert decision.requeue_after == pytest.approx(10.1)
+
+
+def test_a_lost_cluster_is_deleted_and_looked_for_soon_after() -> None:
+    lost = ClusterObserved(1, is_lost=True)
+
+    decision = decide(recorded(record=ended()), Observed(cluster=lost), at(10))
+
+    assert decision.actions == (DeleteCluster(1),)
+    assert is_soon(decision)
+
+
+def test_a_cluster_is_made_for_the_ray_that_the_job_began_with() -> None:
+    facts = KNOWN_TINY.model_copy(update={"ray_version": "2.61.0"})
+    preflight = PreflightStatus(spec_hash=judged_by(), facts=facts)
+
+    began, begins = (
+        decide(checked(preflight=preflight, pinned=pinned), Observed(), at(5)).actions[0]
+        for pinned in (Pinned(ray_version="2.60.0"), Pinned())
+    )
+
+    assert isinstance(began, CreateCluster)
+    assert isinstance(begins, CreateCluster)
+    assert (began.ray_version, begins.ray_version) == ("2.60.0", "2.61.0")
+
+
+# --- the cluster
+
+
+def looked(seconds: float, cluster: ClusterObserved, **changes: Any) -> Decision:
+    """Return a round of a job whose first attempt was recorded at T0."""
+    launch = LaunchState(cluster_since=T0, tries=1)
+    state = RestartState(launch=launch, watch=replace(SEEN, looked=at(seconds)))
+    job = recorded(changes, restart_state=state)
+    return decide(job, Observed(cluster=cluster), at(seconds))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "why"),
+    [("", "Provisioning", "its pods are not ready"), ("0/3 nodes", "PodsWaiting", "0/3 nodes")],
+)
+def test_pods_may_wait_for_their_limit_and_no_longer(message: str, reason: str, why: str) -> None:
+    waiting = ClusterObserved(1, message=message)
+
+    in_time, late = looked(60, waiting), looked(60.1, waiting)
+
+    assert told(in_time, ConditionType.CLUSTER_READY) == ("False", reason)
+    assert (in_time.status.attempts[0].cause, is_soon(in_time)) == (None, True)
+    record = late.status.attempts[0]
+    assert (record.cause, record.message) == (
+        Cause.UNSCHEDULABLE,
+        f"the cluster was not ready after 60 s: {why}",
+    )
+
+
+def test_what_pods_say_in_their_first_seconds_is_not_told_yet() -> None:
+    waiting = ClusterObserved(1, message="0/3 nodes")
+
+    early, settled = looked(2.9, waiting), looked(3, waiting)
+
+    assert told(early, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
+    assert told(settled, ConditionType.CLUSTER_READY) == ("False", "PodsWaiting")
+
+
+def test_a_ready_head_has_as_long_to_accept_a_submission() -> None:
+    in_time, late = looked(60, READY), looked(60.1, READY)
+
+    assert (kinds(in_time), is_soon(in_time)) == ([SubmitAttempt], True)
+    assert told(in_time, ConditionType.CLUSTER_READY) == ("True", "Ready")
+    assert in_time.status.restart_state.launch.tries == 2
+    assert in_time.status.resume_hash
+    record = late.status.attempts[0]
+    assert (record.cause, record.message) == (
+        Cause.HEAD_LOST,
+        "the head accepted no submission for 60 s",
+    )
+
+
+@pytest.mark.parametrize("cluster", [None, ClusterObserved(1), READY])
+def test_a_job_suspended_before_its_driver_began_begins_none(
+    cluster: ClusterObserved | None,
+) -> None:
+    decision = decide(recorded({"suspend": True}), Observed(cluster=cluster), at(5))
+
+    assert decision.status.attempts[0].cause is Cause.SUSPENDED
+    assert decision.status.attempts[0].message.startswith("suspended ")
+    assert decision.actions == ()
+
+
+def test_an_attempt_waits_a_moment_for_what_nodes_tell_of_a_loaded_image() -> None:
+    pinned = Pinned(image="trainer:1", image_id=f"sha256:{'1' * 64}")
+    job = recorded(pinned=pinned)
+
+    decision = decide(job, Observed(cluster=READY, default_image="trainer:1"), at(5))
+
+    assert (decision.actions, is_soon(decision)) == ((), True)
+
+
+@pytest.mark.parametrize("image_id", ["", f"sha256:{'1' * 64}"])
+def test_nothing_is_waited_for_where_no_image_has_to_be_compared(image_id: str) -> None:
+    told_by_nodes = (image_id,) if image_id else ()
+    pinned = Pinned(image="trainer:1", image_id=image_id)
+    cluster = replace(READY, image_ids=told_by_nodes)
+
+    decision = decide(
+        recorded(pinned=pinned), Observed(cluster=cluster, default_image="trainer:1"), at(5)
+    )
+
+    assert kinds(decision) == [SubmitAttempt]
+
+
+def test_the_heads_image_is_the_one_that_is_kept() -> None:
+    by_registry, loaded = f"trainer@sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+    cluster = replace(READY, image_ids=(by_registry, loaded))
+    job = recorded(pinned=Pinned(image="trainer:1"))
+
+    decision = decide(job, Observed(cluster=cluster, default_image="trainer:1"), at(5))
+
+    assert decision.status.pinned.image_id == by_registry
+
+
+def test_an_image_other_than_the_jobs_is_not_kept() -> None:
+    cluster = replace(READY, image_ids=(f"trainer@sha256:{'1' * 64}",))
+    job = recorded(pinned=Pinned(image="trainer:1"), changes={"image": "trainer:2"})
+
+    decision = decide(job, Observed(cluster=cluster), at(5))
+
+    assert decision.status.pinned.image_id == ""
+
+
+@pytest.mark.parametrize(
+    ("pinned", "told_by_head", "in_pods", "begins"),
+    [
+        ("", "2.61.0", True, [SubmitAttempt]),
+        ("2.60.0", "", True, []),  # the head is asked again
+        ("2.60.0", "", False, [SubmitAttempt]),  # this machine has one Ray
+    ],
+)
+def test_a_ray_that_is_not_known_on_both_sides_is_not_compared(
+    pinned: str, told_by_head: str, in_pods: bool, begins: list[type]
+) -> None:
+    job = recorded(pinned=Pinned(image="trainer:1", ray_version=pinned))
+    cluster = replace(READY, ray_version=told_by_head)
+    observed = Observed(cluster=cluster, default_image="trainer:1", in_pods=in_pods)
+
+    assert kinds(decide(job, observed, at(5))) == begins
+
+
+# --- the queue
+
+
+def queued(seconds: float, changes: dict[str, Any], since: float = 0) -> Decision:
+    """Return a round of a job that has been queued since then."""
+    conditions = [
+        a_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
+        a_condition(ConditionType.SUSPENDED, "True", "Queued", since),
+    ]
+    return decide(recorded(changes, conditions=conditions), Observed(cluster=QUEUED), at(seconds))
+
+
+def test_a_queue_is_waited_for_without_a_look_unless_it_has_a_limit() -> None:
+    decision = queued(1_000_000, {})
+
+    assert decision.requeue_after is None
+    assert decision.status.attempts[0].cause is None
+    assert told(decision, ConditionType.CLUSTER_READY) == ("False", "Queued")
+    assert told(decision, ConditionType.PROGRESSING) == ("False", "Queued")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "next_look"), [(100, 3500.1), (3600, 0.1), (3600.1, None), (-100, 3600.1)]
+)
+def test_a_queues_limit_is_looked_for_just_after_it(
+    seconds: float, next_look: float | None
+) -> None:
+    decision = queued(seconds, {"recovery.deadlines": {"queueSeconds": 3600}})
+
+    cause = decision.status.attempts[0].cause
+    if next_look is None:
+        assert cause is Cause.UNSCHEDULABLE
+    else:
+        assert (cause, decision.requeue_after) == (None, pytest.approx(next_look))
+
+
+@pytest.mark.parametrize(("status", "reason"), [("True", "Suspended"), ("False", "Queued")])
+def test_only_the_end_of_a_queue_is_an_admission(status: str, reason: str) -> None:
+    conditions = [
+        a_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
+        a_condition(ConditionType.SUSPENDED, status, reason),
+    ]
+
+    decision = decide(recorded(conditions=conditions), Observed(cluster=ClusterObserved(1)), at(5))
+
+    assert told(decision, ConditionType.SUSPENDED) != ("False", "Admitted")
+    assert decision.status.restart_state.launch.cluster_since == T0
+
+
+# --- what an image can take
+
+
+async def test_without_an_image_it_is_this_installation_that_takes_the_configuration() -> None:
+    result = PreflightResult(facts=KNOWN_TINY.model_copy(update={"schema_digest": "another"}))
+    story = a_story(preflight_result=result)
+
+    await story.until_quiet()
+
+    assert story.status.phase is Phase.SUCCEEDED
+
+
+def test_a_job_that_waits_for_a_person_is_looked_at_every_five_seconds() -> None:
+    facts = KNOWN_TINY.model_copy(update={"schema_digest": "an operator of long ago"})
+    preflight = PreflightStatus(spec_hash=judged_by(), facts=facts)
+    job = checked(preflight=preflight, pinned=Pinned(image="trainer:1"))
+
+    decision = decide(job, Observed(default_image="trainer:1"), at(5))
+
+    assert told(decision, ConditionType.PROGRESSING) == ("False", "UpgradeRequired")
+    assert (decision.actions, decision.requeue_after) == ((), 5.0)

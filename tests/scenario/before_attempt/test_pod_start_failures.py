@@ -1,0 +1,196 @@
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_operator.core.lifecycle.actions import (
+    Action,
+    CreateCluster,
+    DeletePreflight,
+    StartPreflight,
+    StopAttempt,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.observed import Observed, SubmissionStatus
+from raggrpo_operator.errors import TransientError
+from support.builders.operator.rounds import notes
+from support.fakes.fake_runtime import (
+    Attempt,
+    FakeRuntime,
+    Story,
+    a_story_job,
+    causes,
+    exits,
+    hangs,
+)
+
+WORDS = "trainer pod small-c1-worker-0: ImagePullBackOff: no such image"
+
+
+@dataclass
+class PodsRuntime(FakeRuntime):
+    """Pods may wait, and a deleted preflight pod is there for one more round."""
+
+    waiting_for: str = ""
+    final_cause: Cause | None = None
+    preflight_waits: bool = False
+    retrievers_wait: bool = False
+    slow_deletion: bool = False
+    lost_worker: bool = False
+    evidence_after: float | None = None
+    """Seconds from an attempt's end until its lost worker is told of."""
+    _deleting: int = field(default=0)
+    _ended: datetime | None = None
+
+    async def observe(self, job: RagGrpoJob) -> Observed:
+        observed = await super().observe(job)
+        if self.retrievers_wait:
+            waiting = [replace(each, is_ready=False) for each in observed.retrievers]
+            observed = replace(observed, retrievers=tuple(waiting))
+        if self.preflight_waits and observed.preflight is not None:
+            waiting = replace(observed.preflight, result=None, waiting_for=WORDS)
+            return replace(observed, preflight=waiting)
+        cluster = observed.cluster
+        if cluster is None:
+            return observed
+        if self.waiting_for:
+            told = {"message": self.waiting_for, "cause": self.final_cause}
+            return replace(observed, cluster=replace(cluster, is_ready=False, **told))
+        if self.evidence_after is not None and observed.attempt is not None:
+            self._ended = self._ended or (self.now if observed.attempt.exit_code else None)
+            observed = replace(observed, evidence_seconds=5.0)
+            lasted = (self.now - self._ended).total_seconds() if self._ended else -1
+            self.lost_worker = lasted >= self.evidence_after
+        if self.lost_worker:
+            return replace(observed, cluster=replace(cluster, cause=Cause.WORKER_LOST))
+        return observed
+
+    async def perform(self, job: RagGrpoJob, action: Action) -> None:
+        if self.slow_deletion and isinstance(action, DeletePreflight):
+            self._deleting = 2
+        if self._deleting and isinstance(action, StartPreflight):
+            self._deleting -= 1
+            raise TransientError("the earlier preflight is still being deleted")
+        await super().perform(job, action)
+
+
+def a_pods_story(**world: object) -> tuple[Story, PodsRuntime]:
+    runtime = PodsRuntime(**world)  # type: ignore[arg-type]
+    return Story(a_story_job(), runtime), runtime
+
+
+async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with_them() -> None:
+    story, runtime = a_pods_story(waiting_for=WORDS)
+
+    await story.until(lambda status: any(c.reason == "PodsWaiting" for c in status.conditions))
+    assert story.condition(ConditionType.CLUSTER_READY) == ("False", "PodsWaiting", WORDS)
+
+    runtime.waiting_for = ""
+    status = await story.until_quiet()
+    assert status.phase is Phase.SUCCEEDED
+    assert story.count(CreateCluster) == 1
+
+
+async def test_a_job_that_waits_at_every_stage_and_for_two_pods_at_once_is_told_in_eight() -> None:
+    managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
+    runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
+    story = Story(a_story_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime)
+
+    def tells(kind: ConditionType, *told: str) -> Callable[[JobStatus], bool]:
+        return lambda s: any(c.type == kind and (c.status, c.reason) == told for c in s.conditions)
+
+    await story.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsWaiting"))
+    runtime.preflight_waits = False
+    await story.until(lambda s: story.condition(ConditionType.RETRIEVER_READY)[0] == "False")
+    runtime.retrievers_wait, runtime.queue = False, "waits in queue research"
+    await story.until(tells(ConditionType.SUSPENDED, "True", "Queued"))
+    runtime.queue = ""
+    await story.until(tells(ConditionType.CLUSTER_READY, "False", "PodsWaiting"))
+    runtime.waiting_for = WORDS.replace("trainer", "head")
+    await story.until(lambda s: "head" in story.condition(ConditionType.CLUSTER_READY)[2])
+    runtime.waiting_for = ""
+    await story.until_quiet()
+
+    told = notes(story)
+    assert story.status.phase is Phase.SUCCEEDED
+    assert any(each.startswith("Waiting for managed retrievers") for each in told)
+    assert len(told) == 8, told
+
+
+async def test_a_start_that_cannot_succeed_ends_the_job_with_the_pods_words() -> None:
+    story, _ = a_pods_story(waiting_for=WORDS, final_cause=Cause.START_FAILED)
+
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED) == ("True", "StartFailed", WORDS)
+    assert story.count(SubmitAttempt) == 0
+
+
+async def test_a_waiting_preflight_tells_why() -> None:
+    story, runtime = a_pods_story(preflight_waits=True)
+
+    await story.until(lambda status: any(c.reason == "PodsWaiting" for c in status.conditions))
+    assert story.condition(ConditionType.PREFLIGHT_PASSED) == ("Unknown", "PodsWaiting", WORDS)
+
+    runtime.preflight_waits = False
+    assert (await story.until_quiet()).phase is Phase.SUCCEEDED
+
+
+async def test_losses_of_the_preflight_are_counted_though_its_pods_vanish_slowly() -> None:
+    story, _ = a_pods_story(slow_deletion=True, preflights=["lost"] * 20)
+
+    await story.until_quiet()
+
+    assert story.condition(ConditionType.FAILED)[:2] == ("True", "PreflightFailed")
+    assert story.count(StartPreflight) == 4
+
+
+async def test_a_worker_lost_on_the_way_to_the_target_does_not_undo_the_success() -> None:
+    story, runtime = a_pods_story()
+
+    def lose_worker(_: FakeRuntime, attempt: Attempt) -> None:
+        runtime.lost_worker = True
+
+    runtime.faults[1, 30] = lose_worker
+    status = await story.until_quiet()
+
+    assert status.phase is Phase.SUCCEEDED
+    assert status.restarts.total == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "evidence_after", "cause"),
+    [
+        (ExitCode.TRAINER_RANK_LOST, 2.0, Cause.WORKER_LOST),
+        (ExitCode.COLLECTIVE_TIMEOUT, 2.0, Cause.WORKER_LOST),
+        (ExitCode.TRAINER_RANK_LOST, 60.0, Cause.TRAINER_RANK_LOST),
+        (ExitCode.NON_FINITE, 2.0, Cause.NON_FINITE),
+    ],
+)
+async def test_a_driver_that_lost_others_waits_a_moment_for_what_their_pods_tell(
+    code: ExitCode, evidence_after: float, cause: Cause
+) -> None:
+    story, _ = a_pods_story(evidence_after=evidence_after, faults={(1, 30): exits(code)})
+
+    status = await story.until(lambda status: status.restarts.total == 1)
+
+    assert status.attempts[0].cause is cause
+
+
+async def test_a_driver_that_was_stopped_is_asked_for_no_evidence_of_what_it_lost() -> None:
+    story, runtime = a_pods_story(evidence_after=2.0, faults={(1, 25): hangs})
+    while not story.count(StopAttempt):
+        await story.round()
+    assert runtime.attempt is not None
+    runtime.attempt.status = SubmissionStatus.FAILED
+    runtime.attempt.exit_code = ExitCode.TRAINER_RANK_LOST
+
+    await story.until_quiet()
+
+    assert causes(story) == [Cause.STALLED, Cause.SUCCEEDED]

@@ -1,0 +1,98 @@
+"""Deadlines hold however many jobs there are: a busy operator is late, not away."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from raggrpo_api.trainer.progress import Progress, Stage
+from raggrpo_operator.http_api import open_session
+from raggrpo_operator.kube.cluster_objects import JobKey
+from support.builders.operator.jobs import KNOWN_TINY
+from support.operator.reconciler_environment import KEY, NOW, ReconcilerWorld, a_running_status
+
+HANGS = Progress(
+    attempt=1, stage=Stage.TRAINING, step=25, total_steps=100, started_from_step=0,
+    seconds_per_step=60.0,
+)  # fmt: skip
+LIMIT = 600.0
+"""Ten times the usual step."""
+
+
+@asynccontextmanager
+async def a_world(folder: Path, jobs: int) -> AsyncIterator[ReconcilerWorld]:
+    """One job whose driver hangs, beside others that are running too."""
+
+    async def answer(request: web.Request) -> web.Response:
+        told = HANGS.model_dump(mode="json", by_alias=True)
+        is_progress = request.path == "/progress"
+        return web.Response(text=json.dumps(told if is_progress else {"status": "RUNNING"}))
+
+    app = web.Application()
+    app.add_routes([web.route("*", "/{anything:.*}", answer)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with open_session() as session:
+        world = ReconcilerWorld(folder, session, a_running_status(KNOWN_TINY), url)
+        world.show_cluster()
+        for number in range(jobs - 1):
+            world.pace.set_busy(JobKey(KEY.namespace, f"job-{number}"), is_busy=True)
+        yield world
+    await runner.cleanup()
+
+
+def intent(world: ReconcilerWorld) -> str:
+    found: str = world.stored()["status"]["restartState"].get("intent", "")
+    return found
+
+
+async def until_stopped(world: ReconcilerWorld, *, late: float = 0.0) -> float:
+    """Look when it is this job's turn, `late` seconds after that; return when it is stopped."""
+    while not intent(world):
+        delay = await world.reconciler.round(KEY)
+        assert delay is not None
+        world.now += timedelta(seconds=delay + late)
+        assert (world.now - NOW).total_seconds() < 7 * 3600, "a hang that counts no time"
+    return (world.now - NOW).total_seconds()
+
+
+@pytest.mark.row("B13")
+@pytest.mark.parametrize(
+    ("jobs", "poll"), [(100, 5.0), (3000, 150.0), (10_000, 500.0), (100_000, 5000.0)]
+)
+async def test_a_hang_is_found_within_its_limit_and_two_polls(
+    jobs: int, poll: float, tmp_path: Path
+) -> None:
+    async with a_world(tmp_path, jobs) as world:
+        found = await until_stopped(world)
+
+    assert world.pace.poll_seconds(KEY) == poll
+    assert LIMIT < found <= LIMIT + 2 * poll + 5
+
+
+async def test_turns_that_come_ten_minutes_late_are_no_absence(tmp_path: Path) -> None:
+    async with a_world(tmp_path, 10_000) as world:
+        found = await until_stopped(world, late=600.0)
+
+    assert LIMIT < found < LIMIT + 2 * 1100 + 5
+
+
+async def test_an_operator_that_was_away_for_hours_counts_anew_with_many_jobs_too(
+    tmp_path: Path,
+) -> None:
+    async with a_world(tmp_path, 10_000) as world:
+        world.now += timedelta(seconds=await world.reconciler.round(KEY) or 0)
+        world.restart()
+        world.now += timedelta(hours=3)
+        await world.reconciler.round(KEY)
+
+        assert not intent(world)
+        world.now += timedelta(seconds=500)
+        await world.reconciler.round(KEY)
+        assert not intent(world)

@@ -1,0 +1,467 @@
+"""Single rounds of a job: a refused spec, an end, a reopening, a driver whose end waits."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Condition, ConditionType, Phase
+from raggrpo_api.status.job_status import (
+    ClusterStatus,
+    JobStatus,
+    Pinned,
+    PreflightStatus,
+    ProgressStatus,
+)
+from raggrpo_api.status.restart_state import (
+    LaunchState,
+    Remedies,
+    RestartState,
+    RetryState,
+    SpentTime,
+    WatchState,
+)
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import Progress, Stage
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    DeleteCluster,
+    DeletePreflight,
+    StopRetrievers,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.decide import decide
+from raggrpo_operator.core.lifecycle.observed import (
+    AttemptObserved,
+    ClusterObserved,
+    Observed,
+    PreflightObserved,
+    RetrieverObserved,
+    SubmissionStatus,
+)
+from raggrpo_operator.core.lifecycle.readiness import spec_hash
+from raggrpo_operator.core.lifecycle.round import Decision
+from raggrpo_operator.core.state.conditions import get_condition
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
+from support.builders.operator.rounds import a_condition, at, is_soon, kinds, told
+from support.fakes.fake_runtime import T0, a_story_job
+
+READY = ClusterObserved(1, is_ready=True)
+EVERYTHING = Observed(
+    cluster=READY, retrievers=(RetrieverObserved("kb"),), preflight=PreflightObserved("any")
+)
+RELEASES = (DeleteCluster(1), StopRetrievers(), DeletePreflight())
+PASSED, FAILED, COMPLETE = (
+    ConditionType.PREFLIGHT_PASSED,
+    ConditionType.FAILED,
+    ConditionType.COMPLETE,
+)
+PROGRESSING, SUSPENDED = ConditionType.PROGRESSING, ConditionType.SUSPENDED
+CLUSTER_READY, ACCEPTED = ConditionType.CLUSTER_READY, ConditionType.ACCEPTED
+
+
+def a_job_with(
+    *conditions: Condition,
+    changes: dict[str, Any] | None = None,
+    asked: str = "",
+    **status: Any,
+) -> RagGrpoJob:
+    """Return a job whose checks have passed."""
+    job = a_story_job(changes)
+    passed = [] if any(c.type is PASSED for c in conditions) else [
+        a_condition(PASSED, "True", "Passed")
+    ]  # fmt: skip
+    made: dict[str, Any] = {
+        "conditions": [*passed, *conditions],
+        "preflight": PreflightStatus(spec_hash=spec_hash(job), facts=KNOWN_TINY),
+        "start_time": T0,
+    }
+    annotations = {ANNOTATION_RETRY: asked} if asked else {}
+    metadata = job.metadata.model_copy(update={"annotations": annotations})
+    return job.model_copy(update={"status": JobStatus(**(made | status)), "metadata": metadata})
+
+
+def with_attempt(**record: Any) -> dict[str, Any]:
+    """Return what a status tells of one attempt."""
+    return {
+        "attempt": 1,
+        "attempts": [AttemptRecord(number=1, **record)],
+        "cluster": ClusterStatus(name="small-1", number=1),
+    }
+
+
+# --- a refused or suspended job
+
+
+INVALID: dict[str, Any] = {"checkpoint.everySteps": 0, "volumes": []}
+PLACES = ["checkpoint.everySteps", "checkpoint.path"]
+"""What is wrong with it."""
+
+
+def test_a_refused_job_holds_nothing_and_names_all_that_is_wrong() -> None:
+    decision = decide(a_job_with(changes=INVALID), EVERYTHING, T0)
+
+    assert told(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
+    lines = get_condition(decision.status, ACCEPTED).message.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"spec.{each}" for each in PLACES]
+    assert told(decision, PROGRESSING) == ("False", "Invalid")
+    assert told(decision, CLUSTER_READY) == ("False", "Invalid")
+    assert (decision.actions, decision.requeue_after) == (RELEASES, None)
+
+
+def test_a_recorded_attempt_whose_spec_became_invalid_is_never_submitted() -> None:
+    job = a_job_with(changes=INVALID, **with_attempt())
+
+    decision = decide(job, Observed(cluster=READY), at(5))
+
+    assert decision.status.attempts[0].cause is Cause.SUSPENDED
+    assert "invalid before it was submitted" in decision.status.attempts[0].message
+    assert decision.actions == ()
+
+
+@pytest.mark.parametrize(("judged", "phase"), [(1, Phase.PROVISIONING), (0, Phase.INVALID)])
+def test_a_spec_that_was_accepted_is_not_judged_again(judged: int, phase: Phase) -> None:
+    accepted = a_condition(ACCEPTED, "True", "Valid", generation=judged)
+    job = a_job_with(accepted, changes=INVALID)  # by the rules of a newer release
+    assert job.metadata.generation == 1
+
+    assert decide(job, Observed(), T0).status.phase is phase
+
+
+def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -> None:
+    job = a_job_with(changes={"suspend": True})
+
+    decision, later = (decide(job, observed, T0) for observed in (EVERYTHING, Observed()))
+
+    assert told(decision, SUSPENDED) == ("True", "Suspended")
+    assert told(decision, PROGRESSING) == ("False", "Suspended")
+    assert told(decision, CLUSTER_READY) == ("False", "Suspended")
+    assert decision.actions == RELEASES
+    assert is_soon(decision)
+    assert (later.actions, later.requeue_after) == ((), None)
+
+
+def test_a_job_that_goes_on_is_no_longer_suspended() -> None:
+    job = a_job_with(a_condition(SUSPENDED, "True", "Suspended"))
+
+    assert told(decide(job, Observed(), at(5)), SUSPENDED) == ("False", "NotSuspended")
+
+
+def test_a_job_begins_at_its_first_round() -> None:
+    fresh = a_story_job()
+
+    first = decide(fresh, Observed(), at(5))
+    later = decide(fresh.model_copy(update={"status": first.status}), Observed(), at(9))
+
+    assert (first.status.start_time, later.status.start_time) == (at(5), at(5))
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_warned"), [({"recovery.maxRestarts": 3}, True), ({"data.maxSamples": 50}, False)]
+)
+def test_warnings_of_the_facts_outlive_an_edit_that_the_checks_do_not_judge(
+    edit: dict[str, Any], is_warned: bool
+) -> None:
+    gpus = {"resources": {"device": "GPU", "gpusPerNode": 8}}
+    read = PreflightStatus(spec_hash=spec_hash(a_story_job(gpus)), facts=KNOWN_7B)
+
+    decision = decide(a_job_with(changes=gpus | edit, preflight=read), Observed(), T0)
+
+    reasons = {each.reason for each in decision.status.warnings}
+    assert ("GpuMemoryUnknown" in reasons) is is_warned
+
+
+@pytest.mark.parametrize(("generation", "is_judged"), [(0, False), (1, True)])
+def test_a_spec_is_judged_anew_only_if_it_is_another_one(generation: int, is_judged: bool) -> None:
+    """While an attempt runs; here a spec that an earlier release would have accepted."""
+    accepted = a_condition(ACCEPTED, "True", "Valid", generation=0)
+    job = a_job_with(accepted, changes=INVALID, **with_attempt(started=T0))
+    metadata = job.metadata.model_copy(update={"generation": generation})
+
+    decision = decide(job.model_copy(update={"metadata": metadata}), Observed(cluster=READY), T0)
+
+    assert told(decision, ACCEPTED)[0] == ("False" if is_judged else "True")
+
+
+# --- a job that is over
+
+
+def over(kind: ConditionType, reason: str = "any", **given: Any) -> RagGrpoJob:
+    """Return a job that is over, which honoured the retry annotation 1."""
+    made = {
+        **with_attempt(cause=Cause.PROGRAM_ERROR, started=T0),
+        "progress": ProgressStatus(step=60, total_steps=60),
+        "completion_time": at(5),
+        "retry": "1",
+        "asked": "1",
+        "restarts": RestartCounts(total=9, since_progress=6),
+        "restart_state": RestartState(
+            remedies=Remedies(failures_by_node={"node-a": 2}, skipped_steps=[7])
+        ),
+    }
+    return a_job_with(a_condition(kind, "True", reason), **(made | given))
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "changes", "reopens"),
+    [
+        (COMPLETE, "1", {}, False),
+        (COMPLETE, "2", {}, False),
+        (COMPLETE, "1", {"training.totalSteps": 61}, True),
+        (FAILED, "1", {}, False),
+        (FAILED, "2", {}, True),
+        (FAILED, "1", {"training.totalSteps": 61}, False),
+        (FAILED, "1", {"data.maxSamples": 50}, False),
+    ],
+)
+def test_only_a_higher_target_or_another_retry_reopens_a_job_that_has_begun(
+    kind: ConditionType, asked: str, changes: dict[str, Any], reopens: bool
+) -> None:
+    job = over(kind, asked=asked, changes=changes)
+    of_before = replace(job.status.preflight, spec_hash=spec_hash(a_story_job()))
+    status = replace(job.status, preflight=of_before)
+    job = job.model_copy(update={"status": status})
+
+    decision = decide(job, Observed(), at(99))
+
+    assert told(decision, kind) == (("False", "Reopened") if reopens else ("True", "any"))
+    assert (decision.status.completion_time is None) is reopens
+
+
+@pytest.mark.parametrize(("edit", "reopens"), [({}, False), ({"data.maxSamples": 50}, True)])
+def test_another_spec_reopens_a_job_that_failed_before_it_began(
+    edit: dict[str, Any], reopens: bool
+) -> None:
+    judged = PreflightStatus(spec_hash=spec_hash(a_story_job()))
+    begun = {"attempt": 0, "attempts": [], "preflight": judged}
+
+    decision = decide(over(FAILED, changes=edit, **begun), Observed(), at(99))
+
+    assert told(decision, FAILED)[0] == ("False" if reopens else "True")
+
+
+def test_a_reopened_job_has_its_budget_and_its_nodes_back_and_keeps_its_remedies() -> None:
+    decision = decide(over(FAILED, asked="2", changes={"suspend": True}), Observed(), at(99))
+
+    restarts, remedies = decision.status.restarts, decision.status.restart_state.remedies
+    assert (restarts.total, restarts.since_progress) == (9, 0)
+    assert (remedies.failures_by_node, remedies.skipped_steps) == ({}, [7])
+    assert told(decision, PASSED) == ("Unknown", "Reopened")
+    assert told(decision, COMPLETE) == ("False", "Reopened")
+    assert decision.status.retry == "2"
+
+
+def test_a_completed_job_that_goes_on_needs_no_checks() -> None:
+    checked = PreflightStatus(spec_hash=spec_hash(a_story_job()), facts=KNOWN_TINY)
+    job = over(COMPLETE, changes={"training.totalSteps": 80}, preflight=checked)
+
+    decision = decide(job, Observed(), at(99))
+
+    assert told(decision, PASSED) == ("True", "Passed")
+    assert told(decision, FAILED) == ("False", "Reopened")
+    assert kinds(decision) == [CreateCluster]
+
+
+@pytest.mark.parametrize(("reason", "is_kept"), [("ImageChanged", False), ("DataError", True)])
+def test_a_retry_accepts_another_image_only_if_that_was_the_failure(
+    reason: str, is_kept: bool
+) -> None:
+    pinned = Pinned(image="trainer:1", image_id="sha256:1")
+
+    decision = decide(over(FAILED, reason, asked="2", pinned=pinned), Observed(), at(99))
+
+    assert decision.status.pinned == Pinned(
+        image="trainer:1", image_id="sha256:1" if is_kept else ""
+    )
+
+
+def test_a_job_that_is_over_releases_everything_and_looks_until_it_is_gone() -> None:
+    job = over(COMPLETE, "TargetReached")
+
+    decision, later = (decide(job, observed, at(99)) for observed in (EVERYTHING, Observed()))
+
+    assert decision.actions == RELEASES
+    assert is_soon(decision)
+    assert (later.actions, later.requeue_after) == ((), None)
+
+
+# --- an attempt that was recorded and does not run yet
+
+
+def test_an_older_cluster_is_deleted_before_anything_else() -> None:
+    made = with_attempt(cluster=2) | {"cluster": ClusterStatus(name="small-2", number=2)}
+
+    decision = decide(a_job_with(**made), Observed(cluster=READY), at(5))
+
+    assert decision.actions == (DeleteCluster(1),)
+    assert is_soon(decision)
+
+
+def test_what_an_earlier_attempt_left_says_nothing_about_the_next() -> None:
+    made = {
+        "attempt": 2,
+        "attempts": [AttemptRecord(number=2)],
+        "cluster": ClusterStatus(name="small-1", number=1),
+    }
+    observed = Observed(
+        cluster=READY,
+        attempt=AttemptObserved(1, SubmissionStatus.FAILED, 1),
+        progress=Progress(attempt=1, stage=Stage.TRAINING, step=30, total_steps=60),
+    )
+
+    decision = decide(a_job_with(**made), observed, at(5))
+
+    assert kinds(decision) == [SubmitAttempt]
+    assert decision.status.progress.step == 0
+
+
+DEADLINE = {"activeDeadlineSeconds": 60}
+
+
+def late(
+    observed: Observed, *, started: datetime | None = None, intent: Cause | None = None
+) -> Any:
+    """Return a round 1 s after the deadline of a job with an attempt."""
+    state = RestartState(
+        retry=RetryState(intent=intent),
+        launch=LaunchState(cluster_since=at(50)),
+        spent=SpentTime(counted_since=T0),
+        watch=WatchState(looked=at(61), watched_since=T0),
+    )
+    made = with_attempt(started=started) | {"restart_state": state}
+    return decide(a_job_with(changes=DEADLINE, **made), observed, at(61))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "waits"),
+    [
+        (None, ""),
+        (ClusterObserved(1), "; the cluster was not ready: its pods are not ready"),
+        (ClusterObserved(1, message="0/3"), "; the cluster was not ready: 0/3"),
+    ],
+)
+def test_a_job_whose_deadline_is_over_while_it_waits_tells_what_it_waited_for(
+    cluster: ClusterObserved | None, waits: str
+) -> None:
+    record = late(Observed(cluster=cluster)).status.attempts[0]
+
+    assert record.cause is Cause.DEADLINE_EXCEEDED
+    assert record.message == f"activeDeadlineSeconds 60 is over{waits}"
+
+
+@pytest.mark.parametrize("started", [None, T0])
+def test_a_driver_that_runs_at_the_deadline_is_stopped_before_its_attempt_is_over(
+    started: datetime | None,
+) -> None:
+    """It may be seen for the first time in this round."""
+    driver = AttemptObserved(1, SubmissionStatus.RUNNING)
+
+    decision = late(Observed(cluster=READY, attempt=driver), started=started)
+
+    assert decision.status.attempts[0].cause is None
+    assert decision.status.restart_state.retry.intent is Cause.DEADLINE_EXCEEDED
+
+
+def test_an_attempt_that_is_being_stopped_gets_no_other_cluster() -> None:
+    decision = late(Observed(), intent=Cause.SUSPENDED)
+
+    assert decision.status.attempts[0].cause is Cause.SUSPENDED
+    assert CreateCluster not in kinds(decision)
+
+
+def test_an_operator_that_was_away_gives_pods_their_whole_time() -> None:
+    state = RestartState(
+        launch=LaunchState(cluster_since=T0), watch=WatchState(looked=T0, watched_since=T0)
+    )
+    job = a_job_with(**(with_attempt() | {"restart_state": state}))
+
+    decision = decide(job, Observed(cluster=ClusterObserved(1)), at(86_400))
+
+    assert decision.status.attempts[0].cause is None
+    assert decision.status.restart_state.watch.watched_since == at(86_400)
+
+
+def test_a_cluster_lost_before_its_driver_began_ends_the_attempt() -> None:
+    lost = ClusterObserved(1, is_lost=True, cause=Cause.NODE_LOST, message="node gone")
+
+    decision = decide(a_job_with(**with_attempt()), Observed(cluster=lost), at(5))
+
+    assert decision.status.attempts[0].cause is Cause.NODE_LOST
+
+
+# --- an end that waits
+
+
+def running(
+    observed: Observed, seconds: float, reason: str = "Training", *, intent: Cause | None = None
+) -> Decision:
+    """Return a round of a running attempt whose Progressing is False for that reason since T0."""
+    status = "True" if reason == "Training" else "False"
+    state = RestartState(retry=RetryState(intent=intent), watch=WatchState(looked=at(seconds)))
+    made = with_attempt(started=T0) | {"restart_state": state}
+    progressing = a_condition(PROGRESSING, status, reason)
+    return decide(a_job_with(progressing, **made), observed, at(seconds))
+
+
+DONE = AttemptObserved(1, SubmissionStatus.SUCCEEDED, 0)
+LOST_A_RANK = AttemptObserved(1, SubmissionStatus.FAILED, ExitCode.TRAINER_RANK_LOST)
+
+
+def test_a_success_waits_a_minute_for_its_proof() -> None:
+    observed = Observed(cluster=READY, attempt=DONE)
+
+    first = running(observed, 5)
+    last, over = (running(observed, seconds, "VerifyingSuccess") for seconds in (59.9, 60))
+
+    assert told(first, PROGRESSING) == ("False", "VerifyingSuccess")
+    for decision in (first, last):
+        assert (decision.status.attempts[0].cause, is_soon(decision)) == (None, True)
+    assert over.status.attempts[0].cause is Cause.FALSE_SUCCESS
+
+
+def lost_a_rank(cluster: ClusterObserved, evidence_seconds: float = 5.0) -> Observed:
+    return Observed(cluster=cluster, attempt=LOST_A_RANK, evidence_seconds=evidence_seconds)
+
+
+def test_a_driver_that_lost_others_waits_for_their_pods_as_long_as_these_may_take() -> None:
+    first = running(lost_a_rank(READY), 5)
+    last, over = (running(lost_a_rank(READY), seconds, "AwaitingEvidence") for seconds in (4.9, 5))
+
+    assert told(first, PROGRESSING) == ("False", "AwaitingEvidence")
+    for decision in (first, last):
+        assert (decision.status.attempts[0].cause, is_soon(decision)) == (None, True)
+    assert over.status.attempts[0].cause is Cause.TRAINER_RANK_LOST
+
+
+@pytest.mark.parametrize(
+    ("observed", "cause"),
+    [
+        (lost_a_rank(READY, 0.0), Cause.TRAINER_RANK_LOST),
+        (lost_a_rank(replace(READY, is_lost=True)), Cause.HEAD_LOST),
+        (lost_a_rank(replace(READY, is_queued=True)), Cause.PREEMPTED),
+        (lost_a_rank(replace(READY, cause=Cause.NODE_LOST)), Cause.NODE_LOST),
+        (Observed(attempt=LOST_A_RANK, evidence_seconds=5.0), Cause.HEAD_LOST),
+    ],
+)
+def test_nothing_is_waited_for_where_the_cause_is_known_or_no_pod_can_tell_it(
+    observed: Observed, cause: Cause
+) -> None:
+    assert running(observed, 5).status.attempts[0].cause is cause
+
+
+def test_a_driver_that_runs_on_a_ready_cluster_says_so() -> None:
+    driver = AttemptObserved(1, SubmissionStatus.RUNNING)
+
+    ready, silent = (
+        running(Observed(cluster=cluster, attempt=driver), 5)
+        for cluster in (READY, ClusterObserved(1))
+    )
+
+    assert told(ready, CLUSTER_READY) == ("True", "Ready")
+    assert told(silent, CLUSTER_READY)[0] == "Unknown"
+    assert ready.status.phase is Phase.STARTING

@@ -1,0 +1,42 @@
+"""Job folders with a history, as a run leaves them, for tests of report and comparison."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.trainer.history import history_file
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State
+from raggrpo_trainer.progress.metric_sinks import JsonLines
+from support.builders.operator.jobs import a_job
+from support.builders.trainer.reports import a_step
+
+
+def write_steps(
+    log_dir: Path,
+    epoch: int,
+    steps: Sequence[int],
+    changes: Mapping[str, Any] | None = None,
+    events: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write the history of one attempt with the sink that the trainer uses."""
+    lines = JsonLines(history_file(log_dir, epoch), {"epoch": epoch, "attempt": epoch})
+    for event in events:
+        lines.event("2026-01-01T00:00:00+00:00", event)
+    for step in steps:
+        lines.step("2026-01-01T00:00:00+00:00", a_step(step, **(changes or {})), {})
+
+
+def a_job_folder(folder: Path, status: JobStatus, changes: Mapping[str, Any] | None = None) -> Path:
+    """Return a job folder and its log folder's place, `<folder>/checkpoints/logs`."""
+    job = a_job({"checkpoint.path": str(folder / "checkpoints"), **(changes or {})})
+    found = JobFolder(folder)
+    found.acquire()
+    found.save_job(job)
+    found.save(State(uid="5f1d", status=status))
+    found.release()
+    return folder
+
+
+def log_dir_of(folder: Path) -> Path:
+    return folder / "checkpoints" / "logs"

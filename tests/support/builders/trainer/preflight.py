@@ -1,0 +1,68 @@
+"""A small model folder made without torch, data files and a configuration that pass preflight."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.preflight import Check, CheckId, PreflightResult
+from raggrpo_trainer.preflight.weights import measured_tensors
+from support.builders.data.rows import write_rows
+from support.builders.trainer.reports import a_config
+
+PARAMETERS = 256 * 8 + 3 * (2 * 8 * 32 * (4 + 2) + 3 * 8 * 16)
+"""Of a_model_folder: its matrices, the head being the embedding."""
+
+
+def a_model_folder(folder: Path, **config: Any) -> Path:
+    """Write a model in two shards whose tokenizer makes one token of every byte."""
+    folder.mkdir(parents=True)
+    shape = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 8,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 16,
+        "vocab_size": 256,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 2048,
+    }
+    (folder / "config.json").write_text(json.dumps({**shape, **config}))
+    tensors = {n: np.zeros(size, np.float32) for n, size in measured_tensors(shape).items()}
+    names = {name: f"{'ab'[place % 2]}.safetensors" for place, name in enumerate(tensors)}
+    for file in ("a.safetensors", "b.safetensors"):
+        save_file({n: tensors[n] for n, of in names.items() if of == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def a_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> TrainerConfig:
+    """Return a configuration whose model, data and checkpoint folder are all there."""
+    model, data = folder / "model", folder / "train.jsonl"
+    if not model.exists():
+        a_model_folder(model)
+        write_rows(data, [{"prompt": f"question {n}", "answer": "A"} for n in range(20)])
+    given = {
+        "model.path": str(model),
+        "data.trainFiles": [str(data)],
+        "data.trainBatchSize": 4,
+        "resources.device": "CPU",
+    }
+    return a_config(folder / "checkpoints", {**given, **(changes or {})})
+
+
+def check_of(result: PreflightResult, wanted: CheckId) -> Check:
+    [found] = [check for check in result.checks if check.id is wanted]
+    return found

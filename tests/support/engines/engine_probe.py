@@ -1,0 +1,201 @@
+"""Runs in a process of its own: a real vLLM engine against a real transformers model.
+
+Usage: engine_probe.py MODEL_FOLDER in-process|async|sharded  → one JSON line of measurements.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from raggrpo_api.spec.monitoring import LogLevel
+from raggrpo_trainer.engines.engine import (
+    AsyncEngine,
+    EngineOptions,
+    Generation,
+    GenerationRequest,
+    InProcessEngine,
+    environment,
+)
+from raggrpo_trainer.engines.engine_failure import EngineDead
+
+PROMPTS = [tuple(range(3 + i, 90 + i)) for i in range(4)]
+REQUESTS = [
+    GenerationRequest(prompt, 16, 0.7, seed=10 * i + k)
+    for i, prompt in enumerate(PROMPTS)
+    for k in range(3)
+]
+
+
+async def measure(folder: str, kind: str) -> dict[str, object]:
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    kind_of_options: type[EngineOptions] = EngineOptions
+    if kind == "async":
+        from support.engines.file_chunk_transfer import PartOptions
+
+        kind_of_options = PartOptions
+    options = kind_of_options(
+        model_path=folder,
+        device="cpu",
+        precision="FP32",
+        max_model_len=1024,
+        max_num_batched_tokens=2048,
+        max_num_seqs=32,
+        gpu_memory_utilization=0.5,
+        tensor_parallel_size=2 if kind == "sharded" else 1,
+        enable_prefix_caching=True,
+        enable_chunked_prefill=True,
+        enforce_eager=True,
+        enable_sleep=False,
+    )
+    engine = (InProcessEngine if kind == "in-process" else AsyncEngine)(options)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    async def run(requests: list[GenerationRequest] = REQUESTS) -> list[Generation]:
+        return list(await asyncio.gather(*engine.start(requests)))
+
+    @torch.no_grad()
+    def gaps_of(generations: list[Generation]) -> list[torch.Tensor]:
+        """Return how far each token's log-probability is from the model's as it is now."""
+        found = []
+        for request, generation in zip(REQUESTS, generations, strict=True):
+            ids = torch.tensor([[*request.prompt_ids, *generation.token_ids]])
+            logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / request.temperature
+            ours = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])
+            found.append((ours[:, 0] - torch.tensor(generation.logprobs)).abs())
+        return found
+
+    def gap(generations: list[Generation]) -> float:
+        return max(each.max().item() for each in gaps_of(generations))
+
+    result: dict[str, object] = {}
+    first = await run()
+    result["gap_before"] = gap(first)
+    result["repeatable"] = await run() == first
+    result["order_free"] = (await run(REQUESTS[::-1]))[::-1] == first
+    gaps = []
+    path = f"/dev/shm/raggrpo-probe-{os.getpid()}.safetensors"
+
+    def change(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        save_file({n: p.detach().clone() for n, p in model.named_parameters()}, path)
+
+    for update in (1, 2):
+        change(update)
+        await engine.load_weights(path, update)
+        after = await run()
+        gaps.append(gap(after))
+        result["version"] = after[0].policy_version
+    if isinstance(engine, AsyncEngine) and kind == "async":
+        change(3)
+        result["parts"] = await load_in_parts(engine, dict(model.named_parameters()), version=3)
+        in_parts = await run()
+        gaps.append(gap(in_parts))
+        result["version_in_parts"] = in_parts[0].policy_version
+        change(2)
+        await engine.load_weights(path, 2)
+        after = await run()
+    result["gaps_after"] = gaps
+    result["changed"] = [g.token_ids for g in after] != [g.token_ids for g in first]
+    stopped = await run([replace(REQUESTS[0], stop_token_ids=(after[0].token_ids[2],))])
+    result["stop_reason"] = stopped[0].finish_reason
+    result["stop_length"] = len(stopped[0].token_ids)
+    first_tokens = after[0].token_ids[:3]
+    text = AutoTokenizer.from_pretrained(folder).decode(first_tokens)
+    [halted] = await run([replace(REQUESTS[0], stop=(text[:-1],))])
+    result["halted"] = halted.finish_reason
+    result["keeps_the_whole_token"] = halted.token_ids == first_tokens
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    change(3)
+    begun, *running = engine.start(
+        [replace(REQUESTS[0], ignore_eos=True)]
+        + [replace(request, max_tokens=640, ignore_eos=True) for request in REQUESTS]
+    )
+    await begun  # the others have as many tokens by then, and far more to come on any machine
+    await engine.load_weights(path, 3)
+    across = list(await asyncio.gather(*running))
+    new = gaps_of(across)
+    model.load_state_dict(weights)
+    old = gaps_of(across)
+    result["gap_across"] = max(
+        torch.minimum(a, b).max().item() for a, b in zip(old, new, strict=True)
+    )
+    result["of_both"] = [sum(int((g <= 1e-4).sum()) for g in gaps) for gaps in (old, new)]
+    os.unlink(path)
+    try:
+        await engine.load_weights("/nonexistent.safetensors", 3)
+        result["bad_update"] = "accepted"
+    except Exception as error:
+        result["bad_update"] = type(error).__name__
+    result["alive_after_bad_update"] = len(await asyncio.wait_for(run(), 60)) == len(after)
+    result["dead"] = await told_when_dead(engine)
+    if isinstance(engine, AsyncEngine):
+        engine._engine.shutdown()  # its processes would outlive this one
+    return result
+
+
+async def load_in_parts(engine: AsyncEngine, weights: dict[str, Any], version: int) -> int:
+    """Load weights as they come on GPUs, but for a file in the place of each part's memory."""
+    from safetensors.torch import save_file
+
+    from raggrpo_trainer.weights.device_parts import PartSender
+
+    with tempfile.TemporaryDirectory() as folder:
+        sender = PartSender(
+            ((n, p.detach().clone()) for n, p in weights.items()), maps=False, size=100_000
+        )
+        await engine.begin_update({"folder": folder})
+        number = 0
+        while (part := sender.next()) is not None:
+            file = f"{number}.safetensors"
+            save_file({n: weights[n].detach().clone() for n in part["names"]}, f"{folder}/{file}")
+            await engine.read_part(part | {"file": file})
+            number += 1
+        await engine.finish_update(version)
+    return number
+
+
+async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
+    """Let the engine core die under requests; return what these and a later call are told."""
+
+    async def told(work: Awaitable[Any]) -> str:
+        try:
+            await asyncio.wait_for(work, 60)
+        except EngineDead as dead:
+            return dead.reason
+        except TimeoutError:
+            return "nothing: it hangs"
+        return "nothing"
+
+    if isinstance(engine, AsyncEngine):
+        for core in psutil.Process().children(recursive=True):
+            core.kill()
+    else:
+
+        def step() -> Any:
+            raise RuntimeError("std::bad_alloc")
+
+        engine._core.step = step
+    request = replace(REQUESTS[0], max_tokens=100, ignore_eos=True)
+    return [await told(engine.start([request])[0]), await told(engine.abort_all())]
+
+
+if __name__ == "__main__":
+    os.environ.update(environment("cpu", 1, LogLevel.INFO))
+    if sys.argv[2] != "in-process":
+        # Only the in-process engine may share this process with its core.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    print(json.dumps(asyncio.run(measure(sys.argv[1], sys.argv[2]))), flush=True)
+    os._exit(0)

@@ -1,0 +1,382 @@
+"""The fake runtime with an API server that refuses, answers that get lost, an operator that
+dies between any two calls, old views, and users who edit meanwhile.
+
+Whatever may never happen, whoever fails, is asserted here, by counts of the world's own.
+"""
+
+import re
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.job_status import JobStatus, status_to_json
+from raggrpo_api.trainer.progress import Progress
+from raggrpo_operator.core.lifecycle.actions import (
+    Action,
+    CreateCluster,
+    StartPreflight,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.failures import POLICIES
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, PreflightObserved
+from raggrpo_operator.core.state.conditions import is_true
+from raggrpo_operator.errors import Conflict, OperatorError, TransientError
+from raggrpo_operator.reconcile import reconcile
+from support.fakes.fake_runtime import Attempt, Crash, a_story_job
+from support.fakes.fake_service_outage import REFUSES, ServiceWorld
+
+MAX_CALLS = 5
+"""Calls that one round may make, its status write among them."""
+ROUNDS_TO_SETTLE = 12
+"""Rounds at one moment after which nothing more may be written."""
+ROUNDS_OF_ANOTHER = 3
+KEPT_VIEWS = 4
+REFUSED = "refused"
+"""Fate of a preflight that finds the service down."""
+
+T = TypeVar("T")
+
+
+class Mishap(StrEnum):
+    """What becomes of one call."""
+
+    NONE = "none"
+    REFUSED = "refused"
+    """HTTP 429 or 500: nothing was done."""
+    ANSWER_LOST = "answer lost"
+    """It was done, and the caller hears of a time-out."""
+    DIES_BEFORE = "dies before"
+    DIES_AFTER = "dies after"
+    OVERTAKEN = "overtaken"
+    """Another operator, which took over meanwhile, has made rounds before it."""
+
+
+def now_or_never(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the fake world never waits")
+
+
+@dataclass
+class HostileRuntime(ServiceWorld):
+    """The world, and the job as its API server stores it."""
+
+    job: RagGrpoJob = field(default_factory=a_story_job)
+    mishaps: list[Mishap] = field(default_factory=list)
+    """What becomes of the next calls; nothing left: they succeed."""
+    views: list[tuple[int, RagGrpoJob]] = field(default_factory=list)
+    """Versions of the job, the newest last."""
+    service_is_down: bool = False
+    next_queue: str = ""
+    """Why the pods of the next cluster are held back; empty: they are not."""
+    never_ready: bool = False
+    pods_tell: Cause | None = None
+    """What the pods of the cluster give away."""
+    shows_old_cluster: bool = False
+    shows_old_progress: bool = False
+    version: int = 0
+    calls: int = 0
+    rounds_begun: int = 0
+    times_overtaken: int = 0
+    writes: int = 0
+    submissions: int = 0
+    """Attempts since the last new checkpoint or the user's last say."""
+    forgiven: int = 0
+    """Ends since then that may not count."""
+    budget: int = 0
+    best_saved: int = 0
+    preempted: set[int] = field(default_factory=set)
+    """Attempts that were well when the operator saw that the queue has taken their pods."""
+    _seen_version: int = 0
+    _is_overtaken: bool = False
+    _old_cluster: int = 0
+    _old_progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        self.store(self.job)
+
+    # What users do
+
+    def store(self, job: RagGrpoJob) -> None:
+        """Keep a new version of the job, as JSON does."""
+        text = job.model_dump_json(by_alias=True, exclude_unset=True)
+        self.job = RagGrpoJob.model_validate_json(text)
+        self.version += 1
+        self.views = [*self.views, (self.version, self.job)][-KEPT_VIEWS:]
+        self.budget = max(self.budget, self.job.spec.recovery.max_restarts)
+
+    def edit(self, changes: dict[str, Any]) -> None:
+        """Replace the spec."""
+        generation = self.job.metadata.generation + 1
+        metadata = self.job.metadata.model_copy(update={"generation": generation})
+        spec = a_story_job(changes).spec
+        self.store(self.job.model_copy(update={"spec": spec, "metadata": metadata}))
+
+    def annotate(self, retry: str) -> None:
+        """Ask for another try."""
+        metadata = self.job.metadata.model_copy(update={"annotations": {ANNOTATION_RETRY: retry}})
+        self.store(self.job.model_copy(update={"metadata": metadata}))
+
+    def delete(self) -> None:
+        """Delete the job; what it owns goes before it does."""
+        stamp = {"deletion_timestamp": self.now.isoformat()}
+        metadata = self.job.metadata.model_copy(update=stamp)
+        self.store(self.job.model_copy(update={"metadata": metadata}))
+        self.delete_cluster()
+        self._preflight = None
+
+    def delete_cluster(self) -> None:
+        """Delete the cluster behind the operator's back."""
+        self.forget_attempt()
+        self.preempted.clear()
+        self._cluster = self._lost = self._successor = None
+
+    def forget_attempt(self) -> None:
+        """Let the head restart in place, which knows of no submission then."""
+        self._forgive_unseen()
+        self.attempt = None
+
+    def preempt(self) -> None:
+        self._forgive_unseen()
+        super().preempt()
+
+    def _forgive_unseen(self) -> None:
+        """Allow for an attempt that the operator has not yet seen there: it is made again."""
+        record = next(iter(self.job.status.attempts), None)
+        if self.attempt is not None and record is not None and not record.started:
+            self.forgiven += self.attempt.number == record.number
+
+    def admit(self) -> None:
+        self.preempted.clear()  # an operator that has not looked meanwhile sees a head that forgot
+        super().admit()
+
+    def lose_head(self, *what: Any, **more: Any) -> None:
+        self.preempted.clear()
+        super().lose_head(*what, **more)
+
+    def forgive(self) -> None:
+        """Begin a new budget: the user had a say."""
+        self.submissions = self.forgiven = 0
+
+    def jump(self, by: timedelta) -> None:
+        """Set the operator's clock; the world's own time goes on."""
+        self.now += by
+        self._looked += by
+        if self.attempt is not None:
+            self.attempt.started += by
+            if self.attempt.stopping is not None:
+                self.attempt.stopping += by
+        if self._cluster is not None:
+            self._cluster = (self._cluster[0], self._cluster[1] + by)
+        self._lost_at += by
+        if self._successor is not None:
+            self._successor = (self._successor[0], self._successor[1] + by)
+
+    @property
+    def is_down(self) -> bool:
+        return self.service_is_down
+
+    @property
+    def has_cluster(self) -> bool:
+        """Tell whether a Ray cluster exists, lost or not."""
+        return self._cluster is not None
+
+    @property
+    def has_living_attempt(self) -> bool:
+        """Tell whether a driver runs."""
+        return self.attempt is not None and self.attempt.is_alive
+
+    @property
+    def living_attempt(self) -> Attempt:
+        """Return the running driver."""
+        assert self.attempt is not None
+        return self.attempt
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the stored status says that the job has ended."""
+        status = self.job.status
+        return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Tell whether the job is being deleted."""
+        return bool(self.job.metadata.deletion_timestamp)
+
+    # What the operator does
+
+    def round(self, *, age: int = 0) -> float | None:
+        """Run one round on a view that is so many versions old; returns when to look again."""
+        self._seen_version, job = self.views[max(0, len(self.views) - 1 - age)]
+        self.rounds_begun += 1
+        self.calls, self._is_overtaken, begun = 0, False, len(self.performed)
+        try:
+            decision = now_or_never(reconcile(job, self, self.now))
+        except (Crash, OperatorError):
+            self.mishaps.clear()
+            return 1.0
+        finally:
+            assert self.calls <= MAX_CALLS, self.performed[begun:]
+        return decision.requeue_after
+
+    def work(self, rounds: int) -> bool:
+        """Let the operator work on time; tells whether it still wants to look again."""
+        for _ in range(rounds):
+            if (delay := self.round()) is None:
+                return False
+            self.now += timedelta(seconds=max(1.0, delay))
+        return True
+
+    def settles(self) -> None:
+        """Check that rounds at one moment soon write nothing more."""
+        silent = 0
+        for _ in range(ROUNDS_TO_SETTLE):
+            written = self.writes
+            self.round()
+            silent = silent + 1 if self.writes == written else 0
+            if silent == 2:
+                return
+        one, two = (status_to_json(status) for status in self.statuses[-2:])
+        changes = [(key, one[key], two[key]) for key in one if one[key] != two[key]]
+        raise AssertionError(f"keeps writing {changes}")
+
+    async def observe(self, job: RagGrpoJob) -> Observed:
+        seen = await super().observe(job)
+        self._note_saves()
+        cluster = seen.cluster
+        if self.shows_old_cluster and self._old_cluster:  # listed still, though nothing answers
+            self.preempted.clear()  # as it was before a queue took its pods
+            old = ClusterObserved(self._old_cluster)
+            return replace(seen, cluster=old, attempt=None, progress=None, head_answers=False)
+        if cluster is not None:
+            self._old_cluster = cluster.number
+        self._note_preemption(job.status, seen)
+        if cluster is not None and not cluster.is_lost and self.pods_tell is not None:
+            cluster = replace(cluster, cause=self.pods_tell, message="a pod's own words")
+        if cluster is not None and self.never_ready:
+            cluster = replace(cluster, is_ready=False)
+        progress = self._old_progress if self.shows_old_progress else seen.progress
+        self._old_progress = progress
+        return replace(seen, cluster=cluster, progress=progress)
+
+    def _observed_preflight(self) -> PreflightObserved | None:
+        seen = super()._observed_preflight()
+        if seen is None or seen.result is None or self._preflight is None:
+            return seen
+        return replace(seen, result=REFUSES) if self._preflight[2] == REFUSED else seen
+
+    async def perform(self, job: RagGrpoJob, action: Action) -> None:
+        mishap = self._begin_call()
+        is_current = self._seen_version == self.version
+        if isinstance(action, CreateCluster | SubmitAttempt):
+            assert is_current or self._is_overtaken, "begun on an old view"
+        if isinstance(action, CreateCluster | SubmitAttempt | StartPreflight) and is_current:
+            assert not self.is_over, f"{action} after the end"
+            assert not self.is_deleted, f"{action} after the deletion"
+        if isinstance(action, StartPreflight) and self.is_down:
+            self.preflights.insert(0, REFUSED)
+        if isinstance(action, CreateCluster):
+            self.never_ready, self.pods_tell = False, None
+            if self._cluster is None:
+                self.queue = self.next_queue
+        submitted = self.attempt.number if self.attempt is not None else 0
+        await super().perform(job, action)
+        if isinstance(action, SubmitAttempt) and action.config.attempt.number != submitted:
+            self._count_submission()
+        self._end_call(mishap)
+
+    async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
+        mishap = self._begin_call()
+        if self._seen_version != self.version:
+            raise Conflict("the job has changed")
+        self._check_successor(self.job.status, status)
+        await super().write_status(job, status)
+        self.writes += 1
+        self.store(self.job.model_copy(update={"status": status}))
+        self._seen_version = self.version
+        self._end_call(mishap)
+
+    def _begin_call(self) -> Mishap:
+        self.calls += 1
+        mishap = self.mishaps.pop(0) if self.mishaps else Mishap.NONE
+        if mishap is Mishap.REFUSED:
+            raise TransientError("HTTP 429")
+        if mishap is Mishap.DIES_BEFORE:
+            raise Crash
+        if mishap is Mishap.OVERTAKEN:
+            self._another_operator_works()
+        return mishap
+
+    def _another_operator_works(self) -> None:
+        own = self._seen_version, self.calls, self.mishaps
+        self.mishaps = []
+        self.work(ROUNDS_OF_ANOTHER)
+        self._seen_version, self.calls, self.mishaps = own
+        self._is_overtaken = True
+        self.times_overtaken += 1
+
+    def _end_call(self, mishap: Mishap) -> None:
+        if mishap is Mishap.ANSWER_LOST:
+            raise TransientError("time-out")
+        if mishap is Mishap.DIES_AFTER:
+            raise Crash
+
+    def _note_preemption(self, status: JobStatus, seen: Observed) -> None:
+        is_stopped = status.restart_state.retry.intent is not None
+        if seen.is_queued and seen.attempt is None and not is_stopped:
+            self.preempted |= {each.number for each in status.attempts[:1] if each.cause is None}
+
+    # What may never happen
+
+    def _note_saves(self) -> None:
+        best = max(self.saved, default=0)
+        if best > self.best_saved:
+            self.best_saved = best
+            self.forgive()
+
+    def _count_submission(self) -> None:
+        self.submissions += 1
+        allowed = 1 + self.budget + self.forgiven
+        assert self.submissions <= allowed, f"{self.submissions} attempts, {allowed} allowed"
+
+    def _check_successor(self, old: JobStatus, new: JobStatus) -> None:
+        assert new.attempt - old.attempt in (0, 1), "attempt numbers grow by one"
+        assert new.cluster.number - old.cluster.number in (0, 1), "cluster numbers grow by one"
+        assert [r.number for r in new.attempts[:1]] == [new.attempt][: len(new.attempts)]
+        causes = {record.number: record.cause for record in new.attempts}
+        for record in old.attempts:
+            now = causes.get(record.number)
+            assert record.cause in (None, now) or record.number not in causes, "an end was changed"
+            if record.cause is None and now is not None:
+                is_free = not POLICIES[now].is_counted or now is Cause.SUCCEEDED
+                self.forgiven += is_free
+                is_innocent = record.number in self.preempted and not self.pods_tell
+                is_innocent = is_innocent and now is not Cause.DEADLINE_EXCEEDED  # the user's own
+                assert is_free or not is_innocent, f"the queue's preemption became {now}"
+        assert sum(record.cause is None for record in new.attempts) <= 1, "two attempts run"
+        _check_conditions(old, new)
+
+
+def _check_conditions(old: JobStatus, new: JobStatus) -> None:
+    kinds = [condition.type for condition in new.conditions]
+    assert len(kinds) == len(set(kinds)), "a condition twice"
+    before = {condition.type: condition for condition in old.conditions}
+    assert set(before) <= set(kinds), "a condition vanished"
+    for condition in new.conditions:
+        assert condition.status in ("True", "False", "Unknown"), condition
+        assert re.fullmatch(r"[A-Z][A-Za-z0-9]*", condition.reason), condition
+        assert condition.last_transition_time, condition
+        known = before.get(condition.type)
+        if known is not None and known.status == condition.status:
+            same = known.last_transition_time == condition.last_transition_time
+            assert same, f"{condition.type} moved its time without changing"

@@ -1,0 +1,106 @@
+"""The training loop without Ray: a scripted engine, ranks that compute nothing."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_trainer.checkpoint.backup_thread import BackupThread
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.data.prompts import Composer, PromptSource
+from raggrpo_trainer.driver.hooks import Hooks
+from raggrpo_trainer.driver.loop import Parts
+from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.progress.outages import Outages
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.ranks.held import Position
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rollout.collect import Collector
+from support.builders.trainer.reports import a_step
+
+from .fake_engine_pool import TOKENIZER, ScriptedPool
+
+
+class FakePool(ScriptedPool):
+    replacements: Sequence[str] = ()
+
+    async def sleep(self) -> None: ...
+
+    async def load_weights(self, *_: object) -> None: ...
+
+
+class StepDone(Exception):
+    """Training came to a save; what a checkpoint needs is not part of these tests."""
+
+
+class EndingStore:
+    """Ends the training where it would save."""
+
+    newest = None
+
+    def save(self, *_: object, **__: object) -> None:
+        raise StepDone
+
+
+class FakeRanks:
+    infos = (SimpleNamespace(precision="FP32"),)
+
+    async def send_weights(self, version: int, way: object) -> None: ...
+
+    async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return [list(done.rollout_logprobs) for group in groups for done in group.completions]
+
+    async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
+        return await self.logprobs(groups)
+
+    async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
+        return [a_step(after.step).trained]
+
+    def save(self, folder: Path) -> None:
+        (folder / "shard").write_text("x")
+
+    def export(self, folder: Path) -> None:
+        (folder / "model").write_text("x")
+
+
+@contextmanager
+def the_parts(
+    config: TrainerConfig,
+    prompts: Sequence[str],
+    reporter: Reporter,
+    retrieval: RetrievalClient,
+    rewards: Rewards,
+    store: Any,
+    validator: Any = None,
+    pool: ScriptedPool | None = None,
+) -> Iterator[Parts]:
+    """Yield what `train` works with; the engine answers "right", as is every prompt's answer."""
+    composer = Composer(config, TOKENIZER)
+    engines = cast(Any, pool or FakePool(lambda _: "right"))
+    data = [
+        Prompt(index, text, query=text, answer=("right",), context="")
+        for index, text in enumerate(prompts)
+    ]
+    yield Parts(
+        config=config,
+        prompts=PromptSource(config, data, composer),
+        collector=Collector(config, TOKENIZER, composer, engines, retrieval, rewards),
+        validator=validator,
+        pool=engines,
+        ranks=cast(Any, FakeRanks()),
+        retrieval=retrieval,
+        store=store,
+        backups=BackupThread(store),
+        reporter=reporter,
+        hooks=Hooks(),
+        stop=asyncio.Event(),
+        identity={},
+        key="",
+        outages=Outages(reporter.waiting),
+    )
+    composer.close()

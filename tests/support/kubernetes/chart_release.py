@@ -1,0 +1,123 @@
+"""The chart as Helm installs it on a real API server, and what may be done as its account."""
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from support.kubernetes.helm_chart import RELEASE
+from tools.kind.api_server import ApiServer
+from tools.kind.go_programs import tool_folder
+
+CHART = Path("helm/raggrpo-operator").resolve()
+SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Helm:
+    """Helm, speaking to one API server about one namespace."""
+
+    server: ApiServer
+    namespace: str
+    kubeconfig: Path | None = None
+    """Who installs; empty: an administrator of the cluster."""
+    release: str = RELEASE
+
+    @property
+    def fullname(self) -> str:
+        """The name of the release's objects."""
+        return self.release if RELEASE in self.release else f"{self.release}-{RELEASE}"
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        kubeconfig = str(self.kubeconfig or self.server.kubeconfig)
+        return subprocess.run(
+            [str(tool_folder("helm") / "helm"), *arguments, "--namespace", self.namespace],
+            env={"KUBECONFIG": kubeconfig, "HOME": str(self.server.folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def __call__(self, *arguments: str, check: bool = True) -> str:
+        ended = self.run(*arguments)
+        assert ended.returncode == 0 or not check, ended.stderr
+        return ended.stdout
+
+    def install(self, *options: str) -> None:
+        # The tier has the CustomResourceDefinition already, applied by kubectl from the plain file.
+        takes = ("--take-ownership", "--force-conflicts")
+        self("upgrade", "--install", self.release, str(CHART), *takes, *options)
+
+    def install_values(self, values: Mapping[str, Any]) -> None:
+        """Install or upgrade with these values, by their places."""
+        self.install(*(f"--set-json={key}={json.dumps(value)}" for key, value in values.items()))
+
+    def key(self) -> dict[str, str]:
+        secret = self.server.read("secret", f"{self.fullname}-key", "-n", self.namespace)
+        data: dict[str, str] = secret["data"]
+        return data
+
+
+@dataclass(frozen=True)
+class Account:
+    """A service account's token, used by whoever has it."""
+
+    server: ApiServer
+    namespace: str
+    name: str
+    kubeconfig: Path
+
+    @classmethod
+    def of(cls, helm: Helm) -> "Account":
+        """Return the operator's account of a release."""
+        kubeconfig = helm.server.service_account_kubeconfig(helm.namespace, helm.fullname)
+        return cls(helm.server, helm.namespace, helm.fullname, kubeconfig)
+
+    @cached_property
+    def http(self) -> httpx.Client:
+        token = yaml.safe_load(self.kubeconfig.read_text())["users"][0]["user"]["token"]
+        return httpx.Client(
+            base_url=self.server.url,
+            headers={"Authorization": f"Bearer {token}"},
+            verify=False,  # the operator's own client is the one that verifies
+            trust_env=False,
+            timeout=30,
+        )
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        """Ask for something; a PATCH is a merge patch unless the headers say otherwise."""
+        patch = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        return self.http.request(method, path, json=body, headers=patch | headers)
+
+    def until_refused(self, policy: str, method: str, path: str, body: Any = None) -> None:
+        """Wait until this is refused by a policy, which takes a moment to become known."""
+        deadline, answer = time.monotonic() + SECONDS, ""
+        while f"'{policy}'" not in answer:
+            assert time.monotonic() < deadline, f"{policy} refuses nothing: {answer}"
+            answer = self.call(method, f"{path}?dryRun=All", body).text
+            time.sleep(0.2)
+
+
+def until_policies_hold(account: Account) -> None:
+    """Wait until each of the release's policies has refused something of its account."""
+    core = f"/api/v1/namespaces/{account.namespace}"
+    owner = {
+        "apiVersion": "raggrpo.io/v1alpha1", "kind": "RagGrpoJob", "name": "probe", "uid": "probe",
+        "controller": True,
+    }  # fmt: skip
+    metadata = {"name": "probe", "labels": {"raggrpo.io/job-name": "probe"}}
+    owned = metadata | {"ownerReferences": [owner]}
+    unowned = {"metadata": metadata, "immutable": True}
+    pod = {"metadata": owned, "spec": {"containers": [{"name": "probe", "image": "probe"}]}}
+    service = {"metadata": owned, "spec": {"ports": [{"port": 80}]}}
+    account.until_refused(f"{account.name}-ownership", "POST", f"{core}/configmaps", unowned)
+    account.until_refused(f"{account.name}-pods", "POST", f"{core}/pods", pod)
+    account.until_refused(f"{account.name}-objects", "POST", f"{core}/services", service)

@@ -1,0 +1,178 @@
+"""What RBAC alone cannot tell from the operator's own work, and admission policies refuse."""
+
+from collections.abc import Callable, Mapping
+
+from support.fakes.fake_kuberay import path_of
+from support.kubernetes.stolen_token_cases import (
+    Attempt,
+    Manifest,
+    ask,
+    create,
+    in_container,
+    in_context,
+    in_head,
+    in_metadata,
+    in_owner,
+    in_spec,
+    in_template,
+    in_worker,
+    mounting,
+    patch,
+)
+
+POD, DEPLOYMENT, SERVICE = "preflight", "retriever-kb", "retriever-kb-service"
+OWN = (POD, "configmap", "token", "networkpolicy", "raycluster", DEPLOYMENT, SERVICE)
+"""What the operator makes, as `objects_of` names it."""
+JOB = "/apis/raggrpo.io/v1alpha1/namespaces/{ns}/raggrpojobs/demo"
+JOB_OWNER = {
+    "apiVersion": "raggrpo.io/v1alpha1",
+    "kind": "RagGrpoJob",
+    "name": "demo",
+    "uid": "1",
+    "controller": True,
+}
+EVENT = {
+    "metadata": {"name": "made-up"},
+    "type": "Warning",
+    "reason": "Theirs",
+    "action": "Theirs",
+    "eventTime": "2026-11-21T12:00:00.000000Z",
+    "reportingController": "theirs.io/theirs",
+    "reportingInstance": "theirs",
+    "regarding": {"kind": "Pod", "namespace": "default"},
+}
+
+HOST = {"hostPath": {"path": "/"}}
+BAD_PODS: Mapping[str, Callable[[Manifest], None]] = {
+    "all privileges": in_context(privileged=True, allowPrivilegeEscalation=True),
+    "escalation": in_context(allowPrivilegeEscalation=True),
+    "added capability": in_context(capabilities={"drop": ["ALL"], "add": ["NET_ADMIN"]}),
+    "root": in_spec(securityContext={"runAsUser": 0}),
+    "root in the container": in_context(runAsNonRoot=False, runAsUser=0),
+    "a writable root": in_context(readOnlyRootFilesystem=False),
+    "unconfined": in_context(seccompProfile={"type": "Unconfined"}),
+    "host path": mounting(**HOST),
+    "a Secret's volume": mounting(secret={"secretName": "theirs"}),
+    "a projected token": mounting(
+        projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}
+    ),
+    "a ConfigMap besides the reward code": mounting(configMap={"name": "theirs"}),
+    "host network": in_spec(hostNetwork=True),
+    "host process ids": in_spec(hostPID=True),
+    "host IPC": in_spec(hostIPC=True),
+    "host port": in_container(ports=[{"containerPort": 80, "hostPort": 80}]),
+    "a fixed node": in_spec(nodeName="control-plane"),
+    "another service account": in_spec(serviceAccountName="theirs", serviceAccount="theirs"),
+    "a mounted token": in_spec(automountServiceAccountToken=True),
+    "all keys of a Secret": in_container(envFrom=[{"secretRef": {"name": "theirs"}}]),
+    "a probe of another host": in_container(
+        livenessProbe={"httpGet": {"host": "169.254.169.254", "port": 80, "path": "/"}}
+    ),
+    "a hook to another host": in_container(
+        lifecycle={"preStop": {"httpGet": {"host": "169.254.169.254", "port": 80}}}
+    ),
+    "another init container": in_spec(
+        initContainers=[
+            {"name": "init", "image": "theirs", "securityContext": {"privileged": True}}
+        ]
+    ),
+    "the cluster's priority": in_spec(priorityClassName="system-node-critical"),
+    "foreign labels": lambda pod: pod["metadata"]["labels"].update({"app": "theirs"}),
+    "foreign annotations": in_metadata(annotations={"k8s.v1.cni.cncf.io/networks": "theirs"}),
+    "another job's label": lambda pod: pod["metadata"]["labels"].update(
+        {"raggrpo.io/job-name": "other"}
+    ),
+}
+
+
+def of_head(**changes: object) -> Callable[[Manifest], None]:
+    return lambda cluster: cluster["spec"]["headGroupSpec"].update(changes)
+
+
+def as_account_token(secret: Manifest) -> None:
+    secret["type"] = "kubernetes.io/service-account-token"
+    secret["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "theirs"}
+
+
+def second_owner(pod: Manifest) -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "1"}
+    pod["metadata"]["ownerReferences"].append(owner)
+
+
+PODS = [
+    attempt
+    for what, change in BAD_PODS.items()
+    for attempt in (
+        create(f"a pod with {what}", POD, change),
+        create(f"a Deployment of pods with {what}", DEPLOYMENT, in_template(change)),
+        create(f"a RayCluster whose head has {what}", "raycluster", in_head(change)),
+        create(f"a RayCluster whose workers have {what}", "raycluster", in_worker(change)),
+    )
+]
+RAY_CLUSTERS = [
+    create(f"a RayCluster with {what}", "raycluster", change)
+    for what, change in {
+        "an ingress": of_head(enableIngress=True),
+        "a load balancer": of_head(serviceType="LoadBalancer"),
+        "a Service of its own": of_head(headService={"spec": {"type": "NodePort"}}),
+        "an annotated Service": of_head(headService={"metadata": {"annotations": {"its": "own"}}}),
+        "its own autoscaler": in_spec(
+            enableInTreeAutoscaling=True, autoscalerOptions={"image": "theirs"}
+        ),
+        "no token": lambda cluster: cluster["spec"].pop("authOptions"),
+        "a foreign annotation": in_metadata(annotations={"ray.io/ft-enabled": "true"}),
+    }.items()
+]
+OWNERS = [
+    *(
+        create(
+            f"{name} that nobody owns", name, lambda made: made["metadata"].pop("ownerReferences")
+        )
+        for name in OWN
+    ),
+    create("a pod of another owner", POD, in_owner(apiVersion="apps/v1", kind="ReplicaSet")),
+    create("a pod of an owner of another group", POD, in_owner(apiVersion="raggrpo.io.theirs/v1")),
+    create("a pod whose owner does not control it", POD, in_owner(controller=False)),
+    create("a pod of a second owner", POD, second_owner),
+    create("a pod in kube-system", POD, in_metadata(namespace="kube-system")),
+    create("a pod that is never deleted", POD, in_metadata(finalizers=["theirs.io/forever"])),
+]
+SERVICES = [
+    create(f"a Service that {what}", SERVICE, in_spec(**spec))
+    for what, spec in {
+        "has a load balancer": {"type": "LoadBalancer"},
+        "opens a port on every node": {"type": "NodePort"},
+        "is another name": {"type": "ExternalName", "externalName": "theirs.example.com"},
+        "has an outside address": {"externalIPs": ["203.0.113.7"]},
+        "leads to foreign pods": {"selector": {"app": "theirs"}},
+    }.items()
+]
+SHAPES = [
+    create("a token of a service account", "token", as_account_token),
+    create("a Secret that can change", "token", lambda made: made.update(immutable=False)),
+    create("a Secret with more keys", "token", lambda made: made["data"].update(more="bW9yZQ==")),
+    create("a ConfigMap that can change", "configmap", lambda made: made.update(immutable=False)),
+    create("a NetworkPolicy for all pods", "networkpolicy", in_spec(podSelector={})),
+    create(
+        "a NetworkPolicy for foreign pods",
+        "networkpolicy",
+        in_spec(podSelector={"matchLabels": {"app": "theirs"}}),
+    ),
+    ask("an Event about a pod", "POST", "/apis/events.k8s.io/v1/namespaces/default/events", EVENT),
+]
+FOREIGN = [
+    patch("open a foreign NetworkPolicy", "networking.k8s.io/v1", "networkpolicies",
+          {"spec": {"ingress": [{}]}}),
+    patch("lead a foreign Service astray", "v1", "services", {"spec": {"selector": {"a": "b"}}}),
+    patch("change a foreign Deployment", "apps/v1", "deployments", {"spec": {"replicas": 0}}),
+    patch("take a foreign Deployment", "apps/v1", "deployments",
+          {"metadata": {"ownerReferences": [JOB_OWNER]}}),
+    *(
+        ask(f"delete {plural}", "DELETE", path_of(version, plural, "{ns}", "theirs"))
+        for version, plural in (
+            ("v1", "pods"), ("v1", "services"), ("v1", "configmaps"), ("apps/v1", "deployments"),
+        )
+    ),
+    ask("delete a job that is to stay", "DELETE", JOB),
+]  # fmt: skip
+BY_POLICY: list[Attempt] = [*PODS, *RAY_CLUSTERS, *OWNERS, *SERVICES, *SHAPES, *FOREIGN]

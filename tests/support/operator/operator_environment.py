@@ -1,0 +1,178 @@
+"""A real API server with an operator; KubeRay, the kubelet and Ray heads are played."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api.job import Metadata
+from support.builders.operator.jobs import a_raw_job
+from support.fakes.fake_kuberay import Api, FakeKubeRay, Manifest, fake_kuberay, path_of
+from support.fakes.fake_ray import FakeRay, fake_ray
+from support.kubernetes.chart_release import Account
+from tools.kind.api_server import PLAYERS, ApiServer
+from tools.kind.program import Program
+
+SECONDS = 90.0
+JOBS = "raggrpo.io/v1alpha1"
+RUNNER = Path(__file__).parent / "operator_under_test.py"
+
+
+@dataclass
+class World:
+    """What a test needs of the fake cluster."""
+
+    api: Api
+    namespace: str
+    ray: FakeRay
+    kuberay: FakeKubeRay
+    operator: Program
+
+    async def apply(
+        self, changes: Mapping[str, Any] | None = None, name: str = "small"
+    ) -> Metadata:
+        """Create a job; keys are places such as `spec.suspend`."""
+        raw = a_raw_job(
+            {
+                "spec.training.totalSteps": 20,
+                "spec.data.trainBatchSize": 8,
+                "spec.data.maxPromptLength": 64,
+                "spec.data.maxResponseLength": 16,
+                "spec.checkpoint.everySteps": 5,
+                "spec.resources": {"device": "CPU"},
+                "spec.image": "trainer:test",
+                **(changes or {}),
+            }
+        )
+        raw["metadata"] = {"name": name}
+        made = await self.api.create(path_of(JOBS, "raggrpojobs", self.namespace), raw)
+        return Metadata.model_validate(made["metadata"])
+
+    async def change(self, changes: Mapping[str, Any], name: str = "small") -> None:
+        await self.api.patch(self.path_of_job(name), changes)
+
+    @property
+    def job_path(self) -> str:
+        return self.path_of_job("small")
+
+    def path_of_job(self, name: str) -> str:
+        return path_of(JOBS, "raggrpojobs", self.namespace, name)
+
+    async def cluster_name(self) -> str:
+        """Return the name of the present Ray cluster of the job `small`."""
+        return str((await self.status())["cluster"]["name"])
+
+    async def status(self, name: str = "small") -> Manifest:
+        job = await self.api.get(self.path_of_job(name))
+        assert job is not None
+        status: Manifest = job.get("status", {})
+        return status
+
+    async def until(self, is_so: Callable[[Manifest], bool], name: str = "small") -> Manifest:
+        deadline, status = time.monotonic() + SECONDS, {}
+        while time.monotonic() < deadline:
+            status = await self.status(name)
+            if is_so(status):
+                return status
+            self.check_operator()
+            await asyncio.sleep(0.05)
+        log = self.operator.log_file.read_text()[-3000:]
+        raise AssertionError(f"{name} was never so: {status}\n{log}")
+
+    def check_operator(self) -> None:
+        """Fail at once when the operator has ended by itself."""
+        process = self.operator.process
+        assert process is not None, "the operator was not started"
+        assert process.poll() is None, self.operator.log_file.read_text()[-3000:]
+
+    async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not await is_so():
+            assert time.monotonic() < deadline, self.operator.log_file.read_text()[-3000:]
+            await asyncio.sleep(0.05)
+
+    async def all_of(self, version: str, plural: str) -> list[Manifest]:
+        return await self.api.items(path_of(version, plural, self.namespace))
+
+
+@asynccontextmanager
+async def a_world(
+    api_server: ApiServer, account: Account, namespace: str, folder: Path
+) -> AsyncIterator[World]:
+    """Play a cluster; its operator does not run yet and watches one namespace."""
+    api = Api(api_server.kubeconfig)
+    async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
+        world = World(api, namespace, ray, kuberay, an_operator(account, folder, ray, namespace))
+        try:
+            yield world
+            log = world.operator.log_file
+            assert not log.exists() or "ValidatingAdmissionPolicy" not in log.read_text()
+        finally:
+            world.operator.stop()  # a test may have put another one in its place
+    await api.close()
+
+
+def an_operator(
+    account: Account, folder: Path, ray: FakeRay, namespace: str, **more: str
+) -> Program:
+    """Return the operator as a child process that is not started yet."""
+    key = folder / "key" / "current"
+    key.parent.mkdir(exist_ok=True)
+    key.write_text("an installation key for tests only")
+    settings = {
+        "RAGGRPO_WATCH_NAMESPACES": namespace,
+        "RAGGRPO_NAMESPACE": account.namespace,
+        "RAGGRPO_LEASE_NAME": account.name,
+        "RAGGRPO_KEY_FOLDER": str(key.parent),
+        "RAGGRPO_TRAINER_IMAGE": "trainer:test",
+        "RAGGRPO_POLL_SECONDS": "0.2",
+        "RAGGRPO_STATUS_SECONDS": "0.5",
+        "RAGGRPO_START_GRACE_SECONDS": "1",
+        "RAGGRPO_HTTP_PORT": "0",
+        "KUBECONFIG": str(account.kubeconfig),
+        "HEADS": ray.url,
+        **more,
+    }
+    given = [f"{name}={value}" for name, value in settings.items()]
+    command = ["env", *given, sys.executable, str(RUNNER)]
+    name = settings.get("RAGGRPO_POD_NAME", "operator")
+    return Program(name, command, folder / f"{name}.log")
+
+
+def two_replicas(
+    account: Account, folder: Path, ray: FakeRay, namespace: str
+) -> dict[str, Program]:
+    """Return two operators of which one leads, by name, not started yet."""
+    elected = {"RAGGRPO_LEADER_ELECTION": "true"}
+    return {
+        name: an_operator(account, folder, ray, namespace, RAGGRPO_POD_NAME=name, **elected)
+        for name in ("one", "two")
+    }
+
+
+async def leader(api: Api, account: Account) -> str:
+    """Return which replica leads, "" before the first one does."""
+    path = path_of("coordination.k8s.io/v1", "leases", account.namespace, account.name)
+    found = await api.get(path)
+    return str(found["spec"]["holderIdentity"]) if found else ""
+
+
+def changes_by_operator(server: ApiServer, namespace: str) -> list[Manifest]:
+    """Return the requests that changed something: not the players', nor what was refused."""
+    return [
+        each
+        for each in server.audit_events()
+        if each.get("objectRef", {}).get("namespace") == namespace
+        and each["verb"] not in ("get", "list", "watch")
+        and not each["userAgent"].startswith(PLAYERS)
+        and each["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST
+    ]
+
+
+def is_phase(phase: str) -> Callable[[Manifest], bool]:
+    return lambda status: status.get("phase") == phase
