@@ -88,7 +88,7 @@ def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
     ]
     told = [each for each in waits if all(word in each["note"] for word in case.words)]
     assert told, waits
-    assert (told[0]["type"], told[0]["reason"]) == ("Warning", "PodsWaiting")
+    assert (told[0]["type"], told[0]["reason"]) == ("Warning", "ImagePullFailed")
     assert time_of(told[0]) - time_of(waits[0]) < MINUTE
 
 

@@ -10,6 +10,7 @@ from raggrpo_api import names
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_operator.core.state.conditions import parse_timestamp
 
@@ -50,23 +51,27 @@ class StartProblem:
 
     pod: str
     uid: str
+    reason: ConditionReason
     message: str
     is_final: bool
     """Waiting will not help: something has to be fixed by hand."""
 
 
-CANNOT_START = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-        "CrashLoopBackOff",
-    }
-)
+WAITING_REASONS: Mapping[str, ConditionReason] = {
+    "ErrImagePull": ConditionReason.IMAGE_PULL_FAILED,
+    "ImagePullBackOff": ConditionReason.IMAGE_PULL_FAILED,
+    "InvalidImageName": ConditionReason.IMAGE_PULL_FAILED,
+    "ErrImageNeverPull": ConditionReason.IMAGE_PULL_FAILED,
+    "CreateContainerConfigError": ConditionReason.CONTAINER_START_FAILED,
+    "CreateContainerError": ConditionReason.CONTAINER_START_FAILED,
+    "RunContainerError": ConditionReason.CONTAINER_START_FAILED,
+    "CrashLoopBackOff": ConditionReason.CRASH_LOOP_BACK_OFF,
+}
+"""Reasons of a waiting container that keep its pod from starting."""
+SCHEDULING_REASONS: Mapping[str, ConditionReason] = {
+    "Unschedulable": ConditionReason.UNSCHEDULABLE,
+    "SchedulingGated": ConditionReason.SCHEDULING_GATED,
+}
 _DISRUPTIONS: Mapping[str, Cause] = {
     "PreemptionByScheduler": Cause.PREEMPTED,
     "EvictionByEvictionAPI": Cause.PREEMPTED,
@@ -109,13 +114,15 @@ def start_problem(pod: Pod) -> StartProblem | None:
     """Return why this pod does not start, quoting its status; None if nothing is wrong."""
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
         waiting = section(section(status, "state"), "waiting")
-        if waiting.get("reason") in CANNOT_START:
+        if (reason := WAITING_REASONS.get(waiting.get("reason", ""))) is not None:
             detail = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
-            return StartProblem(*_name_and_uid(pod), _message(pod, detail), is_final=True)
+            return StartProblem(*_name_and_uid(pod), reason, _message(pod, detail), is_final=True)
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         detail = f"{scheduled.get('reason', 'Pending')}: {scheduled.get('message', '')}"
-        return StartProblem(*_name_and_uid(pod), _message(pod, detail), is_final=False)
+        default = ConditionReason.PODS_NOT_READY
+        reason = SCHEDULING_REASONS.get(scheduled.get("reason", ""), default)
+        return StartProblem(*_name_and_uid(pod), reason, _message(pod, detail), is_final=False)
     return None
 
 

@@ -17,6 +17,7 @@ from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition
 
 PLAIN_SECONDS = 5.0
@@ -150,7 +151,10 @@ def status_changes(old: JobStatus, new: JobStatus) -> Iterator[str]:
     outage, before = (get_condition(s, ConditionType.WAITING_FOR_ENDPOINT) for s in (new, old))
     if outage.status == "True" and before.status != "True":
         yield f"Waiting for {outage.message}"
-    if before.status == "True" and (outage.status, outage.reason) == ("False", "Answers"):
+    if before.status == "True" and (outage.status, outage.reason) == (
+        "False",
+        ConditionReason.ENDPOINT_RECOVERED,
+    ):
         yield "Goes on: the services answer again"
     retry = new.restart_state.retry.next_retry_time
     if retry and retry != old.restart_state.retry.next_retry_time:

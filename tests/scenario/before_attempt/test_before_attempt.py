@@ -114,7 +114,7 @@ def recorded(
 
 @pytest.mark.parametrize(
     ("reason", "seconds", "is_renewed"),
-    [("Running", 9.9, False), ("Running", 10, True), ("PodsWaiting", 3, True)],
+    [("Running", 9.9, False), ("Running", 10, True), ("PodsNotReady", 3, True)],
 )
 def test_only_a_preflight_of_the_last_ten_seconds_may_be_unseen_and_keep_its_clock(
     reason: str, seconds: float, is_renewed: bool
@@ -518,7 +518,7 @@ def looked(seconds: float, cluster: ClusterObserved, **changes: Any) -> Decision
 
 @pytest.mark.parametrize(
     ("message", "reason", "why"),
-    [("", "Provisioning", "its pods are not ready"), ("0/3 nodes", "PodsWaiting", "0/3 nodes")],
+    [("", "Provisioning", "its pods are not ready"), ("0/3 nodes", "PodsNotReady", "0/3 nodes")],
 )
 def test_pods_may_wait_for_their_limit_and_no_longer(message: str, reason: str, why: str) -> None:
     waiting = ClusterObserved(1, message=message)
@@ -540,7 +540,7 @@ def test_what_pods_say_in_their_first_seconds_is_not_told_yet() -> None:
     early, settled = looked(2.9, waiting), looked(3, waiting)
 
     assert told(early, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
-    assert told(settled, ConditionType.CLUSTER_READY) == ("False", "PodsWaiting")
+    assert told(settled, ConditionType.CLUSTER_READY) == ("False", "PodsNotReady")
 
 
 def test_a_ready_head_has_as_long_to_accept_a_submission() -> None:

@@ -88,8 +88,8 @@ def a_pods_story(**world: object) -> tuple[Story, PodsRuntime]:
 async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with_them() -> None:
     story, runtime = a_pods_story(waiting_for=WORDS)
 
-    await story.until(lambda status: any(c.reason == "PodsWaiting" for c in status.conditions))
-    assert story.condition(ConditionType.CLUSTER_READY) == ("False", "PodsWaiting", WORDS)
+    await story.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
+    assert story.condition(ConditionType.CLUSTER_READY) == ("False", "PodsNotReady", WORDS)
 
     runtime.waiting_for = ""
     status = await story.until_quiet()
@@ -105,13 +105,13 @@ async def test_a_job_that_waits_at_every_stage_and_for_two_pods_at_once_is_told_
     def tells(kind: ConditionType, *told: str) -> Callable[[JobStatus], bool]:
         return lambda s: any(c.type == kind and (c.status, c.reason) == told for c in s.conditions)
 
-    await story.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsWaiting"))
+    await story.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsNotReady"))
     runtime.preflight_waits = False
     await story.until(lambda s: story.condition(ConditionType.RETRIEVER_READY)[0] == "False")
     runtime.retrievers_wait, runtime.queue = False, "waits in queue research"
     await story.until(tells(ConditionType.SUSPENDED, "True", "Queued"))
     runtime.queue = ""
-    await story.until(tells(ConditionType.CLUSTER_READY, "False", "PodsWaiting"))
+    await story.until(tells(ConditionType.CLUSTER_READY, "False", "PodsNotReady"))
     runtime.waiting_for = WORDS.replace("trainer", "head")
     await story.until(lambda s: "head" in story.condition(ConditionType.CLUSTER_READY)[2])
     runtime.waiting_for = ""
@@ -135,8 +135,8 @@ async def test_a_start_that_cannot_succeed_ends_the_job_with_the_pods_words() ->
 async def test_a_waiting_preflight_tells_why() -> None:
     story, runtime = a_pods_story(preflight_waits=True)
 
-    await story.until(lambda status: any(c.reason == "PodsWaiting" for c in status.conditions))
-    assert story.condition(ConditionType.PREFLIGHT_PASSED) == ("Unknown", "PodsWaiting", WORDS)
+    await story.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
+    assert story.condition(ConditionType.PREFLIGHT_PASSED) == ("Unknown", "PodsNotReady", WORDS)
 
     runtime.preflight_waits = False
     assert (await story.until_quiet()).phase is Phase.SUCCEEDED

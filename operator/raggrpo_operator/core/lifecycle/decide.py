@@ -12,6 +12,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import RestartState
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.rules import violations
@@ -54,7 +55,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
         note_warnings(this, [*found, *_on_facts(this)])
     if wrong := errors(found):  # 1. an invalid spec starts nothing
         return _invalid(this, wrong)
-    this.condition(ConditionType.ACCEPTED, True, "Valid")
+    this.condition(ConditionType.ACCEPTED, True, ConditionReason.VALID)
     if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
         return _clean_up(this)
     is_queued = note_queue(this)
@@ -64,7 +65,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if this.spec.suspend:  # 4. suspended: wait
         return _suspended(this)
     if not is_queued:
-        this.condition(ConditionType.SUSPENDED, False, "NotSuspended")
+        this.condition(ConditionType.SUSPENDED, False, ConditionReason.NOT_SUSPENDED)
     if late := deadline.exceeded(this):
         return readiness.give_up(this, Cause.DEADLINE_EXCEEDED, late)
     this.look()
@@ -77,14 +78,14 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
 
 def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
     lines = "\n".join(v.line() for v in found)
-    this.condition(ConditionType.ACCEPTED, False, str(found[0].reason), lines)
+    this.condition(ConditionType.ACCEPTED, False, found[0].reason, lines)
     if _is_running(this.status):
         if this.record.started is not None:  # it keeps the configuration it was submitted with
             return _attend(this)
         message = "the spec became invalid before it was submitted"
         return recovery.settle(this, Cause.SUSPENDED, message)
-    this.condition(ConditionType.PROGRESSING, False, "Invalid")
-    this.condition(ConditionType.CLUSTER_READY, False, "Invalid")
+    this.condition(ConditionType.PROGRESSING, False, ConditionReason.INVALID)
+    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.INVALID)
     this.actions.extend(_releases(this.observed))
     return this.end(requeue_after=None)
 
@@ -125,12 +126,12 @@ def _has_ended(this: Round) -> bool:
     )
     if not reopened:
         return True
-    this.condition(ConditionType.COMPLETE, False, "Reopened")
-    this.condition(ConditionType.FAILED, False, "Reopened")
+    this.condition(ConditionType.COMPLETE, False, ConditionReason.REOPENED)
+    this.condition(ConditionType.FAILED, False, ConditionReason.REOPENED)
     if failure.reason == Cause.IMAGE_CHANGED:  # whoever asks for another try accepts it
         pinned = replace(pinned, image_id="")
     if failed:
-        this.condition(ConditionType.PREFLIGHT_PASSED, None, "Reopened")
+        this.condition(ConditionType.PREFLIGHT_PASSED, None, ConditionReason.REOPENED)
         preflight = replace(preflight, spec_hash="")
     this.status = replace(
         this.status,
@@ -163,11 +164,11 @@ def _releases(observed: Observed) -> Iterator[Action]:
 
 
 def _suspended(this: Round) -> Decision:
-    this.condition(ConditionType.SUSPENDED, True, "Suspended", "spec.suspend is true")
-    outages.over(this, "Suspended")
+    this.condition(ConditionType.SUSPENDED, True, ConditionReason.SUSPENDED, "spec.suspend is true")
+    outages.over(this, ConditionReason.SUSPENDED)
     this.remember(outages.forgotten(this.state.watch))
-    this.condition(ConditionType.PROGRESSING, False, "Suspended")
-    this.condition(ConditionType.CLUSTER_READY, False, "Suspended")
+    this.condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
+    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.SUSPENDED)
     return _clean_up(this)
 
 
@@ -210,7 +211,7 @@ def _attend(this: Round) -> Decision:
         if own is not None:  # nodes may not have told it when the attempt began
             images.pin_image(this, own)
             if own.is_ready:  # not told yet if its head was silent right after the submission
-                this.condition(ConditionType.CLUSTER_READY, True, "Ready")
+                this.condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
         return following.follow(this, progress)
     message = following.why_stopped(this.status, ended.cause) or ended.message
     return recovery.settle(this, ended.cause, message, ended.short_of)
@@ -220,7 +221,7 @@ def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
     """Return whether a success has to wait for its proof, /progress being unreadable now."""
     if attempt is None or attempt.status is not SubmissionStatus.SUCCEEDED:
         return False
-    this.condition(ConditionType.PROGRESSING, False, "VerifyingSuccess")
+    this.condition(ConditionType.PROGRESSING, False, ConditionReason.VERIFYING_SUCCESS)
     return this.seconds_in(ConditionType.PROGRESSING) < PROOF_SECONDS
 
 
@@ -233,5 +234,5 @@ def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
         return False
     if this.state.retry.intent is not None:
         return False
-    this.condition(ConditionType.PROGRESSING, False, "AwaitingEvidence")
+    this.condition(ConditionType.PROGRESSING, False, ConditionReason.WAITING_FOR_EVIDENCE)
     return this.seconds_in(ConditionType.PROGRESSING) < limit

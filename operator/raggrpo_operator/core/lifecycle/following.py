@@ -7,6 +7,7 @@ from raggrpo_api.fields.text import one_line
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
@@ -33,7 +34,8 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
     if progress is None:
         return
     began = progress.started_from_step
-    if began is not None and this.record.from_step is None:
+    was_verified = this.record.from_step is not None
+    if began is not None and not was_verified:
         this.status = _with_loss_corrected(this.status, began)
     this.record = replace(
         this.record,
@@ -45,7 +47,7 @@ def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progre
     )
     if progress.save_seconds > this.state.slowest_save_seconds:
         this.state = replace(this.state, slowest_save_seconds=round(progress.save_seconds, 1))
-    _verify_resume(this, progress)
+    _verify_resume(this, progress, was_verified=was_verified)
     has_moved = progress.step != this.status.progress.step
     this.status = replace(
         this.status,
@@ -101,7 +103,7 @@ def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
 
 def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
     """Report the newest checkpoint; a failed backup is shown but never ends the attempt."""
-    reason = "BackupFailed" if backup_failure else "Saved"
+    reason = ConditionReason.BACKUP_FAILED if backup_failure else ConditionReason.SAVED
     message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
     this.condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
 
@@ -127,18 +129,19 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     this.remember(watch(this.state.watch, progress, this.now))
     if progress.stage is Stage.WAITING_FOR_ENDPOINT:
         return _await_endpoint(this, progress)
-    outages.over(this, "Answers")
+    outages.over(this, ConditionReason.ENDPOINT_RECOVERED)
     late = overdue(this.state.watch, progress, recovery.deadlines, this.now)
     if late is not None:
-        this.condition(ConditionType.STALLED, True, "Stalled", late)
+        this.condition(ConditionType.STALLED, True, ConditionReason.STALLED, late)
         this.actions.append(DumpStacks(this.record.number))
         return _intend(this, Cause.STALLED, late)
-    this.condition(ConditionType.STALLED, False, "Moving")
+    this.condition(ConditionType.STALLED, False, ConditionReason.MAKING_PROGRESS)
     note_trends(this, progress)
     note_mismatch(this, progress)
     if recovery.restart_when_degraded and (why := degradation(this.status)):
         return _intend(this, Cause.DEGRADED, why)
-    stage = "Starting" if progress.stage in STARTING else "Training"
+    is_starting = progress.stage in STARTING
+    stage = ConditionReason.STARTING if is_starting else ConditionReason.TRAINING
     this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {this.record.number}")
     return this.end(FOLLOW_SECONDS)
 
@@ -149,9 +152,9 @@ def _await_endpoint(this: Round, progress: Progress) -> Decision:
     if (late := outages.overdue(this)) is not None:
         return _intend(this, Cause.ENDPOINT_DOWN, f"{late}: {told}")
     outages.waiting(this, told)
-    this.condition(ConditionType.STALLED, False, "Moving")
+    this.condition(ConditionType.STALLED, False, ConditionReason.MAKING_PROGRESS)
     attempt = f"attempt {this.record.number}"
-    this.condition(ConditionType.PROGRESSING, True, outages.WAITING, attempt)
+    this.condition(ConditionType.PROGRESSING, True, ConditionReason.WAITING_FOR_ENDPOINT, attempt)
     return this.end(FOLLOW_SECONDS)
 
 
@@ -167,14 +170,14 @@ def _stop(this: Round) -> Decision:
 def _intend(this: Round, cause: Cause, message: str) -> Decision:
     """Record why the attempt will be stopped; the next round stops it."""
     this.remember(replace(this.state.retry, intent=cause))
-    this.condition(ConditionType.PROGRESSING, False, str(cause), message)
+    this.condition(ConditionType.PROGRESSING, False, cause, message)
     return this.end(requeue_after=0.0)
 
 
 def why_stopped(status: JobStatus, cause: Cause) -> str:
     """Return the message recorded when the attempt was stopped for this cause, else ""."""
     progressing = get_condition(status, ConditionType.PROGRESSING)
-    is_why = status.restart_state.retry.intent is cause and progressing.reason == str(cause)
+    is_why = status.restart_state.retry.intent is cause and progressing.reason == cause
     return progressing.message if is_why else ""
 
 
@@ -188,26 +191,30 @@ def _unreachable(this: Round) -> Decision:
     return this.end(FOLLOW_SECONDS)
 
 
-def _verify_resume(this: Round, progress: Progress) -> None:
-    """Compare the step an attempt began at with the newest checkpoint seen before it."""
-    started, attempt = progress.started_from_step, f"attempt {this.record.number}: "
+def _verify_resume(this: Round, progress: Progress, *, was_verified: bool) -> None:
+    """Compare the step an attempt started from with the newest checkpoint observed before it."""
+    started = progress.started_from_step
     if started is None:
-        this.condition(ConditionType.RESUME_VERIFIED, None, "NotYetKnown")
+        this.condition(ConditionType.RESUME_VERIFIED, None, ConditionReason.NOT_YET_REPORTED)
         return
     verified = get_condition(this.status, ConditionType.RESUME_VERIFIED)
-    if verified.status != "Unknown" and verified.message.startswith(attempt):
+    if verified.status != "Unknown" and was_verified:
         return
     expected = this.status.checkpoint.step if this.status.checkpoint else 0
     skipped = "; ".join(_described(progress.skipped_checkpoints))
-    message = f"{attempt}began after step {started}"
+    message = f"attempt {this.record.number}: began after step {started}"
     if started >= expected:
-        this.condition(ConditionType.RESUME_VERIFIED, True, "Verified", message)
+        this.condition(ConditionType.RESUME_VERIFIED, True, ConditionReason.VERIFIED, message)
     elif skipped:
         message += f" instead of {expected}, skipped {skipped}"
-        this.condition(ConditionType.RESUME_VERIFIED, True, "OlderCheckpoint", message)
+        this.condition(
+            ConditionType.RESUME_VERIFIED, True, ConditionReason.OLDER_CHECKPOINT, message
+        )
     else:
         message += f", expected at least {expected}"
-        this.condition(ConditionType.RESUME_VERIFIED, False, "ResumeMismatch", message)
+        this.condition(
+            ConditionType.RESUME_VERIFIED, False, ConditionReason.RESUME_MISMATCH, message
+        )
 
 
 def _described(skipped: Sequence[SkippedCheckpoint]) -> list[str]:

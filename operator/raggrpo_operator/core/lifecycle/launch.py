@@ -9,6 +9,7 @@ from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import ClusterStatus, JobStatus
+from raggrpo_api.status.reasons import POD_START_REASONS, ConditionReason
 from raggrpo_api.status.restart_state import Baseline
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.sizing.size import size
@@ -19,7 +20,7 @@ from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
 from .bad_nodes import aged, avoided_nodes
 from .observed import ClusterObserved
 from .queueing import wait_in_queue
-from .round import PODS_NOT_READY, PODS_WAITING, Decision, Round
+from .round import PODS_NOT_READY, Decision, Round
 
 HEAD_RETURN_SECONDS = 60
 """How long the nodes of a Ray cluster wait for their head before they end themselves."""
@@ -42,10 +43,12 @@ def next_attempt(this: Round) -> Decision:
         if 0 < wait <= recovery.longest_delay(this.spec.recovery):
             return this.end(min(wait, deadline.seconds_left(this)) + 0.1)
     if why := this.upgrade_required():
-        this.condition(ConditionType.PROGRESSING, False, "UpgradeRequired", why)
+        this.condition(ConditionType.PROGRESSING, False, ConditionReason.UPGRADE_REQUIRED, why)
         return this.end()
     _record_attempt(this, keeps_cluster=keep)
-    this.condition(ConditionType.PROGRESSING, True, "Starting", f"attempt {this.record.number}")
+    this.condition(
+        ConditionType.PROGRESSING, True, ConditionReason.STARTING, f"attempt {this.record.number}"
+    )
     return this.end(requeue_after=0.0) if keep else start_cluster(this)
 
 
@@ -114,7 +117,7 @@ def start_cluster(this: Round) -> Decision:
     remedies = aged(this.status, this.spec.checkpoint.every_steps, this.now)
     nodes = avoided_nodes(remedies, this.spec.recovery)
     this.begin(create_cluster(plan, this.status, avoided_nodes=nodes))
-    this.condition(ConditionType.CLUSTER_READY, False, "Provisioning")
+    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.PROVISIONING)
     return this.end(requeue_after=1.0)
 
 
@@ -134,10 +137,10 @@ def create_cluster(
 
 def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     """Wait for the cluster's pods or processes, within the provisioning deadline."""
-    was_told = get_condition(this.status, ConditionType.CLUSTER_READY).reason == PODS_WAITING
+    was_told = get_condition(this.status, ConditionType.CLUSTER_READY).reason in POD_START_REASONS
     has_settled = this.elapsed(this.state.launch.cluster_since) >= SETTLE_SECONDS
     message = cluster.message if was_told or has_settled else ""
-    reason = PODS_WAITING if message else "Provisioning"
+    reason = cluster.waiting_reason if message else ConditionReason.PROVISIONING
     this.condition(ConditionType.CLUSTER_READY, False, reason, message)
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended while provisioning")
@@ -167,7 +170,7 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
         return recovery.settle(this, Cause.IMAGE_CHANGED, why)
     images.pin_image(this, cluster)
     config = this.attempt_config()
-    this.condition(ConditionType.CLUSTER_READY, True, "Ready")
+    this.condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
     this.status = replace(
         this.status,
         config_hash=config.attempt.config_hash,
@@ -188,7 +191,7 @@ def _head_stays_away(this: Round) -> bool:
 def _leave(this: Round, cluster: ClusterObserved) -> Decision:
     """Have the recorded attempt, which has not begun, begin on another cluster."""
     message = f"the head did not come back within {HEAD_RETURN_SECONDS} s, another cluster is made"
-    this.condition(ConditionType.CLUSTER_READY, False, "HeadStaysAway", message)
+    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.HEAD_RETURN_TIMEOUT, message)
     this.status = replace(this.status, cluster=next_cluster(this.job.metadata, this.status.cluster))
     number = this.status.cluster.number
     this.record = replace(this.record, cluster=number, tier=Tier.NEW_CLUSTER)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_api.trainer.progress import Progress
 
@@ -36,6 +37,8 @@ class PreflightObserved:
     """Why it ended without a result."""
     waiting_for: str = ""
     """Why it has not started, such as an image that cannot be pulled."""
+    waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
+    """The same as a reason; meaningless if `waiting_for` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class ClusterObserved:
     ray_version: str = ""
     """As its head tells before an attempt begins; empty: not known."""
     message: str = ""
+    waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
+    """Why its pods do not start, if it is neither ready nor lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from raggrpo_api.status.conditions import ConditionType
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
 from raggrpo_operator.core.state.clocks import elapsed
@@ -16,7 +17,6 @@ from raggrpo_operator.core.state.conditions import is_true
 
 from .round import Round
 
-WAITING = "WaitingForEndpoint"
 REMEDY = "recovery.deadlines.outageSeconds gives it more time"
 
 
@@ -67,10 +67,15 @@ def told(outages: Sequence[EndpointOutage]) -> str:
 
 def waiting(this: Round, message: str) -> None:
     """Say that the job waits, for what and since when."""
-    this.condition(ConditionType.WAITING_FOR_ENDPOINT, True, "EndpointDown", f"{message}; {REMEDY}")
+    this.condition(
+        ConditionType.WAITING_FOR_ENDPOINT,
+        True,
+        ConditionReason.ENDPOINT_DOWN,
+        f"{message}; {REMEDY}",
+    )
 
 
-def over(this: Round, reason: str) -> None:
+def over(this: Round, reason: ConditionReason) -> None:
     """Say that the job no longer waits, if it did."""
     this.remember(stopped(this.state.watch, this.now))
     if is_true(this.status, ConditionType.WAITING_FOR_ENDPOINT):

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
-from raggrpo_operator.core.state.conditions import QUEUED, get_condition
+from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_operator.core.state.conditions import get_condition
 
 from . import recovery
 from .observed import ClusterObserved
@@ -21,10 +22,10 @@ def note_queue(this: Round) -> bool:
     if this.spec.suspend:
         return False
     if cluster is not None and cluster.is_queued:
-        this.condition(ConditionType.SUSPENDED, True, QUEUED, cluster.message)
+        this.condition(ConditionType.SUSPENDED, True, ConditionReason.QUEUED, cluster.message)
         return True
-    if (suspended.status, suspended.reason) == ("True", QUEUED):
-        this.condition(ConditionType.SUSPENDED, False, "Admitted")
+    if (suspended.status, suspended.reason) == ("True", ConditionReason.QUEUED):
+        this.condition(ConditionType.SUSPENDED, False, ConditionReason.ADMITTED)
         this.remember(replace(this.state.launch, cluster_since=this.now))
     return False
 
@@ -34,8 +35,8 @@ def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
 
     All time counts, looked at or not: nothing happens to a queued job that is worth a look.
     """
-    this.condition(ConditionType.CLUSTER_READY, False, QUEUED)
-    this.condition(ConditionType.PROGRESSING, False, QUEUED)
+    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.QUEUED)
+    this.condition(ConditionType.PROGRESSING, False, ConditionReason.QUEUED)
     limit = this.spec.recovery.deadlines.queue_seconds
     waited = this.seconds_in(ConditionType.SUSPENDED)
     if not limit:

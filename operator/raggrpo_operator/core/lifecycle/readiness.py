@@ -10,6 +10,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import PreflightStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
@@ -24,7 +25,7 @@ from . import outages, recovery
 from .actions import DeletePreflight, StartPreflight, StartRetriever
 from .failures import CAUSE_OF_EXIT
 from .observed import DeviceObserved
-from .round import PODS_WAITING, POLL_SECONDS, Decision, Round
+from .round import POLL_SECONDS, Decision, Round
 from .warnings import note_warnings
 
 OF_GPU_MEMORY = frozenset(
@@ -41,8 +42,6 @@ OF_SERVICES = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
 """Checks that may fail because a service is down: an endpoint, or a judge."""
 OUTAGE_PAUSE_SECONDS = 30.0
 """Between two checks of services that are down; each takes a pod."""
-RUNNING = "Running"
-"""Reason of PreflightPassed while the checks are made."""
 UNSEEN_SECONDS = 10.0
 """How long the API server's news of a preflight that was started may take to arrive."""
 MAX_PREFLIGHT_LOSSES = 3
@@ -68,7 +67,10 @@ def preflight(this: Round) -> Decision | None:
             this.actions.append(DeletePreflight())
         return None
     if status.preflight.spec_hash == wanted and is_true(status, ConditionType.WAITING_FOR_ENDPOINT):
-        is_paused = get_condition(status, ConditionType.PREFLIGHT_PASSED).reason == outages.WAITING
+        is_paused = (
+            get_condition(status, ConditionType.PREFLIGHT_PASSED).reason
+            == ConditionReason.WAITING_FOR_ENDPOINT
+        )
         if is_paused and (decision := _pause(this)) is not None:
             return decision
     elif seen is None or seen.spec_hash != wanted:  # the first check, or one of another spec
@@ -80,7 +82,7 @@ def preflight(this: Round) -> Decision | None:
         this.remember(replace(this.state.launch, waiting_since=this.now))
     problem = seen.problem if seen is not None else ""
     waiting_for = seen.waiting_for if seen is not None else ""
-    reason = PODS_WAITING if waiting_for else RUNNING
+    reason = seen.waiting_reason if seen and seen.waiting_for else ConditionReason.RUNNING
     this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.spec.recovery.deadlines.preflight_seconds
     is_late = this.elapsed(this.state.launch.waiting_since) > limit
@@ -103,13 +105,15 @@ def preflight(this: Round) -> Decision | None:
 def _was_just_started(this: Round) -> bool:
     """Return whether a preflight that is not seen may only not be seen yet: its clock runs."""
     since = this.state.launch.waiting_since
-    is_running = get_condition(this.status, ConditionType.PREFLIGHT_PASSED).reason == RUNNING
+    is_running = (
+        get_condition(this.status, ConditionType.PREFLIGHT_PASSED).reason == ConditionReason.RUNNING
+    )
     return is_running and since is not None and this.elapsed(since) < UNSEEN_SECONDS
 
 
 def _give_up_preflight(this: Round, message: str) -> Decision:
     """End the job without a result."""
-    this.condition(ConditionType.PREFLIGHT_PASSED, False, "NoResult", message)
+    this.condition(ConditionType.PREFLIGHT_PASSED, False, ConditionReason.NO_RESULT, message)
     return give_up(this, Cause.PREFLIGHT_FAILED, message)
 
 
@@ -147,12 +151,12 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None
     this.actions.append(DeletePreflight())
     if failed and {c.id for c in failed} <= OF_SERVICES and _is_outage(result):
         return _await_services(this, "; ".join(c.evidence for c in failed))
-    outages.over(this, "Answers")
+    outages.over(this, ConditionReason.ENDPOINT_RECOVERED)
     if failed:
         of_rules = (rules.id, CheckId.GPU_MEMORY)
         named = [f"{c.id}: {c.evidence}" for c in failed if c.id not in of_rules]
         message = "\n".join(named + lines)
-        this.condition(ConditionType.PREFLIGHT_PASSED, False, str(failed[0].id), message)
+        this.condition(ConditionType.PREFLIGHT_PASSED, False, failed[0].id, message)
         code = result.exit_code or ExitCode.PREFLIGHT_FAILED
         return recovery.fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
     this.resolved = resolved
@@ -163,7 +167,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None
         this.status = replace(this.status, pinned=pinned)
     this.remember(outages.forgotten(this.state.watch))
     unknown = [v.line() for v in judged if v.reason is Reason.GPU_MEMORY_UNKNOWN]
-    this.condition(ConditionType.PREFLIGHT_PASSED, True, "Passed", "\n".join(unknown))
+    this.condition(ConditionType.PREFLIGHT_PASSED, True, ConditionReason.PASSED, "\n".join(unknown))
     return None
 
 
@@ -205,11 +209,15 @@ def _await_services(this: Round, evidence: str) -> Decision:
     watch = this.state.watch
     this.remember(replace(watch, outage_since=watch.outage_since or this.now))
     if (late := outages.overdue(this)) is not None:
-        this.condition(ConditionType.PREFLIGHT_PASSED, False, outages.WAITING, evidence)
+        this.condition(
+            ConditionType.PREFLIGHT_PASSED, False, ConditionReason.WAITING_FOR_ENDPOINT, evidence
+        )
         return recovery.fail(this, Cause.ENDPOINT_DOWN, f"{late}: {evidence}")
     since = format_time(this.state.watch.outage_since)
     outages.waiting(this, f"{evidence}; since {since}")
-    this.condition(ConditionType.PREFLIGHT_PASSED, None, outages.WAITING, evidence)
+    this.condition(
+        ConditionType.PREFLIGHT_PASSED, None, ConditionReason.WAITING_FOR_ENDPOINT, evidence
+    )
     this.remember(replace(this.state.launch, waiting_since=this.now))
     return this.end(_pause_seconds(this))
 
@@ -237,12 +245,16 @@ def retrievers(this: Round) -> Decision | None:
     seen = {r.name: r for r in this.observed.retrievers}
     waiting = [name for name in managed if name not in seen or not seen[name].is_ready]
     if not waiting:
-        this.condition(ConditionType.RETRIEVER_READY, True, "Ready", ", ".join(managed))
+        this.condition(
+            ConditionType.RETRIEVER_READY, True, ConditionReason.READY, ", ".join(managed)
+        )
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
     if not seen:
         this.remember(replace(this.state.launch, waiting_since=this.now))
-    this.condition(ConditionType.RETRIEVER_READY, False, "Loading", problems)
+    this.condition(
+        ConditionType.RETRIEVER_READY, False, ConditionReason.RETRIEVER_NOT_READY, problems
+    )
     for retriever in this.observed.retrievers:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")

@@ -12,6 +12,7 @@ from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Remedies
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.progress import CheckpointRef
@@ -40,7 +41,7 @@ JITTER = 0.1
 def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = None) -> Decision:
     """Record why the newest attempt ended and decide what follows."""
     this.status = _with_end(this.status, cause, message, this.now)
-    outages.over(this, "AttemptEnded")
+    outages.over(this, ConditionReason.ATTEMPT_ENDED)
     record = this.record
     if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)
@@ -48,13 +49,13 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
         # It reached its own target, but the job's has been raised since.
         due = this.now + timedelta(seconds=this.spec.recovery.backoff_seconds)
         this.remember(replace(this.state.retry, next_retry_time=due))
-        this.condition(ConditionType.PROGRESSING, False, "TargetRaised", message)
+        this.condition(ConditionType.PROGRESSING, False, ConditionReason.TARGET_RAISED, message)
         return this.end(requeue_after=0.0)
     if cause is Cause.SUCCEEDED:  # a target of its own choosing: the image is the tenant's
         return settle(this, Cause.FALSE_SUCCESS, message)
     if cause is Cause.SUSPENDED:
         this.remember(replace(this.state.retry, intent=None))
-        this.condition(ConditionType.PROGRESSING, False, "Suspended")
+        this.condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
         return this.end(requeue_after=0.0)
     progressed = _has_progressed(this.status)
     _count(this, cause, progressed)
@@ -80,16 +81,18 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     if cause is Cause.PREEMPTED and this.observed.is_queued:
         # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
         this.remember(replace(this.state.launch, cluster_since=this.now))
-    this.condition(ConditionType.PROGRESSING, False, "Restarting", f"{cause}: {message}")
+    this.condition(
+        ConditionType.PROGRESSING, False, ConditionReason.RESTARTING, f"{cause}: {message}"
+    )
     return this.end(requeue_after=0.0)
 
 
 def fail(this: Round, cause: Cause, message: str) -> Decision:
     """End the job as failed; its current retry annotation does not reopen it."""
-    outages.over(this, "Failed")
-    this.condition(ConditionType.FAILED, True, str(cause), message)
-    this.condition(ConditionType.PROGRESSING, False, "Failed")
-    this.condition(ConditionType.CLUSTER_READY, False, "Failed")
+    outages.over(this, ConditionReason.FAILED)
+    this.condition(ConditionType.FAILED, True, cause, message)
+    this.condition(ConditionType.PROGRESSING, False, ConditionReason.FAILED)
+    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.FAILED)
     this.status = replace(this.status, completion_time=this.now, retry=retry_asked(this.job))
     return this.end(requeue_after=0.0)
 
@@ -138,9 +141,9 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
 
 
 def _complete(this: Round, message: str) -> Decision:
-    this.condition(ConditionType.COMPLETE, True, "TargetReached", message)
-    this.condition(ConditionType.PROGRESSING, False, "Complete")
-    this.condition(ConditionType.CLUSTER_READY, False, "Complete")
+    this.condition(ConditionType.COMPLETE, True, ConditionReason.TARGET_REACHED, message)
+    this.condition(ConditionType.PROGRESSING, False, ConditionReason.COMPLETE)
+    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.COMPLETE)
     this.status = replace(this.status, completion_time=this.now)
     if this.observed.retrievers:
         this.actions.append(StopRetrievers())

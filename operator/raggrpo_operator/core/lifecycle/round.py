@@ -10,6 +10,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Group, RestartState
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.schemas import beyond, known_schemas
@@ -18,6 +19,7 @@ from raggrpo_operator.core.spec.images import by_digest
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 from raggrpo_operator.core.state.clocks import elapsed, note_look
 from raggrpo_operator.core.state.conditions import (
+    Reason,
     get_condition,
     is_true,
     phase_from,
@@ -31,9 +33,6 @@ from .observed import Observed
 POLL_SECONDS = 5.0
 RELEASE_SECONDS = 1.0
 """How soon to check whether what was released is gone."""
-
-PODS_WAITING = "PodsWaiting"
-"""Reason of a condition whose message is a pod's own explanation of why it does not start."""
 
 PODS_NOT_READY = "its pods are not ready"
 """What is said of pods that explain nothing."""
@@ -94,7 +93,7 @@ class Round:
         return by_digest(self.image, self.status.pinned)
 
     def condition(
-        self, kind: ConditionType, value: bool | None, reason: str, message: str = ""
+        self, kind: ConditionType, value: bool | None, reason: Reason, message: str = ""
     ) -> None:
         """Set a condition."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
@@ -174,7 +173,8 @@ class Round:
         runs = runs and not is_true(self.status, ConditionType.SUSPENDED)
         runs = runs and not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)
         ready = runs or is_true(self.status, ConditionType.COMPLETE)
-        self.condition(ConditionType.READY, ready, "Ready" if ready else "NotReady")
+        reason = ConditionReason.READY if ready else ConditionReason.NOT_READY
+        self.condition(ConditionType.READY, ready, reason)
         status = replace(self.status, phase=phase_from(self.status))
         self.status = status if status == self.job.status else within_limit(status)
         return Decision(self.status, tuple(self.actions), requeue_after)

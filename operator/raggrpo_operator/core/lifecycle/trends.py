@@ -10,6 +10,7 @@ from dataclasses import replace
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Baseline
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.progress import Progress, Stage
@@ -29,7 +30,16 @@ LEAST_GROWTH = 0.05
 MOST_BYTES = 2.0**50
 MEMORY = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
 """Metric of each role's pods; the largest value where there are several."""
-TRENDS = (ConditionType.SLOWING_DOWN, ConditionType.HOST_MEMORY_GROWING)
+TREND_REASONS = {
+    ConditionType.SLOWING_DOWN: {
+        True: ConditionReason.STEP_TIME_INCREASED,
+        False: ConditionReason.STEP_TIME_STABLE,
+    },
+    ConditionType.HOST_MEMORY_GROWING: {
+        True: ConditionReason.MEMORY_GROWING,
+        False: ConditionReason.MEMORY_STABLE,
+    },
+}
 
 
 MISMATCH = "mismatch_mean"
@@ -50,7 +60,7 @@ def note_mismatch(this: Round, progress: Progress) -> None:
     )
     is_off = found > limit
     if is_off != is_true(this.status, ConditionType.POLICY_MISMATCH):
-        reason = "LogprobsDiffer" if is_off else "LogprobsAgree"
+        reason = ConditionReason.LOGPROBS_DIFFER if is_off else ConditionReason.LOGPROBS_AGREE
         this.condition(ConditionType.POLICY_MISMATCH, is_off, reason, message if is_off else "")
 
 
@@ -74,7 +84,7 @@ def degradation(status: JobStatus) -> str:
     """Return what a new attempt would fix; empty if nothing has degraded."""
     if not status.restart_state.baseline.step:  # conditions still describe the previous attempt
         return ""
-    found = (get_condition(status, kind) for kind in TRENDS)
+    found = (get_condition(status, kind) for kind in TREND_REASONS)
     return "; ".join(f"{each.type}: {each.message}" for each in found if each.status == "True")
 
 
@@ -130,8 +140,7 @@ def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: fl
 def _set(this: Round, kind: ConditionType, message: str) -> None:
     """Set the condition only when it flips: its message changes with every step."""
     if bool(message) != is_true(this.status, kind):
-        reason = "Growing" if message else "Steady"
-        this.condition(kind, bool(message), reason, message)
+        this.condition(kind, bool(message), TREND_REASONS[kind][bool(message)], message)
 
 
 def _memory(progress: Progress, role: PodRole) -> float:

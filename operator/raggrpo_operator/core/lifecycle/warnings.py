@@ -10,13 +10,13 @@ from math import sqrt
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import JobWarning
+from raggrpo_api.status.reasons import WarningReason
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_operator.core.spec.violation import Severity, Violation
 
 from .round import Round
 
 MAX_LISTED = 32
-INTERVAL_OFF = "CheckpointIntervalOff"
 SAVED_FIRST = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
 """Ends before which the driver saves: they lose no steps, whatever the interval."""
 LONGEST = 512
@@ -35,7 +35,9 @@ def note_warnings(this: Round, found: Iterable[Violation]) -> None:
 
 def note_interval(this: Round) -> None:
     """Compare the checkpoint interval with what saving takes and how often attempts failed."""
-    others = [each for each in this.status.warnings if each.reason != INTERVAL_OFF]
+    others = [
+        each for each in this.status.warnings if each.reason != WarningReason.CHECKPOINT_INTERVAL
+    ]
     _list(this, [*_interval(this), *others], this.status.unlisted_warnings)
 
 
@@ -68,7 +70,9 @@ def _interval(this: Round) -> Iterator[JobWarning]:
     message = f"{every}: saving takes {save:g} s, a step {step_seconds:g} s, {counted}"
     remedy = f"checkpoint.everySteps: {best}"
     yield JobWarning(
-        path="spec.checkpoint.everySteps", reason=INTERVAL_OFF, message=f"{message} → {remedy}"
+        path="spec.checkpoint.everySteps",
+        reason=WarningReason.CHECKPOINT_INTERVAL,
+        message=f"{message} → {remedy}",
     )
 
 

@@ -4,13 +4,17 @@ from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.fields.text import lines
+from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_api.trainer.progress import Stage
+from raggrpo_operator.core.spec.violation import Reason as RuleReason
 
 MAX_MESSAGE = 1024
-QUEUED = "Queued"
-"""Reason of Suspended=True when a queueing system, not the user, holds the job back."""
+Reason = ConditionReason | Cause | CheckId | RuleReason
+"""Every reason that a condition may have."""
 
 
 def parse_timestamp(text: str) -> datetime:
@@ -23,7 +27,7 @@ def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
     for condition in status.conditions:
         if condition.type is kind:
             return condition
-    return Condition(type=kind, status="Unknown", reason="NotEvaluated")
+    return Condition(type=kind, status="Unknown", reason=ConditionReason.NOT_EVALUATED)
 
 
 def is_true(status: JobStatus, kind: ConditionType) -> bool:
@@ -35,7 +39,7 @@ def set_condition(
     status: JobStatus,
     kind: ConditionType,
     value: bool | None,
-    reason: str,
+    reason: Reason,
     message: str,
     now: datetime,
 ) -> JobStatus:
@@ -46,7 +50,7 @@ def set_condition(
     new = Condition(
         type=kind,
         status=text,
-        reason=reason,
+        reason=str(reason),
         message=lines(message, MAX_MESSAGE),
         last_transition_time=since or now,
         observed_generation=status.observed_generation,
@@ -76,12 +80,12 @@ def phase_from(status: JobStatus) -> Phase:
         return Phase.FAILED
     if ConditionType.SUSPENDED in true:
         reason = get_condition(status, ConditionType.SUSPENDED).reason
-        return Phase.QUEUED if reason == QUEUED else Phase.SUSPENDED
+        return Phase.QUEUED if reason == ConditionReason.QUEUED else Phase.SUSPENDED
     if ConditionType.ACCEPTED not in true:
         return Phase.PENDING
     if ConditionType.PREFLIGHT_PASSED not in true:
         return Phase.PREFLIGHT
-    if progressing.reason == "Restarting":
+    if progressing.reason == ConditionReason.RESTARTING:
         return Phase.RESTARTING
     if ConditionType.CLUSTER_READY not in true or status.attempt == 0:
         return Phase.PROVISIONING

@@ -8,9 +8,9 @@ from datetime import datetime
 from raggrpo_api import names
 from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
-from raggrpo_operator.core.lifecycle.round import PODS_WAITING
+from raggrpo_api.status.reasons import POD_START_REASONS, ConditionReason, WarningReason
 from raggrpo_operator.core.state.conditions import get_condition
-from raggrpo_operator.core.text.event_text import sentence
+from raggrpo_operator.core.text.event_text import event_note
 from raggrpo_operator.kube.client import Manifest
 
 MAX_NOTE = 1024
@@ -34,8 +34,8 @@ BAD_WHEN_TRUE = frozenset(
         ConditionType.RECONCILING,
     }
 )
-WARNINGS = frozenset({"Restarting", PODS_WAITING})
-"""Reasons that deserve attention whatever the status."""
+WARNING_REASONS = POD_START_REASONS | {ConditionReason.RESTARTING}
+"""Reasons of Warning Events, whatever the condition's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,10 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     """
     for condition in new.conditions:
         before = get_condition(old, condition.type)
-        if _subject(before) != _subject(condition) and (note := sentence(new, condition, before)):
+        is_new = (before.status, before.reason) != (condition.status, condition.reason)
+        if condition.type is ConditionType.RESUME_VERIFIED:
+            is_new |= _resumed_attempt(new) not in (None, _resumed_attempt(old))
+        if is_new and (note := event_note(new, condition, before)):
             yield Transition(condition.reason, note, _is_warning(condition))
     known = {(each.path, each.reason) for each in old.warnings}
     for warning in new.warnings:
@@ -65,27 +68,26 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
         more > old.unlisted_warnings and new.warning_count > old.warning_count
     ):  # a full status lists fewer
         note = f"{more} more: `raggrpo plan` shows those of the specification"
-        yield Transition("MoreWarnings", note, is_warning=True)
+        yield Transition(WarningReason.MORE_WARNINGS, note, is_warning=True)
 
 
 def trouble(condition: Condition) -> Transition:
     """Return what is told of a condition that keeps the operator from going on."""
     unknown = Condition(type=condition.type, status="Unknown", reason="")
-    return Transition(condition.reason, sentence(JobStatus(), condition, unknown), is_warning=True)
+    return Transition(
+        condition.reason, event_note(JobStatus(), condition, unknown), is_warning=True
+    )
 
 
-def _subject(condition: Condition) -> tuple[str, str, str]:
-    """Return what makes an Event new: of the message what names an attempt, or why pods wait."""
-    about = condition.message if condition.type is ConditionType.RESUME_VERIFIED else ""
-    if condition.reason == PODS_WAITING:
-        # Of `trainer pod NAME: Unschedulable: 0/3 nodes …` the rest changes with pods and nodes.
-        about = condition.message.partition(": ")[2].partition(":")[0]
-    return condition.status, condition.reason, about
+def _resumed_attempt(status: JobStatus) -> int | None:
+    """Return the number of the newest attempt, or None if its first step is not known yet."""
+    newest = next(iter(status.attempts), None)
+    return newest.number if newest is not None and newest.from_step is not None else None
 
 
 def _is_warning(condition: Condition) -> bool:
     bad = {"False": BAD_WHEN_FALSE, "True": BAD_WHEN_TRUE}.get(condition.status, frozenset())
-    return condition.type in bad or condition.reason in WARNINGS
+    return condition.type in bad or condition.reason in WARNING_REASONS
 
 
 def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:

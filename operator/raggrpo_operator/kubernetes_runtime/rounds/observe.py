@@ -12,6 +12,7 @@ from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_operator.core.lifecycle.observed import (
@@ -135,10 +136,13 @@ def observed_cluster(
     refused = condition_of(ray_cluster, "ReplicaFailure")
     if problem is not None:
         cause_of_start = Cause.START_FAILED if problem_is_final else None
-        return ClusterObserved(number, cause=cause_of_start, message=problem.message)
+        return ClusterObserved(
+            number, cause=cause_of_start, message=problem.message, waiting_reason=problem.reason
+        )
     if refused.get("status") == "True":
         message = f"{refused.get('reason', '')}: {refused.get('message', '')}"
-        return ClusterObserved(number, message=message)
+        reason = ConditionReason.REPLICA_FAILURE
+        return ClusterObserved(number, message=message, waiting_reason=reason)
     return ClusterObserved(number)
 
 
@@ -236,7 +240,7 @@ def observed_preflight(
         return PreflightObserved(spec_hash)
     if problem_is_final:
         return PreflightObserved(spec_hash, problem=problem.message)
-    return PreflightObserved(spec_hash, waiting_for=problem.message)
+    return PreflightObserved(spec_hash, waiting_for=problem.message, waiting_reason=problem.reason)
 
 
 def _from_message(spec_hash: str, pod: Manifest, ended: Manifest) -> PreflightObserved:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
@@ -106,7 +107,9 @@ class Reconciler:
             await self._report(key, runtime.body, runtime.trouble)
         else:
             self._failed.pop(key, None)
-            await self._context.writer.set_trouble(runtime.body, decision.status, "", "")
+            await self._context.writer.set_trouble(
+                runtime.body, decision.status, ConditionReason.RECONCILED
+            )
         self._metrics.jobs.update(key, after)
         delay = decision.requeue_after
         self._lateness.record_success(key, delay)
@@ -129,10 +132,12 @@ class Reconciler:
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
         """Report every malformed field in the status; nothing is created for such a job."""
         now, old = self._context.clock(), stored_status(body)
-        reason, lines = str(found[0].reason), "\n".join(violation.line() for violation in found)
+        reason, lines = found[0].reason, "\n".join(violation.line() for violation in found)
         status = replace(old, observed_generation=body["metadata"]["generation"])
         status = set_condition(status, ConditionType.ACCEPTED, False, reason, lines, now)
-        status = set_condition(status, ConditionType.READY, False, "NotReady", "", now)
+        status = set_condition(
+            status, ConditionType.READY, False, ConditionReason.NOT_READY, "", now
+        )
         status = replace(status, phase=phase_from(status))
         if status != old:
             await self._context.writer.write(body, status)
@@ -208,13 +213,16 @@ def _bug(error: Exception) -> str:
     )
 
 
-def _reason(error: OperatorError) -> str:
+def _reason(error: OperatorError) -> ConditionReason:
     match error:
         case AccessDenied():
-            return "AccessDenied"
+            return ConditionReason.ACCESS_DENIED
         case NameTaken():
-            return "NameTaken"
+            return ConditionReason.NAME_CONFLICT
         case NotFound():
-            return "NotThere"
+            return ConditionReason.NOT_FOUND
         case _:
-            return "ClusterTrouble" if error.retryable else "Refused"
+            is_transient = error.retryable
+            return (
+                ConditionReason.CLUSTER_ERROR if is_transient else ConditionReason.REQUEST_REJECTED
+            )

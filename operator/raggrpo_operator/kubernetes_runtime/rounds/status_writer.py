@@ -13,6 +13,7 @@ from raggrpo_api.status.job_status import (
     status_from_json,
     status_to_json,
 )
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
 from raggrpo_operator.errors import Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, KubeClient, Manifest
@@ -23,8 +24,6 @@ from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from .events import render_event, transitions, trouble
 
 log = logging.getLogger(__name__)
-
-INTERNAL_ERROR = "InternalError"
 
 
 class StatusWriter:
@@ -70,14 +69,15 @@ class StatusWriter:
         return answered
 
     async def set_trouble(
-        self, body: Manifest, status: JobStatus, reason: str, message: str
+        self, body: Manifest, status: JobStatus, reason: ConditionReason, message: str = ""
     ) -> None:
-        """Report in the status what keeps the operator from going on; empty reason: nothing."""
+        """Report in the status what keeps the operator from going on, unless it is RECONCILED."""
         old = get_condition(status, ConditionType.RECONCILING)
-        if not reason and old.status != "True":
+        is_trouble = reason is not ConditionReason.RECONCILED
+        if not is_trouble and old.status != "True":
             return
         kind, now = ConditionType.RECONCILING, self._clock()
-        status = set_condition(status, kind, bool(reason), reason or "Reconciled", message, now)
+        status = set_condition(status, kind, is_trouble, reason, message, now)
         new = get_condition(status, kind)
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
             await self.write(body, status)
@@ -88,7 +88,7 @@ class StatusWriter:
         raw = body.get("status") or {}
         told_before = [each for each in raw.get("conditions") or [] if isinstance(each, dict)]
         conditions = {str(each.get("type")): each for each in told_before}
-        made = set_condition(JobStatus(), kind, True, INTERNAL_ERROR, message, now)
+        made = set_condition(JobStatus(), kind, True, ConditionReason.INTERNAL_ERROR, message, now)
         told = get_condition(made, kind)
         known = conditions.get(kind, {})
         if (known.get("reason"), known.get("message")) == (told.reason, told.message):

@@ -7,6 +7,7 @@ from raggrpo_api import names
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus, JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
@@ -57,7 +58,9 @@ def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
 OOM = a_loss(Cause.HOST_OUT_OF_MEMORY, Weight.OUT_OF_MEMORY)
 HEAD_DELETED = a_loss(Cause.HEAD_LOST, Weight.DELETED, is_head=True)
 WORKER_DELETED = a_loss(Cause.WORKER_LOST, Weight.DELETED)
-IMAGE = StartProblem("pod", "uid", "told: no image", is_final=True)
+IMAGE = StartProblem(
+    "pod", "uid", ConditionReason.IMAGE_PULL_FAILED, "told: no image", is_final=True
+)
 
 
 def test_a_cluster_whose_pods_are_all_ready_and_that_answers_is_ready() -> None:
@@ -202,7 +205,9 @@ def test_a_preflight_that_ends_without_a_result_says_why(status: Manifest, words
 def test_a_preflight_that_cannot_start_waits_and_then_has_a_problem() -> None:
     pod = preflight({"phase": "Pending"})
     early, late = (observed_preflight([pod], IMAGE, final) for final in (False, True))
-    assert early == PreflightObserved("abc", waiting_for="told: no image")
+    assert early == PreflightObserved(
+        "abc", waiting_for="told: no image", waiting_reason=ConditionReason.IMAGE_PULL_FAILED
+    )
     assert late == PreflightObserved("abc", problem="told: no image")
 
 

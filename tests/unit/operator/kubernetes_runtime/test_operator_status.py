@@ -11,6 +11,7 @@ from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, JobWarning, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, Manifest, api_error
@@ -167,13 +168,15 @@ async def test_trouble_is_told_once_and_taken_back_when_it_is_over() -> None:
     body = world.body
     for _ in range(3):
         status = stored_status(body)
-        await world.writer.set_trouble(body, status, "AccessDenied", "no rights")
+        await world.writer.set_trouble(body, status, ConditionReason.ACCESS_DENIED, "no rights")
         body = world.live()
     assert world.writes == 1
     assert stored_status(body).conditions[0].message == "no rights"
 
-    await world.writer.set_trouble(body, stored_status(body), "", "")
-    await world.writer.set_trouble(world.live(), stored_status(world.live()), "", "")
+    await world.writer.set_trouble(body, stored_status(body), ConditionReason.RECONCILED)
+    await world.writer.set_trouble(
+        world.live(), stored_status(world.live()), ConditionReason.RECONCILED
+    )
     assert world.writes == 2
     assert stored_status(world.live()).conditions[0].status == "False"
 
@@ -228,7 +231,7 @@ def test_warnings_that_have_no_room_are_told_by_their_number() -> None:
     assert list(transitions(some, replace(some, warnings=[]))) == []
 
 
-REASONS = ("Because", *map(str, Cause), "Restarting", "PodsWaiting", "Queued", "OlderCheckpoint")
+REASONS = ("Because", *map(str, Cause), "Restarting", "PodsNotReady", "Queued", "OlderCheckpoint")
 
 
 @pytest.mark.parametrize("kind", ConditionType)
@@ -245,30 +248,36 @@ def test_no_event_shows_a_conditions_name_or_unknown(kind: ConditionType) -> Non
             assert not names & set(told.replace(":", "").split()), told
 
 
-def test_pods_that_wait_for_another_reason_are_an_event_of_their_own() -> None:
-    def waiting(message: str, reason: str = "PodsWaiting") -> JobStatus:
-        kind = ConditionType.CLUSTER_READY
-        return set_condition(JobStatus(), kind, False, reason, message, T0)
+def waiting_for_pods(reason: ConditionReason, message: str) -> JobStatus:
+    return set_condition(JobStatus(), ConditionType.CLUSTER_READY, False, reason, message, T0)
 
-    trainer = waiting("trainer pod x: Unschedulable: 0/3 nodes have nvidia.com/gpu")
-    head = waiting("head pod x: Unschedulable: 0/3 nodes have so much cpu")
-    image = "head pod x: ErrImagePull: no such image"
+
+def test_start_problem_event_is_repeated_only_for_another_reason() -> None:
+    unschedulable, image = ConditionReason.UNSCHEDULABLE, ConditionReason.IMAGE_PULL_FAILED
+    trainer = waiting_for_pods(unschedulable, "trainer pod small-w1: 0/3 nodes have nvidia.com/gpu")
+    head = waiting_for_pods(unschedulable, "head pod small-head: 0/4 nodes have enough cpu")
+    pull = waiting_for_pods(image, "head pod small-head: ErrImagePull: no such image")
 
     assert list(transitions(trainer, head)) == []
-    [told] = transitions(head, waiting(image))
-    assert told.note == f"The Ray cluster waits for its pods: {image}"
-    assert list(transitions(waiting(image), waiting(image))) == []
-    assert list(transitions(waiting("head", "Other"), waiting("worker", "Other"))) == []
+    [event] = transitions(head, pull)
+    assert (event.reason, event.is_warning) == ("ImagePullFailed", True)
+    assert event.note.endswith("pods: head pod small-head: ErrImagePull: no such image")
+    assert list(transitions(pull, pull)) == []
 
 
-def test_pods_that_wait_for_one_reason_are_one_event_whatever_the_scheduler_counts() -> None:
-    def waiting(pod: int, nodes: int) -> JobStatus:
-        message = f"trainer pod small-w{pod}: Unschedulable: 0/{nodes} nodes are available"
-        return set_condition(
-            JobStatus(), ConditionType.CLUSTER_READY, False, "PodsWaiting", message, T0
-        )
+def test_resume_event_is_emitted_once_per_attempt() -> None:
+    def resumed(*steps: int | None) -> JobStatus:
+        """Return a status whose attempts, newest first, started from these steps."""
+        numbered = zip(range(len(steps), 0, -1), steps, strict=True)
+        attempts = [AttemptRecord(number=n, from_step=step) for n, step in numbered]
+        status = JobStatus(attempt=len(steps), attempts=attempts)
+        kind, reason = ConditionType.RESUME_VERIFIED, ConditionReason.VERIFIED
+        return set_condition(status, kind, True, reason, f"attempts {steps}", T0)
 
-    assert list(transitions(waiting(1, 3), waiting(2, 4))) == []
+    assert list(transitions(resumed(0), resumed(None, 0))) == []
+    assert list(transitions(resumed(10, 0), resumed(10, 0))) == []
+    [event] = transitions(resumed(None, 0), resumed(10, 0))
+    assert "from step 10" in event.note
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 import pytest
 
 from raggrpo_api.status.attempts import AttemptRecord, Tier
+from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus, PreflightStatus
+from raggrpo_api.status.restart_state import RestartState, RetryState
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
-from raggrpo_operator.core.text.event_text import sentence
+from raggrpo_operator.core.text.event_text import event_note
 
 Kind = ConditionType
 WHY = "pod x is late"
@@ -23,7 +25,7 @@ def told(
     value, _, reason = now.partition("/")
     old, _, old_reason = before.partition("/")
     changed = Condition(type=kind, status=value, reason=reason, message=message)
-    return sentence(
+    return event_note(
         status or JobStatus(), changed, Condition(type=kind, status=old, reason=old_reason)
     )
 
@@ -35,15 +37,15 @@ def told(
         (Kind.ACCEPTED, "True", "Unknown", ""),
         (Kind.ACCEPTED, "False", "True", f"The job is refused: {WHY}"),
         (Kind.PREFLIGHT_PASSED, "False", "Unknown", f"Preflight failed: {WHY}"),
-        (Kind.PREFLIGHT_PASSED, "Unknown/PodsWaiting", "Unknown",
+        (Kind.PREFLIGHT_PASSED, "Unknown/PodsNotReady", "Unknown",
          f"Preflight waits for its pod: {WHY}"),
         (Kind.PREFLIGHT_PASSED, "Unknown/Running", "Unknown", ""),
         (Kind.RETRIEVER_READY, "True", "False", ""),
         (Kind.RETRIEVER_READY, "False", "Unknown", f"Waiting for managed retrievers: {WHY}"),
         (Kind.RETRIEVER_READY, "Unknown", "True", ""),
-        (Kind.CLUSTER_READY, "True", "False/PodsWaiting", ""),
+        (Kind.CLUSTER_READY, "True", "False/PodsNotReady", ""),
         (Kind.CLUSTER_READY, "True", "False/Provisioning", ""),
-        (Kind.CLUSTER_READY, "False/PodsWaiting", "False",
+        (Kind.CLUSTER_READY, "False/PodsNotReady", "False",
          f"The Ray cluster waits for its pods: {WHY}"),
         (Kind.CLUSTER_READY, "False/Provisioning", "False", ""),
         (Kind.CHECKPOINT_HEALTHY, "True", "Unknown", f"First checkpoint saved: {WHY}"),
@@ -129,13 +131,14 @@ def test_an_attempt_that_begins_tells_where_and_from_which_step(
             WHY,
             f"The target was raised while the attempt ran, another follows: {WHY}",
         ),
-        ("NodeLost", WHY, f"Attempt 3 is being stopped (NodeLost): {WHY}"),
-        ("NodeLost", "", ""),
+        ("Stalled", WHY, f"Attempt 3 is being stopped (Stalled): {WHY}"),
+        ("NodeLost", WHY, ""),
         ("Complete", WHY, ""),
     ],
 )
 def test_a_job_that_stops_tells_why_and_what_follows(
     reason: str, message: str, expected: str
 ) -> None:
-    status = JobStatus(attempt=3)
+    stalled = RestartState(retry=RetryState(intent=Cause.STALLED))
+    status = JobStatus(attempt=3, restart_state=stalled)
     assert told(Kind.PROGRESSING, f"False/{reason}", "True", message, status) == expected
