@@ -20,7 +20,7 @@ from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriev
 
 from .corpus import CorpusError
 from .loading import load_index
-from .server import Shelf, build_app
+from .server import IndexHolder, build_app
 
 EXIT_USAGE = 2
 EXIT_CORPUS = 3
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         parser.error(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-    shelf = Shelf(reason=f"loading {options.corpus}")
+    holder = IndexHolder(reason=f"loading {options.corpus}")
     try:
         listener = _listen(options.host, options.port)
     except (OSError, OverflowError) as error:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(shelf),
+            build_app(holder),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=SECONDS_FOR_OPEN_REQUESTS,
@@ -58,15 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     refusals: list[CorpusError] = []
 
     def report(reason: str) -> None:
-        shelf.reason = reason
+        holder.reason = reason
 
     def load() -> None:
         try:
-            shelf.index = load_index(wanted, report)
+            holder.index = load_index(wanted, report)
         except CorpusError as error:
             refusals.append(error)
         finally:
-            server.should_exit |= shelf.index is None
+            server.should_exit |= holder.index is None
 
     # A daemon thread, so that a long load does not delay the process's exit.
     threading.Thread(target=load, name="load-index", daemon=True).start()
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for refusal in refusals:
         print(f"error: {refusal}", file=sys.stderr)
         return EXIT_CORPUS
-    return 0 if shelf.index is not None else 1
+    return 0 if holder.index is not None else 1
 
 
 def _parser() -> argparse.ArgumentParser:

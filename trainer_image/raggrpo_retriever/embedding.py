@@ -17,7 +17,7 @@ from .corpus import CorpusError
 
 transformers_logging.disable_progress_bar()  # a log is no terminal
 
-TOKENS_AT_ONCE = 4096
+MAX_BATCH_TOKENS = 4096
 """Bounds a forward pass: texts of a batch times the tokens of its longest one."""
 TRIAL = "a "
 """Repeated, the text of the longest kind that is tried before any is served."""
@@ -56,7 +56,7 @@ class Embedder:
         """Return a vector per query."""
         return self._embed([self._spec.query_prefix + text for text in texts])
 
-    def as_embedded(self, vectors: np.ndarray) -> np.ndarray:
+    def normalized(self, vectors: np.ndarray) -> np.ndarray:
         """Return vectors [N, D] that another embedder made as this one would return them."""
         if not self._spec.normalize:
             return vectors
@@ -77,7 +77,9 @@ class Embedder:
         start = 0
         while start < len(order):
             end = start + 1
-            while end < len(order) and (end + 1 - start) * len(rows[order[end]]) <= TOKENS_AT_ONCE:
+            while (
+                end < len(order) and (end + 1 - start) * len(rows[order[end]]) <= MAX_BATCH_TOKENS
+            ):
                 end += 1
             batch = order[start:end]
             found = self._forward([rows[i] for i in batch])

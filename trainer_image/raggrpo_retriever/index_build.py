@@ -17,14 +17,14 @@ from .corpus import CorpusError, Passage, load_vectors
 from .embedding import Embedder
 from .vectors import VectorIndex
 
-PASSAGES_AT_ONCE = 2048
+BLOCK_PASSAGES = 2048
 """Embedded passages that are kept together, so that an interrupted build goes on from there."""
 FORM = 2
 """Of what is kept. A change of it, or of how texts are embedded, makes every index anew."""
 _DIGEST_BLOCK = 2**20
 
 
-def vectors_of(
+def load_or_build_vectors(
     passages: Sequence[Passage],
     wanted: ManagedRetriever,
     embedder: Embedder,
@@ -37,8 +37,8 @@ def vectors_of(
         blocks: Iterable[np.ndarray]
         if wanted.vectors:
             given = _given(Path(wanted.vectors), len(passages), embedder)
-            some = (given[at : at + PASSAGES_AT_ONCE] for at in _starts(passages))
-            blocks = (embedder.as_embedded(block) for block in some)
+            some = (given[at : at + BLOCK_PASSAGES] for at in _starts(passages))
+            blocks = (embedder.normalized(block) for block in some)
         else:
             blocks = _embedded(passages, embedder, parts, report)
         VectorIndex.of(blocks, embedder.dimension, exact=exact).write(folder)
@@ -93,7 +93,7 @@ def _embedded(
 ) -> Iterator[np.ndarray]:
     """Yield the vectors of all passages, [n, dimension] at a time, each computed only once."""
     for start in _starts(passages):
-        some = passages[start : start + PASSAGES_AT_ONCE]
+        some = passages[start : start + BLOCK_PASSAGES]
         file = parts / f"{start}.npy"
         vectors = _left_over(file, (len(some), embedder.dimension))
         if vectors is None:
@@ -126,7 +126,7 @@ def _saving(vectors: np.ndarray) -> Callable[[Path], None]:
 
 
 def _starts(passages: Sequence[Passage]) -> range:
-    return range(0, len(passages), PASSAGES_AT_ONCE)
+    return range(0, len(passages), BLOCK_PASSAGES)
 
 
 def _digest(path: Path) -> str:

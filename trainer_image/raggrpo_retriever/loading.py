@@ -24,9 +24,11 @@ def load_index(wanted: ManagedRetriever, report: Report = lambda _: None) -> Ind
     # Imported late: torch takes seconds and memory that search by words does not need.
     from .dense import DenseIndex, HybridIndex
     from .embedding import Embedder
-    from .index_build import vectors_of
+    from .index_build import load_or_build_vectors
 
     report(f"loading {wanted.embedding.path}")
     embedder = Embedder(wanted.embedding)
-    dense = DenseIndex(passages, vectors_of(passages, wanted, embedder, report), embedder)
+    dense = DenseIndex(
+        passages, load_or_build_vectors(passages, wanted, embedder, report), embedder
+    )
     return dense if wanted.index is IndexKind.DENSE else HybridIndex(Bm25Index(passages), dense)

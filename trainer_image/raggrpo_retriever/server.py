@@ -1,6 +1,6 @@
 """The HTTP API of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
 
-Must not load anything itself: it returns 503 until the loader puts an index on its `Shelf`.
+Must not load anything itself: it returns 503 until the loader puts an index on its `IndexHolder`.
 
 A call may hold any number of queries; what bounds it is memory, MAX_BODY_BYTES of request and
 MAX_ANSWER_BYTES of passages, beyond which the answer is 413.
@@ -23,14 +23,14 @@ MAX_BODY_BYTES = 32 * 2**20
 MAX_ANSWER_BYTES = 64 * 2**20
 MAX_TOP_K = 1000
 TOO_LARGE = 413
-QUERIES_AT_ONCE = 64
+QUERY_BLOCK = 64
 """Searched for together, so that a call of many queries takes no more memory than one of these."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 @dataclass
-class Shelf:
+class IndexHolder:
     """Where the loader puts the index; until then `reason` says why there is none."""
 
     index: Index | None = None
@@ -73,23 +73,23 @@ class ChatRequest(BaseModel):
     top_k: int = Field(3, ge=1, le=MAX_TOP_K)
 
 
-def build_app(shelf: Shelf) -> Starlette:
-    """Return the web application for `shelf`; every refusal gives its reason in `error`.
+def build_app(holder: IndexHolder) -> Starlette:
+    """Return the web application for `holder`; every refusal gives its reason in `error`.
 
     Unknown fields are ignored, because clients of these protocols add their own. For a bad request
     `/retrieve` returns 400 and `/chat` 422, with the `field` at fault.
     """
 
     async def healthz(_: Request) -> Response:
-        if shelf.index is None:
-            return JSONResponse({"error": shelf.reason}, 503)
+        if holder.index is None:
+            return JSONResponse({"error": holder.reason}, 503)
         return JSONResponse({"status": "ok"})
 
     async def retrieve(request: Request) -> Response:
-        return await _serve(request, shelf, RetrieveRequest, retrieve_answer, refusal=400)
+        return await _serve(request, holder, RetrieveRequest, retrieve_answer, refusal=400)
 
     async def chat(request: Request) -> Response:
-        return await _serve(request, shelf, ChatRequest, chat_answer, refusal=422)
+        return await _serve(request, holder, ChatRequest, chat_answer, refusal=422)
 
     return Starlette(
         routes=[
@@ -129,14 +129,14 @@ def _share(score: float, best: float) -> float:
 
 async def _serve(
     request: Request,
-    shelf: Shelf,
+    holder: IndexHolder,
     shape: type[Body],
     answer: Callable[[Index, Body], dict[str, object]],
     *,
     refusal: int,
 ) -> Response:
-    if (index := shelf.index) is None:
-        return JSONResponse({"error": shelf.reason}, 503)
+    if (index := holder.index) is None:
+        return JSONResponse({"error": holder.reason}, 503)
     try:
         text = await _read(request)
         # Parsing and searching are CPU-bound; a thread keeps /healthz responsive.
@@ -168,8 +168,8 @@ def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
         raise BadRequest("queries", "is missing; give a list of strings")
     found: list[list[Hit]] = []
     size = 0
-    for start in range(0, len(queries), QUERIES_AT_ONCE):
-        some = index.search(queries[start : start + QUERIES_AT_ONCE], body.topk)
+    for start in range(0, len(queries), QUERY_BLOCK):
+        some = index.search(queries[start : start + QUERY_BLOCK], body.topk)
         size += sum(len(hit.passage.contents) for hits in some for hit in hits)
         if size > MAX_ANSWER_BYTES:
             limit = f"the passages found have more than {MAX_ANSWER_BYTES} characters"

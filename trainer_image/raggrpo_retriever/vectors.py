@@ -12,8 +12,8 @@ import numpy as np
 
 LINKS = 32
 """HNSW's M. A passage has twice as many on the lowest layer."""
-BREADTH_OF_BUILD = 200
-BREADTH_OF_SEARCH = 256
+EF_CONSTRUCTION = 200
+EF_SEARCH = 256
 """HNSW's efConstruction and efSearch; `tests/bench/retrieval/dense_search.py` measures recall."""
 FILE = "vectors.faiss"
 
@@ -34,8 +34,8 @@ class VectorIndex:
             index: faiss.Index = faiss.IndexFlatIP(dimension)
         else:
             index = faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT)
-            index.hnsw.efConstruction = BREADTH_OF_BUILD
-            index.hnsw.efSearch = BREADTH_OF_SEARCH
+            index.hnsw.efConstruction = EF_CONSTRUCTION
+            index.hnsw.efSearch = EF_SEARCH
         for block in blocks:
             index.add(np.ascontiguousarray(block, np.float32))
         return cls(index)

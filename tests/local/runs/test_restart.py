@@ -10,7 +10,7 @@ import pytest
 
 from local.drills.drill import SAVE_EVERY, STEPS, Outcome, Run
 from raggrpo_api.trainer.history import read_history
-from raggrpo_trainer.progress.driver_process import POD_GOES
+from raggrpo_trainer.progress.driver_process import POD_TERMINATING
 
 
 def best(outcome: Outcome) -> tuple[int, str]:
@@ -52,7 +52,7 @@ def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
 
         run.wait_for(is_trained, f"step {step} of attempt {number}")
         time.sleep(random.uniform(0.0, 0.7))
-        run.victim("driver").send_signal(POD_GOES if number == 2 else signal.SIGKILL)
+        run.victim("driver").send_signal(POD_TERMINATING if number == 2 else signal.SIGKILL)
     outcome = run.finish(process)
 
     assert outcome.causes == [

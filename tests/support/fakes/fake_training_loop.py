@@ -101,6 +101,6 @@ def the_parts(
         stop=asyncio.Event(),
         identity={},
         key="",
-        outages=Outages(reporter.waiting),
+        outages=Outages(reporter.report_outages),
     )
     composer.close()

@@ -107,7 +107,7 @@ def test_long_texts_are_cut_and_blank_queries_find_nothing(tmp_path: Path, model
 def test_vectors_do_not_depend_on_the_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder, texts = Embedder(EmbeddingModel(path=str(model))), some_texts(50)
     together = embedder.passages(texts)
-    monkeypatch.setattr(embedding, "TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr(embedding, "MAX_BATCH_TOKENS", 1)
     np.testing.assert_allclose(embedder.passages(texts), together, atol=1e-5)
 
 
@@ -217,7 +217,7 @@ def test_an_index_is_built_once_and_again_only_for_what_changes_it(
 def test_an_interrupted_build_goes_on_where_it_was(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "PASSAGES_AT_ONCE", 8)
+    monkeypatch.setattr(building, "BLOCK_PASSAGES", 8)
     embedded: list[int] = []
     compute = Embedder.passages
 

@@ -6,7 +6,7 @@ import pytest
 from raggrpo_retriever import server
 from raggrpo_retriever.corpus import Passage
 from raggrpo_retriever.index import Bm25Index, Hit, Index
-from raggrpo_retriever.server import MAX_TOP_K, Shelf, build_app
+from raggrpo_retriever.server import MAX_TOP_K, IndexHolder, build_app
 
 PASSAGES = [
     Passage("c1", "Paris is the capital of France"),
@@ -16,7 +16,7 @@ PASSAGES = [
 
 
 def a_client(index: Index | None) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(build_app(Shelf(index, reason="loading corpus.jsonl")))
+    transport = httpx.ASGITransport(build_app(IndexHolder(index, reason="loading corpus.jsonl")))
     return httpx.AsyncClient(transport=transport, base_url="http://retriever")
 
 

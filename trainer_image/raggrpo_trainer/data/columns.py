@@ -27,15 +27,15 @@ def value_at(row: Mapping[str, object], path: str) -> object:
     return value
 
 
-def column_of(path: str) -> tuple[str, str]:
+def candidate_columns(path: str) -> tuple[str, str]:
     """Return the two columns that may hold a path: its full name, or its first part."""
     return path, path.partition(".")[0]
 
 
-def leaves(value: object, prefix: str = "") -> Iterator[str]:
+def leaf_paths(value: object, prefix: str = "") -> Iterator[str]:
     """Yield the paths of all values that are no mappings themselves."""
     if not isinstance(value, Mapping) or not value:
         yield prefix
         return
     for name, item in value.items():
-        yield from leaves(item, f"{prefix}.{name}" if prefix else str(name))
+        yield from leaf_paths(item, f"{prefix}.{name}" if prefix else str(name))

@@ -18,7 +18,7 @@ Message = Mapping[str, Any]
 """`role` and `content`, both text, besides what a template may read, such as `tool_calls`."""
 
 
-class DoesNotFit(Exception):
+class InvalidValue(Exception):
     """A value has not the form of its column; the message says why, `remedy` what to do."""
 
     def __init__(self, reason: str, remedy: str) -> None:
@@ -62,13 +62,13 @@ def read_conversation(value: object) -> Conversation:
     if isinstance(value, str):
         return Conversation(value)
     if not isinstance(value, list):
-        raise DoesNotFit(f"is {_shown(value)} instead of a string or a list of messages", "")
+        raise InvalidValue(f"is {_shown(value)} instead of a string or a list of messages", "")
     if not value:
-        raise DoesNotFit("has no message", "give it the user's message, or drop the row")
+        raise InvalidValue("has no message", "give it the user's message, or drop the row")
     messages = [_message(item, number) for number, item in enumerate(value, 1)]
     last = messages[-1]
     if last["role"] != "user":
-        raise DoesNotFit(
+        raise InvalidValue(
             f"ends with a message of role {last['role']!r}, which would be part of the prompt",
             "end it with the user's message; an answer belongs into data.columns.answer",
         )
@@ -99,9 +99,9 @@ def read_tools(value: object) -> tuple[Any, ...]:
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise DoesNotFit(f"is not JSON ({error})", "give a JSON list of functions") from error
+            raise InvalidValue(f"is not JSON ({error})", "give a JSON list of functions") from error
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise DoesNotFit(f"is {_shown(value)}", "give a JSON list of functions")
+        raise InvalidValue(f"is {_shown(value)}", "give a JSON list of functions")
     return tuple(_without_nulls(item) for item in value)
 
 
@@ -119,13 +119,13 @@ def render(
     """
     if not chat_template and not tokenizer.chat_template:
         if earlier or tools:
-            raise DoesNotFit(
+            raise InvalidValue(
                 "has a system prompt, earlier turns or tools, and the tokenizer no chat template",
                 "give one in data.chatTemplate, or use the model's instruction-tuned variant",
             )
         return question
     try:
-        rendered: str = tokenizer.apply_chat_template(
+        render_prompt: str = tokenizer.apply_chat_template(
             [*earlier, {"role": "user", "content": question}],
             tools=list(tools) or None,
             chat_template=chat_template or None,
@@ -134,14 +134,14 @@ def render(
         )
     except Exception as error:
         # Templates refuse in their own words, such as that roles must alternate, or fail as code.
-        raise DoesNotFit(
+        raise InvalidValue(
             f"is refused by the chat template ({type(error).__name__}: {error})",
             "change the row, or give a template of your own in data.chatTemplate",
         ) from error
-    return rendered
+    return render_prompt
 
 
-def refused(place: str, error: DoesNotFit, otherwise: str = "") -> TrainerError:
+def invalid_value_error(place: str, error: InvalidValue, otherwise: str = "") -> TrainerError:
     """Return the error that names the place, why it does not fit, and what to do."""
     message = f"{place} {error}; {error.remedy or otherwise}"
     return TrainerError(ExitCode.DATA_ERROR, message)
@@ -154,7 +154,7 @@ def _messages_in(text: str) -> object:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise DoesNotFit(
+        raise InvalidValue(
             f"looks like a list of messages and is not JSON ({error})",
             "write it as a list of {role, content}, or as JSON",
         ) from error
@@ -163,13 +163,13 @@ def _messages_in(text: str) -> object:
 
 def _message(item: object, number: int) -> dict[str, Any]:
     if not isinstance(item, Mapping):
-        raise DoesNotFit(
+        raise InvalidValue(
             f"is a list whose item {number} is {_shown(item)} instead of a string or a message",
             "write a text, or {role, content} for every message",
         )
     role = item.get("role")
     if not isinstance(role, str) or not role:
-        raise DoesNotFit(f"has no role in message {number}", "write {role, content}")
+        raise InvalidValue(f"has no role in message {number}", "write {role, content}")
     return {**_without_nulls(item), "content": _content(item, number)}
 
 
@@ -181,7 +181,7 @@ def _content(item: Mapping[str, Any], number: int) -> str:
         return content
     if isinstance(content, list):
         return "".join(_text_part(part, number) for part in content)
-    raise DoesNotFit(f"has {_shown(content)} as content of message {number}", "give it a text")
+    raise InvalidValue(f"has {_shown(content)} as content of message {number}", "give it a text")
 
 
 def _text_part(part: object, number: int) -> str:
@@ -189,7 +189,7 @@ def _text_part(part: object, number: int) -> str:
     if isinstance(text, str):
         return text
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise DoesNotFit(
+    raise InvalidValue(
         f"has a part of type {kind} in message {number}", "only text can be trained on: drop it"
     )
 

@@ -16,15 +16,15 @@ from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from .columns import MISSING, leaves, value_at
+from .columns import MISSING, leaf_paths, value_at
 from .conversation import (
-    DoesNotFit,
+    InvalidValue,
     Message,
+    invalid_value_error,
     is_conversation,
     last_content,
     read_conversation,
     read_tools,
-    refused,
 )
 from .rows import Row, data_error, read_rows
 
@@ -139,8 +139,8 @@ def _prompt(
     another = "convert it, or set data.columns.prompt to another column"
     try:
         conversation = read_conversation(_value(row, data, "prompt", needed))
-    except DoesNotFit as error:
-        raise refused(f"{row.place}: column {column!r}", error, another) from error
+    except InvalidValue as error:
+        raise invalid_value_error(f"{row.place}: column {column!r}", error, another) from error
     text, earlier = conversation.question, conversation.earlier
     if not text.strip():
         raise data_error(row.place, f"column {column!r} is blank", "drop the row")
@@ -161,8 +161,8 @@ def _prompt(
 def _default_tools(data: DataSpec) -> tuple[Any, ...]:
     try:
         return read_tools(data.tools)
-    except DoesNotFit as error:
-        raise refused("data.tools", error) from error
+    except InvalidValue as error:
+        raise invalid_value_error("data.tools", error) from error
 
 
 def _tools(row: Row, data: DataSpec) -> tuple[Any, ...]:
@@ -171,8 +171,8 @@ def _tools(row: Row, data: DataSpec) -> tuple[Any, ...]:
         return ()
     try:
         return read_tools(value)
-    except DoesNotFit as error:
-        raise refused(f"{row.place}: column {data.columns.tools!r}", error) from error
+    except InvalidValue as error:
+        raise invalid_value_error(f"{row.place}: column {data.columns.tools!r}", error) from error
 
 
 def _named(row: Row, path: str, place: str) -> Any:
@@ -197,8 +197,10 @@ def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     if is_conversation(value):
         try:
             return (last_content(value),)
-        except DoesNotFit as error:
-            raise refused(f"{row.place}: column {data.columns.answer!r}", error) from error
+        except InvalidValue as error:
+            raise invalid_value_error(
+                f"{row.place}: column {data.columns.answer!r}", error
+            ) from error
     given: list[object] = value if isinstance(value, list) else [value]
     answers = [answer for answer in given if isinstance(answer, str)]
     if not answers or len(answers) < len(given):
@@ -237,14 +239,14 @@ def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
 
 def _known(row: Row) -> str:
     return ", ".join(
-        sorted({leaf for name in row.columns for leaf in leaves(row.values.get(name), name)})
+        sorted({leaf for name in row.columns for leaf in leaf_paths(row.values.get(name), name)})
     )
 
 
 def _wrong_type(row: Row, data: DataSpec, field: str, value: object, wanted: str) -> TrainerError:
     column, shown = getattr(data.columns, field), repr(value)[:60]
     what = f"column {column!r} is {type(value).__name__} {shown} instead of {wanted}"
-    others = ", ".join(leaves(value, column)) if isinstance(value, Mapping) and value else ""
+    others = ", ".join(leaf_paths(value, column)) if isinstance(value, Mapping) and value else ""
     remedy = f"set data.columns.{field} to {others or 'another column'}"
     return data_error(row.place, what, remedy if others else f"convert it, or {remedy}")
 

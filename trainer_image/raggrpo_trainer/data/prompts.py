@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.trainer.config import TrainerConfig
 
-from .conversation import ChatTokenizer, DoesNotFit, refused, render
+from .conversation import ChatTokenizer, InvalidValue, invalid_value_error, render
 from .prompt_files import Prompt
 from .sampler import Cursor, Sampler, permutation
 
@@ -105,7 +105,7 @@ def compose(
         shown = cut[:num_passages]
         if spec.shuffle_passages:
             shown = [shown[i] for i in permutation(num_passages, seed)]
-        text = rendered(prompt, _filled(question, shown, spec), tokenizer, chat_template)
+        text = render_prompt(prompt, _filled(question, shown, spec), tokenizer, chat_template)
         left_out = num_passages < len(cut) or question != prompt.text
         return ComposedPrompt(_token_ids(text, tokenizer), text, tuple(shown), left_out)
 
@@ -129,12 +129,12 @@ def compose(
     raise PromptTooLong(prompt, len(whole.token_ids), max_prompt_length, len(cut))
 
 
-def rendered(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template: str) -> str:
+def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template: str) -> str:
     """Return a prompt's conversation with `text` as its last message. Raises TrainerError."""
     try:
         return render(text, prompt.earlier, prompt.tools, tokenizer, chat_template)
-    except DoesNotFit as error:
-        raise refused(f"prompt {prompt.index}", error) from error
+    except InvalidValue as error:
+        raise invalid_value_error(f"prompt {prompt.index}", error) from error
 
 
 def cut_to_tokens(text: str, limit: int, tokenizer: Tokenizer) -> str:
@@ -164,7 +164,7 @@ class Composer:
         del self._started[prompt.index]
         return await asyncio.wrap_future(begun[1])
 
-    def begin(self, upcoming: Sequence[Prompt]) -> None:
+    def prefetch(self, upcoming: Sequence[Prompt]) -> None:
         """Start composing these prompts unless they need passages; cancel all others started."""
         if self._config.retrieval.mode is RetrievalMode.PROMPT:
             return
@@ -207,7 +207,7 @@ class PromptSource:
         self._prefetch_factor = config.data.prefetch_factor
         self._skipped_steps = frozenset(config.skipped_steps)
 
-    def start_of(self, step: int, cursor: Cursor, size: int) -> Cursor:
+    def batch_start(self, step: int, cursor: Cursor, size: int) -> Cursor:
         """Return where a step's batch begins; a skipped step begins after its own prompts."""
         return self._take(cursor, size)[1] if step in self._skipped_steps else cursor
 
@@ -216,7 +216,7 @@ class PromptSource:
         batch, after = self._take(cursor, size)
         if self._composer is not None:
             ahead, _ = self._take(after, size * self._prefetch_factor)
-            self._composer.begin([*batch, *ahead])
+            self._composer.prefetch([*batch, *ahead])
         return batch, after
 
     def _take(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from .columns import column_of
+from .columns import candidate_columns
 
 _HALF_A_PAIR = b"\\ud"
 """How JSON escapes a surrogate; only two of them in a row are a character."""
@@ -46,7 +46,7 @@ def read_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
-    wanted = {name for each in paths for name in column_of(each)}
+    wanted = {name for each in paths for name in candidate_columns(each)}
     number = 0
     try:
         with pq.ParquetFile(path) as file:

@@ -25,7 +25,7 @@ from .faults import Faults
 
 log = logging.getLogger(__name__)
 
-FOR_EVER = 86_400.0
+HANG_SECONDS = 86_400.0
 
 
 class Drill(Hooks):
@@ -38,7 +38,7 @@ class Drill(Hooks):
 
     def resumes(self) -> bool:
         """Return False if the attempt is to start from step 0 despite a checkpoint."""
-        return not self._faults.due("wrong-resume")
+        return not self._faults.take_due("wrong-resume")
 
     def started(self, ranks: Ranks, pool: EnginePool) -> None:
         """Note the processes that faults can hit."""
@@ -49,34 +49,34 @@ class Drill(Hooks):
     async def before_step(self, step: int) -> None:
         """Inject what is due at the start of a step."""
         for victim, process in self._victims.items():
-            if self._faults.due(f"kill-{victim}", step=step):
+            if self._faults.take_due(f"kill-{victim}", step=step):
                 self._kill(process, victim, f"step {step}")
-        if self._faults.due("hang-driver", step=step):
+        if self._faults.take_due("hang-driver", step=step):
             log.warning("drill: the driver hangs at step %d", step)
-            time.sleep(FOR_EVER)  # noqa: ASYNC251 - blocking the loop is the fault
+            time.sleep(HANG_SECONDS)  # noqa: ASYNC251 - blocking the loop is the fault
         for victim, actor in self._actors.items():
-            if self._faults.due(f"hang-{victim}", step=step):
+            if self._faults.take_due(f"hang-{victim}", step=step):
                 log.warning("drill: the %s hangs at step %d", victim, step)
                 actor.__ray_call__.remote(_hang)
-        if gib := self._faults.due("use-memory", step=step):
+        if gib := self._faults.take_due("use-memory", step=step):
             log.warning("drill: a rank takes %s GiB at step %d", gib, step)
             self._actors["rank"].__ray_call__.remote(_use_memory, float(gib))
-        if self._faults.due("exit0", step=step):
+        if self._faults.take_due("exit0", step=step):
             log.warning("drill: exit 0 at step %d", step)
             sys.stdout.flush()
             os._exit(0)
-        if self._faults.due("freeze", step=step):
+        if self._faults.take_due("freeze", step=step):
             log.warning("drill: the driver stops itself at step %d", step)
             os.kill(os.getpid(), signal.SIGSTOP)
-        if self._faults.due("oom", step=step):
+        if self._faults.take_due("oom", step=step):
             message = f"drill: the device is out of memory at step {step}"
             raise TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message)
-        if seconds := self._faults.due("slow-step", step=step):
+        if seconds := self._faults.take_due("slow-step", step=step):
             await asyncio.sleep(float(seconds))
 
     def trained_groups(self, step: int, groups: Sequence[Group]) -> list[Group]:
         """Return the step's groups, with NaN advantages if that is due."""
-        if not self._faults.due("nan", step=step):
+        if not self._faults.take_due("nan", step=step):
             return list(groups)
         return [
             dataclasses.replace(group, advantages=(float("nan"),) * len(group.advantages))
@@ -86,14 +86,14 @@ class Drill(Hooks):
     def during_save(self, phase: SavePhase, step: int) -> None:
         """Inject what is due at this phase of a save."""
         for victim, process in self._victims.items():
-            if self._faults.due(f"kill-{victim}", save=step, phase=str(phase)):
+            if self._faults.take_due(f"kill-{victim}", save=step, phase=str(phase)):
                 self._kill(process, victim, f"save {step}, {phase}")
-        if self._faults.due("corrupt-checkpoint", save=step, phase=str(phase)):
+        if self._faults.take_due("corrupt-checkpoint", save=step, phase=str(phase)):
             newest = max(CheckpointName.all_in(self._checkpoints))
             shard = next((self._checkpoints / str(newest)).rglob("*.distcp"))
             log.warning("drill: half of %s is cut off", shard)
             os.truncate(shard, shard.stat().st_size // 2)
-        if seconds := self._faults.due("pause", save=step, phase=str(phase)):
+        if seconds := self._faults.take_due("pause", save=step, phase=str(phase)):
             log.warning("drill: save %d pauses at %s", step, phase)
             time.sleep(float(seconds))
 
@@ -105,7 +105,7 @@ class Drill(Hooks):
 
 
 def _hang(_: object) -> None:
-    time.sleep(FOR_EVER)
+    time.sleep(HANG_SECONDS)
 
 
 def _use_memory(holder: Any, gib: float) -> None:

@@ -77,7 +77,7 @@ class Faults:
         parsed = [_parse(entry.strip()) for entry in entries if entry.strip()]
         return cls({moment: text for moment, text, of in parsed if of in (0, attempt)})
 
-    def due(
+    def take_due(
         self, name: str, *, step: int | None = None, save: int | None = None, phase: str = ""
     ) -> str:
         """Return the fault's argument (or its name) the first time it is due, otherwise ""."""

@@ -39,9 +39,9 @@ from raggrpo_trainer.host.pod_processes import this_process
 from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers, read_config
-from raggrpo_trainer.progress.driver_process import POD_GOES
+from raggrpo_trainer.progress.driver_process import POD_TERMINATING
 from raggrpo_trainer.progress.outages import Outages
-from raggrpo_trainer.progress.progress_actor import ProgressActor, obtain_progress_actor
+from raggrpo_trainer.progress.progress_actor import ProgressActor, start_progress_actor
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Held
 from raggrpo_trainer.ranks.older_ranks import OlderRanks
@@ -112,9 +112,9 @@ class _Attempt:
         for number in (signal.SIGTERM, signal.SIGINT):
             # After ray.init, which installs a handler of its own that exits without saving.
             loop.add_signal_handler(number, self._end, False)
-        loop.add_signal_handler(POD_GOES, self._end, True)
+        loop.add_signal_handler(POD_TERMINATING, self._end, True)
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
-        server, before = await obtain_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
+        server, before = await start_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
         await server.watch([this_process()])  # a start can hang or be stopped, too
         reporter = Reporter(config, fence.epoch, publish=server.publish)
         failure = None
@@ -156,7 +156,7 @@ class _Attempt:
         """Build ranks and engines concurrently, resume, and run the loop."""
         config = self._config
         folder = attempt_folder(config)
-        reporter.stage(Stage.LOADING_MODEL)
+        reporter.report_stage(Stage.LOADING_MODEL)
         reading = asyncio.create_task(asyncio.to_thread(read_inputs, config))
         resumes = self._hooks.resumes()
         older = OlderRanks.find(fence.epoch)
@@ -186,15 +186,15 @@ class _Attempt:
         tokenizer, train_prompts, validation_prompts = await reading
         identity = identity_of(config, len(train_prompts))
         key = key_of(config, ranks.infos[0], identity)
-        reporter.measure(ranks.flops_probe(config.monitoring.flops_every_steps))
-        reporter.pinned({"precision": precision, "attention": ranks.infos[0].attention})
+        reporter.add_probe(ranks.flops_probe(config.monitoring.flops_every_steps))
+        reporter.report_pinned({"precision": precision, "attention": ranks.infos[0].attention})
         if resumes:
             reported = before.step if before is not None else 0
             state = await resume(config, store, ranks, held, reporter, reported, identity)
         else:
-            reporter.resumed(0)
+            reporter.report_resume(0)
             state = TrainState()
-        reporter.stage(Stage.STARTING_ROLLOUT)
+        reporter.report_stage(Stage.STARTING_ROLLOUT)
         reused = await starting
         log.info("engines %s", ["attached" if r else "started" for r in reused])
         self._hooks.started(ranks, pool)
@@ -205,8 +205,8 @@ class _Attempt:
 
         pool.on_replaced = watch
         await watch()
-        reporter.stage(Stage.WARMING_RETRIEVAL)
-        outages = Outages(reporter.waiting)
+        reporter.report_stage(Stage.WARMING_RETRIEVAL)
+        outages = Outages(reporter.report_outages)
         async with (
             Rewards(
                 config.reward,

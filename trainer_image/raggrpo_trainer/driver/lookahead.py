@@ -65,6 +65,6 @@ class Lookahead:
         config = self._config
         sampling = Sampling(config.rollout.n, config.rollout.temperature, config.rollout.top_p)
         size = config.data.train_batch_size
-        start = self._prompts.start_of(step, cursor, size)
+        start = self._prompts.batch_start(step, cursor, size)
         prompts, after = await self._prompts.next_batch(start, size)
         return Prepared(await self._collector.prepare(step, prompts, sampling), after)

@@ -116,7 +116,7 @@ async def train(parts: Parts, state: TrainState) -> None:
     if state.step > state.saved_step:  # held by the ranks: what came after this step may be missing
         await _after_step(parts, state)
     await _judge_newest(parts, state)
-    reporter.stage(Stage.FIRST_STEP)
+    reporter.report_stage(Stage.FIRST_STEP)
     if state.step < config.training.total_steps:
         source, collector = parts.prompts, parts.collector
         batches = Lookahead(config, source, collector, state.step, state.cursor)
@@ -152,8 +152,8 @@ async def _steps(parts: Parts, state: TrainState, batches: Lookahead) -> None:
         syncing = clock()
         await _publish_weights(parts, step)
         ended = clock()
-        reporter.replaced(parts.pool.replacements)
-        reporter.step(
+        reporter.report_replacements(parts.pool.replacements)
+        reporter.report_step(
             StepRecord(
                 step=step,
                 samples=samples,
@@ -227,8 +227,8 @@ async def _after_step(parts: Parts, state: TrainState) -> None:
         await _validate(parts, state, when)
     if checkpoint_due(config, step):
         await _save(parts, state, state.reward)
-    parts.reporter.backed_up(parts.backups.outcomes())
-    parts.reporter.stage(Stage.TRAINING)
+    parts.reporter.report_backups(parts.backups.outcomes())
+    parts.reporter.report_stage(Stage.TRAINING)
     if parts.stop.is_set() and not last:
         raise await _saved(parts, state)
 
@@ -249,14 +249,14 @@ async def _judge_newest(parts: Parts, state: TrainState) -> None:
 
 
 async def _save(parts: Parts, state: TrainState, reward: float | None = None) -> None:
-    parts.reporter.stage(Stage.CHECKPOINTING)
+    parts.reporter.report_stage(Stage.CHECKPOINTING)
     began = time.monotonic()
     metrics = metrics_of(reward, state.validation)
     score = score_of(metrics, parts.config.checkpoint.best_by)
     meta = meta_of(parts.config, state.step, state.cursor, metrics, identity=parts.identity)
     checkpoint = await asyncio.to_thread(parts.store.save, meta, parts.ranks.save, score=score)
     state.saved_step = state.step
-    parts.reporter.saved(checkpoint.ref(), time.monotonic() - began, parts.store.best)
+    parts.reporter.report_save(checkpoint.ref(), time.monotonic() - began, parts.store.best)
     backup = parts.config.checkpoint.backup
     last = state.step == parts.config.training.total_steps
     if backup.url and (last or state.step % backup.every_steps == 0):
@@ -264,24 +264,24 @@ async def _save(parts: Parts, state: TrainState, reward: float | None = None) ->
 
 
 async def _validate(parts: Parts, state: TrainState, when: str) -> None:
-    parts.reporter.stage(Stage.VALIDATING)
+    parts.reporter.report_stage(Stage.VALIDATING)
     result = await _interruptible(parts, state, parts.validator.measure(state.step))
     state.validated = (state.step, result)
-    parts.reporter.validated(when, state.step, result)
+    parts.reporter.report_validation(when, state.step, result)
 
 
 async def _finish(parts: Parts, state: TrainState) -> None:
     """Validate, export and report the end."""
     if parts.config.validation.after_training and state.validation is None:
         await _validate(parts, state, "after")
-    parts.reporter.stage(Stage.EXPORTING)
+    parts.reporter.report_stage(Stage.EXPORTING)
     folder = await asyncio.to_thread(parts.store.export, parts.ranks.export)
-    parts.reporter.exported(folder, parts.store.best)
+    parts.reporter.report_export(folder, parts.store.best)
     while not parts.stop.is_set():
         if await asyncio.to_thread(parts.backups.wait, LOOK_AT_STOP_SECONDS):
             break
-    parts.reporter.backed_up(parts.backups.outcomes())
-    parts.reporter.stage(Stage.FINISHED)
+    parts.reporter.report_backups(parts.backups.outcomes())
+    parts.reporter.report_stage(Stage.FINISHED)
 
 
 def sample_metrics(rollouts: Rollouts) -> SampleMetrics:

@@ -44,9 +44,9 @@ async def resume(
     if held is not None and (at := held.position).step >= saved:
         ref = newest.ref() if newest is not None else None
         log.info("the ranks hold step %d; nothing is loaded", at.step)
-        reporter.resumed(at.step, ref, store.best, store.skipped)
+        reporter.report_resume(at.step, ref, store.best, store.skipped)
         if (record := held.record()) is not None and at.step > max(reported, saved):
-            reporter.step(record)
+            reporter.report_step(record)
         return TrainState(at.step, at.cursor, saved, reward=at.reward)
     state = await _loaded(config, store, ranks, reporter, identity)
     key = key_of(config, ranks.infos[0], identity)
@@ -75,9 +75,9 @@ async def _loaded(
                 raise
             continue
         step = checkpoint.meta.step
-        reporter.resumed(step, checkpoint.ref(), store.best, store.skipped)
+        reporter.report_resume(step, checkpoint.ref(), store.best, store.skipped)
         return TrainState(step, checkpoint.meta.cursor, step)
-    reporter.resumed(0, skipped=store.skipped)
+    reporter.report_resume(0, skipped=store.skipped)
     return TrainState()
 
 

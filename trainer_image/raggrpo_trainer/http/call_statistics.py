@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from raggrpo_trainer.call_failures import FailureCause
 
-LATENCIES_KEPT = 4096
+MAX_LATENCIES = 4096
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class CallStatistics:
 
     answered: int = 0
     failures: Counter[FailureCause] = field(default_factory=Counter)
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
 
     def record(self, seconds: float) -> None:
         """Count an answered request."""

@@ -19,15 +19,15 @@ CODES: Final = ("code", "status", "status_code", "statusCode")
 ERRORS: Final = ("error", "errors")
 WORDS: Final = ("message", "msg", "detail", "error", "errors", "reason", "description", "type")
 """Where services say what went wrong, best first."""
-MOST_LEVELS: Final = 3
+MAX_ERROR_DEPTH: Final = 3
 
 
-def may_pass(status: int) -> bool:
+def is_transient_status(status: int) -> bool:
     """Return whether a request with this status may be answered later."""
     return status >= 500 or status in PASSING
 
 
-def moved_to(answer: Answer, url: str) -> str:
+def redirect_target(answer: Answer, url: str) -> str:
     """Return where a redirect of `url` leads, empty if nowhere.
 
     Without query and credentials; of the same server the path alone.
@@ -45,14 +45,14 @@ def moved_to(answer: Answer, url: str) -> str:
     return f"{goal.scheme}://{at}{f':{port}' if port else ''}{goal.path}"
 
 
-def is_page(answer: Answer) -> bool:
+def is_html(answer: Answer) -> bool:
     """Return whether an answer is an HTML page, as balancers show during maintenance."""
     return "html" in answer.content_type.lower() or answer.body.lstrip()[:1] == b"<"
 
 
-def pause_asked_for(answer: Answer) -> float:
+def retry_after_seconds(answer: Answer) -> float:
     """Return the seconds that `Retry-After` (RFC 9110, section 10.2.3) asks to wait, else 0."""
-    if not may_pass(answer.status):
+    if not is_transient_status(answer.status):
         return 0.0
     told = answer.retry_after.strip()
     if told.isascii() and told.isdigit():
@@ -66,7 +66,7 @@ def pause_asked_for(answer: Answer) -> float:
     return max(0.0, (when - datetime.now(UTC)).total_seconds())
 
 
-def told_error(value: Any) -> CallFailed | None:
+def reported_error(value: Any) -> CallFailed | None:
     """Return what an answer of a good status says went wrong, None if it says nothing."""
     if not isinstance(value, dict):
         return None
@@ -88,9 +88,9 @@ def has_error(value: Any) -> bool:
 
 def service_error(said: Any, code: int = 0) -> CallFailed:
     """Return the failure of a call that a service tells of in its answer."""
-    words = " ".join(_words(said, MOST_LEVELS).split()) or "no reason is given"
+    words = " ".join(_words(said, MAX_ERROR_DEPTH).split()) or "no reason is given"
     told = f"the service answers with an error: {f'{code} ' if code else ''}{words}"
-    transient = code < 600 and may_pass(code)
+    transient = code < 600 and is_transient_status(code)
     return CallFailed(FailureCause.SERVICE_ERROR, told, transient=transient)
 
 
@@ -112,7 +112,7 @@ def _words(said: Any, levels: int) -> str:
     return ""
 
 
-def what_failed(error: Exception) -> tuple[FailureCause, str]:
+def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:
     """Return the cause and one line of detail, without the URL: its query may hold a key."""
     cause, why = FailureCause.CONNECTION_LOST, str(error)
     match error:

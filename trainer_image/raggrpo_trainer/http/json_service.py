@@ -19,18 +19,24 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .background_tasks import BackgroundTasks
 from .call_statistics import CallStatistics
-from .diagnosis import is_page, may_pass, moved_to, pause_asked_for, what_failed
-from .pool import Answer, HttpPool, proxy_of
-from .responses import TooLarge, decoded
+from .diagnosis import (
+    cause_and_detail,
+    is_html,
+    is_transient_status,
+    redirect_target,
+    retry_after_seconds,
+)
+from .pool import Answer, HttpPool, proxy_for
+from .responses import ResponseTooLarge, decode_response
 from .service_gate import OutageListener, ServiceGate
 
 EXCERPT_CHARACTERS = 200
 DETAIL_CHARACTERS = 400
 """An excerpt with what is to be done about it."""
 SECRET_LENGTH = 8
-OUTAGES_BEFORE_ALONE = 2
+OUTAGES_BEFORE_SERIAL = 2
 """Outages in a row that a call meets before it is asked without others of its kind beside it."""
-MOST_FELLED = 5
+MAX_SERIAL_OUTAGES = 5
 """Outages while a call was asked alone before it is taken for their cause."""
 
 # A separate generator: retries must not advance the random numbers used in training.
@@ -95,7 +101,7 @@ class JsonService:
         """With `gate`, calls wait for a service that is down; else they fail after retries."""
         self.statistics = CallStatistics()
         self._http = http
-        self._url, self._proxy = url, proxy_of(url)
+        self._url, self._proxy = url, proxy_for(url)
         # A Secret created from a file often ends in a newline, which headers must not contain.
         self._headers = {name: value.strip() for name, value in headers.items()}
         self._timeout_seconds = timeout_seconds
@@ -128,12 +134,12 @@ class JsonService:
         retry = retry or self._retry
         failed = outages = felled = 0
         while True:
-            is_alone = outages >= OUTAGES_BEFORE_ALONE
+            is_alone = outages >= OUTAGES_BEFORE_SERIAL
             async with self._one_by_one if is_alone else nullcontext():
                 try:
-                    return self.parsed(await self._post(request), parse)
+                    return self.parse(await self._post(request), parse)
                 except CallFailed as failure:
-                    was_down = felled < MOST_FELLED and await self._was_down(failure, failed)
+                    was_down = felled < MAX_SERIAL_OUTAGES and await self._was_down(failure, failed)
                     if not was_down and (not failure.transient or failed == retry.retries):
                         self.statistics.failures[failure.cause] += 1
                         raise
@@ -152,12 +158,12 @@ class JsonService:
             seconds = time.monotonic() - started
         self.statistics.record(seconds)
         if self._gate is not None:
-            self._gate.took(seconds)
+            self._gate.record_latency(seconds)
         answer = self._json_in(response, request)
         self._answered = self._answered or request
         return answer
 
-    def parsed(self, answer: Any, parse: Callable[[Any], T]) -> T:
+    def parse(self, answer: Any, parse: Callable[[Any], T]) -> T:
         """Return a parsed answer. Raises CallFailed, without secrets in what it quotes."""
         try:
             return parse(answer)
@@ -169,25 +175,25 @@ class JsonService:
         """Post once, as soon as the service is not known to be down, and tell the gate."""
         if self._gate is None:
             return await self.post_once(request, self._timeout_seconds)
-        await self._gate.passed()
+        await self._gate.wait_until_up()
         self._asked = request
-        watched = self._gate.watched()
+        watched = self._gate.start_hang_timer()
         try:
             answer = await self.post_once(request, self._timeout_seconds)
         except CallFailed as failure:
             if not failure.transient:  # it is up, and rejected this one request
-                self._gate.answered()
+                self._gate.record_response()
             raise
         finally:
             watched.cancel()
-        self._gate.answered()
+        self._gate.record_response()
         return answer
 
     async def _was_down(self, failure: CallFailed, failed: int) -> bool:
         """Return whether the service was down when a call failed that had failed so often."""
         if self._gate is None or not failure.transient:
             return False
-        return await self._gate.was_down(str(failure), is_first=failed == 0)
+        return await self._gate.wait_if_down(str(failure), is_first=failed == 0)
 
     async def _answers(self) -> bool:
         """Return whether the service answers a request, beside the calls in flight."""
@@ -204,25 +210,25 @@ class JsonService:
         return max(0.0, self._not_before - asyncio.get_running_loop().time())
 
     def _json_in(self, response: Answer, request: Request) -> Any:
-        pause = min(pause_asked_for(response), self._timeout_seconds)
+        pause = min(retry_after_seconds(response), self._timeout_seconds)
         self._not_before = max(self._not_before, asyncio.get_running_loop().time() + pause)
         if not 200 <= response.status < 300:
             told = self._excerpt(response)
-            if moved := self._without_secrets(moved_to(response, request.url or self._url)):
+            if moved := self._without_secrets(redirect_target(response, request.url or self._url)):
                 told = f"the service has moved to {moved}; write that as its url"
             raise CallFailed(
                 FailureCause.HTTP_STATUS,
                 f"{response.status}{':' if moved else ''} {told}",
-                transient=may_pass(response.status),
+                transient=is_transient_status(response.status),
             )
         if not response.body.strip():
             told = f"{response.status}: the answer has no content"
             raise CallFailed(FailureCause.BAD_JSON, told)
         try:
-            return decoded(response.body, response.content_type)
+            return decode_response(response.body, response.content_type)
         except json.JSONDecodeError as error:
             # A service that has spoken JSON is behind a balancer which speaks for it meanwhile.
-            transient = self._answered is not None and is_page(response)
+            transient = self._answered is not None and is_html(response)
             told = self._excerpt(response)
             raise CallFailed(FailureCause.BAD_JSON, told, transient=transient) from error
         except ValueError as error:
@@ -240,10 +246,10 @@ class JsonService:
             raise CallFailed(
                 FailureCause.TIMEOUT, f"no answer in {timeout_seconds:g} s", transient=True
             ) from error
-        except TooLarge as error:
+        except ResponseTooLarge as error:
             raise CallFailed(FailureCause.BAD_JSON, str(error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            cause, why = what_failed(error)
+            cause, why = cause_and_detail(error)
             transient = cause not in (FailureCause.TLS_FAILURE, FailureCause.BAD_JSON)
             detail = self._without_secrets(why)
             raise CallFailed(cause, detail, transient=transient) from None  # it contains the URL

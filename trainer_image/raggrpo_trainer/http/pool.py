@@ -9,7 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-from .responses import MAX_ANSWER_BYTES, TooLarge
+from .responses import MAX_RESPONSE_BYTES, ResponseTooLarge
 
 IDLE_SECONDS = 4.0
 """How long an idle connection stays open; many servers close theirs after 5 s."""
@@ -86,14 +86,14 @@ async def _bounded(response: ClientResponse) -> bytes:
     parts, size = [], 0
     async for part in response.content.iter_any():
         size += len(part)
-        if size > MAX_ANSWER_BYTES:
+        if size > MAX_RESPONSE_BYTES:
             response.close()
-            raise TooLarge
+            raise ResponseTooLarge
         parts.append(part)
     return b"".join(parts)
 
 
-def proxy_of(url: str) -> str | None:
+def proxy_for(url: str) -> str | None:
     """Return the proxy configured in the environment for a URL.
 
     aiohttp itself would look it up in a thread on every call, and send credentials from ~/.netrc.

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
-MAX_ANSWER_BYTES: Final = 16 * 2**20
-MAX_ANSWER_DEPTH: Final = 64
+MAX_RESPONSE_BYTES: Final = 16 * 2**20
+MAX_RESPONSE_DEPTH: Final = 64
 LINES: Final = ("application/x-ndjson", "application/jsonl", "application/json-lines")
 EVENTS: Final = "text/event-stream"
 EVENT_FIELDS: Final = ("data:", "event:", "id:", "retry:", ":")
@@ -19,11 +19,11 @@ ERROR: Final = "error"
 """The name of an event that ends a stream which failed."""
 
 
-class TooLarge(ValueError):
+class ResponseTooLarge(ValueError):
     """An answer that is not read to its end."""
 
     def __init__(self) -> None:
-        super().__init__(f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB")
+        super().__init__(f"the answer has more than {MAX_RESPONSE_BYTES // 2**20} MiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Stream:
     """What events named `error` said: JSON values, or texts."""
 
 
-def decoded(body: bytes, content_type: str) -> Any:
+def decode_response(body: bytes, content_type: str) -> Any:
     """Return an answer's JSON value, or a Stream. Raises ValueError if it cannot be read.
 
     Streams are often sent under the type of something else, so what is no JSON is looked at.
@@ -54,7 +54,7 @@ def decoded(body: bytes, content_type: str) -> Any:
     return _stream(named)
 
 
-def as_object(answer: Any) -> dict[str, Any]:
+def require_object(answer: Any) -> dict[str, Any]:
     """Return an answer that must be a JSON object. Raises CallFailed (BadJson)."""
     if not isinstance(answer, dict):
         raise CallFailed(FailureCause.BAD_JSON, f"no JSON object but {type(answer).__name__}")
@@ -117,11 +117,11 @@ def _loads(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("the answer is nested too deeply") from None
     level = [value]
-    for _ in range(MAX_ANSWER_DEPTH):
+    for _ in range(MAX_RESPONSE_DEPTH):
         level = [item for each in level for item in _inside(each)]
         if not level:
             return value
-    raise ValueError(f"the answer has more than {MAX_ANSWER_DEPTH} levels")
+    raise ValueError(f"the answer has more than {MAX_RESPONSE_DEPTH} levels")
 
 
 def _inside(value: Any) -> list[Any]:

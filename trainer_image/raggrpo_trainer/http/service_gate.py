@@ -18,17 +18,17 @@ from .background_tasks import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS = 0.5
-LARGEST_PAUSE_SECONDS = 5.0
+MIN_PROBE_INTERVAL_SECONDS = 0.5
+MAX_PROBE_INTERVAL_SECONDS = 5.0
 """Between two probes: how late the end of an outage may be noticed."""
-QUIET_SECONDS = 20.0
-QUIET_FACTOR = 3.0
+HANG_SECONDS = 20.0
+HANG_FACTOR = 3.0
 """A service is quiet after max(20 s, factor × its slowest recent answer) without any answer."""
 RECENT_SECONDS = 60.0
 RECENT_CALLS = 64
-FEWEST_CALLS = 10
+MIN_CALLS = 10
 """Calls that say something about a service; of fewer, each may be special."""
-MOST_FAILED = 0.75
+DOWN_FAILURE_RATIO = 0.75
 
 # A separate generator: probes must not advance the random numbers used in training.
 _jitter = random.Random()
@@ -63,22 +63,22 @@ class ServiceGate:
         self._seconds: deque[float] = deque(maxlen=RECENT_CALLS)
         self._recent: deque[tuple[float, bool]] = deque(maxlen=RECENT_CALLS)
 
-    async def passed(self) -> None:
+    async def wait_until_up(self) -> None:
         """Wait until the service is not known to be down."""
         while not self._is_up.is_set():
             await self._is_up.wait()
 
-    def took(self, seconds: float) -> None:
+    def record_latency(self, seconds: float) -> None:
         """Note how long an answer took: what is usual for one service is a hang of another."""
         self._seconds.append(seconds)
 
-    def answered(self) -> None:
+    def record_response(self) -> None:
         """Note that a call was answered, whatever the answer said."""
         self._last_answer = _now()
         self._recent.append((self._last_answer, True))
         self._is_up.set()
 
-    async def was_down(self, cause: str, *, is_first: bool = True) -> bool:
+    async def wait_if_down(self, cause: str, *, is_first: bool = True) -> bool:
         """Return whether a call failed because the service was down, once it is up again.
 
         `is_first`: the call has not failed by itself yet; only that says something about the
@@ -88,9 +88,9 @@ class ServiceGate:
             self._recent.append((_now(), False))
         return await asyncio.shield(self._check(cause, is_certain=self._mostly_fails()))
 
-    def watched(self) -> asyncio.TimerHandle:
+    def start_hang_timer(self) -> asyncio.TimerHandle:
         """Return a timer for a call that begins now; if it is not cancelled, the call is quiet."""
-        limit = max(QUIET_SECONDS, QUIET_FACTOR * max(self._seconds, default=0.0))
+        limit = max(HANG_SECONDS, HANG_FACTOR * max(self._seconds, default=0.0))
         began = _now()
 
         def quiet() -> None:
@@ -132,18 +132,18 @@ class ServiceGate:
             answered.cancel()
 
     async def _probe_until_answered(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        pause = MIN_PROBE_INTERVAL_SECONDS
         while True:
             await asyncio.sleep(pause * _jitter.uniform(0.8, 1.2))
             if await self._probe():
                 return
-            pause = min(2 * pause, LARGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, MAX_PROBE_INTERVAL_SECONDS)
 
     def _mostly_fails(self) -> bool:
         since = _now() - RECENT_SECONDS
         outcomes = [answered for when, answered in self._recent if when >= since]
         failed = outcomes.count(False)
-        return len(outcomes) >= FEWEST_CALLS and failed >= MOST_FAILED * len(outcomes)
+        return len(outcomes) >= MIN_CALLS and failed >= DOWN_FAILURE_RATIO * len(outcomes)
 
 
 def _now() -> float:

@@ -22,7 +22,7 @@ class SharedCalls(Generic[Key, T]):
     def __contains__(self, key: Key) -> bool:
         return key in self._answers
 
-    async def answer(self, key: Key, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def get(self, key: Key, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the answer kept for the key, else that of a call made now."""
         task = self._answers.get(key)
         if task is None:

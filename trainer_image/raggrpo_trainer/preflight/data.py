@@ -14,20 +14,20 @@ from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId
-from raggrpo_trainer.data.columns import MISSING, leaves, value_at
+from raggrpo_trainer.data.columns import MISSING, leaf_paths, value_at
 from raggrpo_trainer.data.prompt_files import Prompt, needed_fields, read_prompts
-from raggrpo_trainer.data.prompts import Tokenizer, compose, rendered
+from raggrpo_trainer.data.prompts import Tokenizer, compose, render_prompt
 from raggrpo_trainer.errors import TrainerError
 
-from .finding import Finding, judged, not_evaluated
+from .finding import Finding, finding_for, not_evaluated
 
 FIRST_ROWS = 100
 LONGEST_ROWS = 100
 """Measured in any case, for what is told."""
-MOST_ROWS = 10_000
+MAX_MEASURED_ROWS = 10_000
 """Measured at most, which takes some ten seconds; the longest come first."""
 ANY_LENGTH = 10**9
-A_QUESTION = "Which sea lies there?"
+PROBE_QUESTION = "Which sea lies there?"
 """Seen again in what a chat template makes of it."""
 
 
@@ -44,7 +44,7 @@ def check_data(config: TrainerConfig) -> Data:
     """Read every row the trainer will read."""
     data = config.data
     missing = dict(_missing_columns(config))
-    columns = judged(
+    columns = finding_for(
         CheckId.DATA_COLUMNS,
         list(missing.values()),
         f"columns {', '.join(_wanted_columns(config).values())}",
@@ -55,7 +55,7 @@ def check_data(config: TrainerConfig) -> Data:
     if missing and not problems and not others:
         readable = not_evaluated(CheckId.DATA_READABLE, "needs the columns")
     else:
-        readable = judged(
+        readable = finding_for(
             CheckId.DATA_READABLE,
             [*problems, *others],
             f"{len(train):,} training rows, {len(validation):,} validation rows",
@@ -71,7 +71,7 @@ def check_lengths(
     if not prompts or tokenizer is None:
         return not_evaluated(CheckId.SAMPLE_LENGTHS, "needs the data and the tokenizer")
     if refused := _refused(config, prompts, tokenizer):
-        return judged(CheckId.SAMPLE_LENGTHS, refused, "", ExitCode.DATA_ERROR)
+        return finding_for(CheckId.SAMPLE_LENGTHS, refused, "", ExitCode.DATA_ERROR)
     reserved = _num_passages(config) * config.retrieval.max_passage_tokens
     limit = config.data.max_prompt_length
     longest = _longest(prompts, limit - reserved)
@@ -79,7 +79,7 @@ def check_lengths(
         first = [_length(prompt, config, tokenizer) for prompt in prompts[:FIRST_ROWS]]
         long = {prompt.index: _length(prompt, config, tokenizer) for prompt in longest}
     except TrainerError as error:  # a template that refuses one row alone
-        return judged(CheckId.SAMPLE_LENGTHS, [str(error)], "", ExitCode.DATA_ERROR)
+        return finding_for(CheckId.SAMPLE_LENGTHS, [str(error)], "", ExitCode.DATA_ERROR)
     row = max(long, key=lambda index: long[index])
     evidence = (
         f"prompts have {statistics.median(first):.0f} tokens (median), at most {long[row]} "
@@ -89,13 +89,13 @@ def check_lengths(
         evidence += f", passages up to {reserved}"
     evidence += f"; maxPromptLength {limit}"
     if long[row] + reserved <= limit:
-        return judged(CheckId.SAMPLE_LENGTHS, [], evidence)
+        return finding_for(CheckId.SAMPLE_LENGTHS, [], evidence)
     if config.data.allow_truncation:
-        return judged(CheckId.SAMPLE_LENGTHS, [], f"{evidence}; truncated as allowed")
+        return finding_for(CheckId.SAMPLE_LENGTHS, [], f"{evidence}; truncated as allowed")
     remedy = "raise data.maxPromptLength, or set data.allowTruncation: true"
     if reserved:
         remedy = f"lower retrieval.maxPassageTokens or topK, {remedy}"
-    return judged(CheckId.SAMPLE_LENGTHS, [f"{evidence}: {remedy}"], "", ExitCode.DATA_ERROR)
+    return finding_for(CheckId.SAMPLE_LENGTHS, [f"{evidence}: {remedy}"], "", ExitCode.DATA_ERROR)
 
 
 def _missing_columns(config: TrainerConfig) -> Iterator[tuple[str, str]]:
@@ -107,7 +107,7 @@ def _missing_columns(config: TrainerConfig) -> Iterator[tuple[str, str]]:
         if known and lacking:
             names = ", ".join(repr(column) for column in lacking.values())
             fields = ", ".join(f"data.columns.{field}" for field in lacking)
-            there = ", ".join(leaves(known))
+            there = ", ".join(leaf_paths(known))
             yield file, f"{file} has no column {names}: set {fields} to one of {there}"
 
 
@@ -157,11 +157,11 @@ def _refused(config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokeni
     problems = []
     for prompt in kinds.values():
         try:
-            shown = rendered(prompt, A_QUESTION, tokenizer, config.data.chat_template)
+            shown = render_prompt(prompt, PROBE_QUESTION, tokenizer, config.data.chat_template)
         except TrainerError as error:
             problems.append(str(error))
         else:
-            if A_QUESTION not in shown:
+            if PROBE_QUESTION not in shown:
                 problems.append(
                     "the chat template leaves the question out: data.chatTemplate is a template's "
                     "text, not the name of its file, and shows the content of messages"
@@ -178,7 +178,7 @@ def _longest(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
     by_size = sorted(((_bytes(prompt), prompt) for prompt in prompts), key=lambda each: -each[0])
     return [
         prompt
-        for place, (size, prompt) in enumerate(by_size[:MOST_ROWS])
+        for place, (size, prompt) in enumerate(by_size[:MAX_MEASURED_ROWS])
         if place < LONGEST_ROWS or size > limit / 2
     ]
 

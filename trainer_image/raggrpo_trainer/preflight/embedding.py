@@ -17,7 +17,7 @@ from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
 
-from .finding import Finding, judged, not_evaluated
+from .finding import Finding, finding_for, not_evaluated
 from .model import load_folder_tokenizer
 from .weights import Unreadable, count_parameters, read_json, weight_shapes
 
@@ -69,7 +69,7 @@ def check_embeddings(config: TrainerConfig) -> Embeddings:
             of_model += _problems_of_vectors(Path(managed.vectors), place, shape[1])
         problems += of_model
         parameters, dimension = max(parameters, shape[0]), max(dimension, shape[1])
-    finding = judged(CheckId.EMBEDDING_READABLE, problems, "; ".join(told))
+    finding = finding_for(CheckId.EMBEDDING_READABLE, problems, "; ".join(told))
     if not problems and not told:
         finding = not_evaluated(CheckId.EMBEDDING_READABLE, "no managed retriever embeds")
     return Embeddings(finding, passages, parameters, dimension)

@@ -21,7 +21,7 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
 
-from .finding import Finding, judged, not_evaluated
+from .finding import Finding, finding_for, not_evaluated
 
 EXPERIMENT_SECONDS = 240
 _TABLES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
@@ -59,15 +59,15 @@ def check_family(config: TrainerConfig) -> FamilyCheck:
     family = family_of(raw)
     if not family.architecture:
         problem = f"{folder}/config.json names no architecture: save the model with its class"
-        return FamilyCheck(judged(CheckId.MODEL_FAMILY, [problem], ""), None)
-    layout = layout_of(family, folder, config.data.max_sequence_length)
+        return FamilyCheck(finding_for(CheckId.MODEL_FAMILY, [problem], ""), None)
+    layout = best_layout(family, folder, config.data.max_sequence_length)
     on_cpu = config.resources.device is Device.CPU
     problems = [*_unusable(family, layout), *engine_problems(family, on_cpu=on_cpu)]
-    evidence = described(family, layout, config.training.row_layout)
-    return FamilyCheck(judged(CheckId.MODEL_FAMILY, problems, evidence), layout.row_layout)
+    evidence = family_evidence(family, layout, config.training.row_layout)
+    return FamilyCheck(finding_for(CheckId.MODEL_FAMILY, problems, evidence), layout.row_layout)
 
 
-def layout_of(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
+def best_layout(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
     """Return the best layout that is exact for rows of up to `longest_row` tokens."""
     limit = family.positions_change_at
     if limit is not None and longest_row > limit:
@@ -79,7 +79,7 @@ def layout_of(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
     if family.architecture in MEASURED and family.is_ordinary:
         found = Layout(RowLayout.SHARED_PREFIX, "")
     else:
-        found = from_experiment(family, experiment(folder))
+        found = layout_from_experiment(family, experiment(folder))
     is_hidden = family.window is not None and family.window < longest_row
     if found.row_layout is RowLayout.SHARED_PREFIX and is_hidden:
         why = f"some layers see {family.window} tokens, and a row may have {longest_row}"
@@ -105,7 +105,7 @@ def experiment(folder: Path) -> dict[str, Any]:
     return found
 
 
-def from_experiment(family: ModelFamily, found: Mapping[str, Any]) -> Layout:
+def layout_from_experiment(family: ModelFamily, found: Mapping[str, Any]) -> Layout:
     """Choose the layout by what was measured (pure)."""
     if found["problem"]:
         return Layout(None, found["problem"])
@@ -123,7 +123,7 @@ def from_experiment(family: ModelFamily, found: Mapping[str, Any]) -> Layout:
     return Layout(RowLayout.PADDED, f"not exact in shared-prefix rows: {_measured(shared)}")
 
 
-def described(family: ModelFamily, layout: Layout, wanted: RowLayout) -> str:
+def family_evidence(family: ModelFamily, layout: Layout, wanted: RowLayout) -> str:
     """Return the check's evidence: what status says about the rows."""
     rows = layout.row_layout or wanted
     text = f"{family.architecture}: {rows} rows"

@@ -17,7 +17,7 @@ class Finding:
     exit_code: ExitCode = ExitCode.DONE
 
 
-def judged(
+def finding_for(
     check: CheckId,
     problems: Sequence[str],
     evidence: str,

@@ -11,12 +11,12 @@ from typing import Any
 from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
 
-from .finding import Finding, judged
+from .finding import Finding, finding_for
 from .weights import (
     Shapes,
     Unreadable,
     count_parameters,
-    lacking_tensors,
+    missing_tensors,
     read_json,
     weight_shapes,
 )
@@ -40,7 +40,7 @@ def check_model(path: Path) -> Model:
     """Check everything, so that all problems are reported at once."""
     if not path.is_dir():
         problem = f"{path} is no folder: model.path names a Hugging Face model's folder"
-        return Model(judged(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
+        return Model(finding_for(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
     problems = []
     facts, config = Facts(), dict[str, Any]()
     try:
@@ -72,7 +72,7 @@ def check_model(path: Path) -> Model:
         f"{facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
         f"context {facts.context_length}, tokenizer loads{ignored}"
     )
-    return Model(judged(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
+    return Model(finding_for(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
 
 
 def _untrainable(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _untrainable(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Itera
         )
     elif (path / "adapter_config.json").exists():
         yield f"{path} is an adapter: merge it into its model, and give the folder of the result"
-    elif lacking := lacking_tensors(config, shapes):
+    elif lacking := missing_tensors(config, shapes):
         named = f"{lacking[0]} and {len(lacking) - 1:,} more" if lacking[1:] else lacking[0]
         yield (
             f"{path} lacks {named}, which its config.json asks for: save the whole model with "

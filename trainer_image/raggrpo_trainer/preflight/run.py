@@ -16,7 +16,7 @@ from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, Pre
 from .data import Data, check_data, check_lengths
 from .embedding import check_embeddings, corpus_facts
 from .family import FamilyCheck, check_family
-from .finding import Finding, judged, not_evaluated
+from .finding import Finding, finding_for, not_evaluated
 from .model import Model, check_model
 from .services import check_retrieval, check_rewards
 from .storage import check_free, check_paths, check_space, check_writable, corpus_bytes
@@ -126,7 +126,9 @@ def _guarded(check: Callable[[], T], failed: Callable[[Exception], T]) -> T:
 
 def _unforeseen(check: CheckId, error: Exception) -> Finding:
     what = f"{type(error).__name__}: {error}"
-    return judged(check, [f"the files have a form that nobody foresaw ({what}); mend them"], "")
+    return finding_for(
+        check, [f"the files have a form that nobody foresaw ({what}); mend them"], ""
+    )
 
 
 def _gpu_memory(config: TrainerConfig) -> Finding:

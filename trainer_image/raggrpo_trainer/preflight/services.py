@@ -24,7 +24,7 @@ from raggrpo_trainer.retrieval.client import WARM_UP_TEXT, RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 
-from .finding import Finding, judged, not_evaluated
+from .finding import Finding, finding_for, not_evaluated
 
 RETRY = RetryPolicy(retries=1)
 """One retry: reports a refusing endpoint within seconds, yet lets a cold one be slow once."""
@@ -32,8 +32,8 @@ REMEDIES: Final = {
     RewardKind.JUDGE: "check that the judge runs, its url, model and headers",
     RewardKind.HTTP: 'check that it runs, its url, and that it answers {"score": number}',
 }
-UNGRADED: Final = "check judge.prompt, scorePattern and scorePath"
-NOTHING_FOUND: Final = (
+JUDGE_REMEDY: Final = "check judge.prompt, scorePattern and scorePath"
+EMPTY_RESULT_REMEDY: Final = (
     "nothing was found for the data's first row; check that the service has documents, "
     "and its scoreThreshold and filters"
 )
@@ -53,7 +53,7 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     try:
         headers = endpoint_headers(spec, env)
     except TrainerError as error:
-        return judged(CheckId.RETRIEVAL_REACHABLE, [str(error)], "", error.exit_code)
+        return finding_for(CheckId.RETRIEVAL_REACHABLE, [str(error)], "", error.exit_code)
     fields = dict.fromkeys(spec.actor_output.fields, WARM_UP_TEXT)
     row = await asyncio.to_thread(_first_row, config)
     if row is None:
@@ -63,13 +63,13 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     problems = [answer.told for answer in answers if answer.failure is not None]
     evidence = "; ".join(answer.told for answer in answers)
     failures = [answer.failure for answer in answers if answer.failure is not None]
-    is_outage = all(may_come_back(failure) for failure in failures)
+    is_outage = all(is_outage_failure(failure) for failure in failures)
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
     is_unusual = any(answer.is_empty for answer in answers)
-    return judged(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code, is_unusual=is_unusual)
+    return finding_for(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code, is_unusual=is_unusual)
 
 
-def may_come_back(failure: CallFailed) -> bool:
+def is_outage_failure(failure: CallFailed) -> bool:
     """Return whether the service is down rather than wrong; a name nobody knows is a typing error.
 
     Only a preflight asks: for a service that has answered before, an unknown name is an outage too.
@@ -91,11 +91,11 @@ async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Findin
     if services:
         asked = await _ask_services(config, services, env)
         problems, evidence = problems + asked.problems, evidence + asked.evidence
-        is_outage = is_outage and asked.may_come_back
+        is_outage = is_outage and asked.is_outage_failure
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
     if any(outcomes):
         code = ExitCode.REWARD_CODE_ERROR
-    return judged(CheckId.REWARD_CODE, problems, "; ".join(evidence), code)
+    return finding_for(CheckId.REWARD_CODE, problems, "; ".join(evidence), code)
 
 
 @dataclass
@@ -104,7 +104,7 @@ class _Asked:
 
     problems: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
-    may_come_back: bool = True
+    is_outage_failure: bool = True
     """Whether all that went wrong is that services are down."""
 
 
@@ -140,15 +140,17 @@ async def _ask_services(
                 score = await rewards.score(sample)
         except TrainerError as error:
             asked.problems.append(f"{at}: {error}")
-            asked.may_come_back = False
+            asked.is_outage_failure = False
         except RewardFailed as failure:
             told = f"{at}: {failure.cause}: {failure.detail}"
             has_no_grade = term.judge and failure.cause is FailureCause.NOT_A_NUMBER
             if has_no_grade and is_stand_in:
                 asked.evidence.append(told)
                 continue
-            asked.problems.append(f"{told}; {UNGRADED if has_no_grade else REMEDIES[term.name]}")
-            asked.may_come_back = asked.may_come_back and may_come_back(failure)
+            asked.problems.append(
+                f"{told}; {JUDGE_REMEDY if has_no_grade else REMEDIES[term.name]}"
+            )
+            asked.is_outage_failure = asked.is_outage_failure and is_outage_failure(failure)
         else:
             asked.evidence.append(f"{at} answers {next(iter(score.parts.values())):.2f}")
     return asked
@@ -199,7 +201,7 @@ async def _call(
         return _Answer(told, failure)
     seconds = time.monotonic() - began
     told = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
-    return _Answer(told) if passages else _Answer(f"{told}; {NOTHING_FOUND}", is_empty=True)
+    return _Answer(told) if passages else _Answer(f"{told}; {EMPTY_RESULT_REMEDY}", is_empty=True)
 
 
 async def _import(target: str, folder: str) -> str:

@@ -19,7 +19,7 @@ from raggrpo_trainer.checkpoint.fence import probe
 from raggrpo_trainer.checkpoint.folder import CheckpointName, sizes
 from raggrpo_trainer.errors import TrainerError
 
-from .finding import Finding, judged, not_evaluated
+from .finding import Finding, finding_for, not_evaluated
 
 BYTES_PER_PARAMETER = CHECKPOINT_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETER
 
@@ -34,7 +34,7 @@ def check_paths(config: TrainerConfig) -> Finding:
             problems.append(f"{field} {text}: not there; mount it, or mend the path")
         elif not os.access(path, os.R_OK):
             problems.append(f"{field} {text}: user {os.getuid()} may not read it")
-    return judged(CheckId.PATHS, problems, f"{len(given)} paths are there, all absolute")
+    return finding_for(CheckId.PATHS, problems, f"{len(given)} paths are there, all absolute")
 
 
 def corpus_bytes(config: TrainerConfig) -> int:
@@ -66,7 +66,7 @@ def check_writable(config: TrainerConfig) -> Finding:
             checkpoint_backup.require(url)
         except TrainerError as error:
             problems.append(str(error))
-    return judged(CheckId.CHECKPOINT_WRITABLE, problems, config.checkpoint.path)
+    return finding_for(CheckId.CHECKPOINT_WRITABLE, problems, config.checkpoint.path)
 
 
 def check_space(config: TrainerConfig, facts: Facts) -> Finding:
@@ -80,7 +80,7 @@ def check_space(config: TrainerConfig, facts: Facts) -> Finding:
     free = shutil.disk_usage(_existing(path)).free
     evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
     remedy = f"{evidence} for {kept} checkpoints: make room, or lower checkpoint.keepLast"
-    return judged(CheckId.CHECKPOINT_SPACE, [remedy] if free < needed else [], evidence)
+    return finding_for(CheckId.CHECKPOINT_SPACE, [remedy] if free < needed else [], evidence)
 
 
 def check_free(config: TrainerConfig) -> Finding:
@@ -90,14 +90,14 @@ def check_free(config: TrainerConfig) -> Finding:
         holder = probe(path, config.attempt.job_uid)
     except (OSError, ValueError, TypeError) as error:
         problem = f"{path}/fence cannot be read: {error}"
-        return judged(CheckId.CHECKPOINT_FREE, [problem], "")
+        return finding_for(CheckId.CHECKPOINT_FREE, [problem], "")
     problems = []
     if holder is not None:
         problems = [
             f"{path} is in use by job {holder}: delete or suspend that job, or give this one "
             "another checkpoint.path"
         ]
-    return judged(
+    return finding_for(
         CheckId.CHECKPOINT_FREE,
         problems,
         f"no other job writes to {path}",

@@ -33,18 +33,18 @@ def count_parameters(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes.values())
 
 
-def lacking_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
+def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
     """Return the tensors that config.json asks for and that are not there, or not of its shape.
 
     Empty for a family whose names are not known here: there the ranks notice.
     """
-    wanted = measured_tensors(config)
+    wanted = expected_tensors(config)
     if "embed_tokens.weight" in shapes:  # saved without the head; transformers adds the prefix
         wanted = {name.removeprefix("model."): shape for name, shape in wanted.items()}
     return [name for name, shape in wanted.items() if tuple(shapes.get(name, ())) != shape]
 
 
-def measured_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Return the matrices of a family that was measured, all of which name them alike."""
     sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
     known = all(isinstance(config.get(name), int) for name in (*sizes, "vocab_size"))

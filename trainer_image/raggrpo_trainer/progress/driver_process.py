@@ -3,7 +3,7 @@
 import os
 import signal
 
-POD_GOES = signal.SIGHUP
+POD_TERMINATING = signal.SIGHUP
 """Asks the driver to save and exit because a pod ends, and maybe that pod alone."""
 
 
@@ -22,7 +22,7 @@ class DriverProcess:
         """
         if not self.pid:
             return False
-        number = 0 if self._asked == self.pid else POD_GOES
+        number = 0 if self._asked == self.pid else POD_TERMINATING
         try:
             os.kill(self.pid, number)
         except ProcessLookupError:

@@ -34,7 +34,7 @@ class _Server:
         self._driver = DriverProcess()
         self._server = ProgressServer(
             port,
-            host=host_of(token),
+            host=listen_host(token),
             token=token,
             dump_stacks=self._dump_stacks,
             stop_driver=self._driver.stop,
@@ -58,7 +58,7 @@ class _Server:
         return send(self._watched, signal.SIGUSR1)
 
 
-def host_of(token: str) -> str:
+def listen_host(token: str) -> str:
     """Return where to listen: everywhere in a guarded pod, else as in a local run."""
     is_local = ray.util.get_node_ip_address() == LOOPBACK
     return "0.0.0.0" if token and not is_local else LOOPBACK
@@ -90,7 +90,7 @@ class ProgressActor:
             await self._last
 
 
-async def obtain_progress_actor(port: int, token: str) -> tuple[ProgressActor, Progress | None]:
+async def start_progress_actor(port: int, token: str) -> tuple[ProgressActor, Progress | None]:
     """Return the cluster's progress server, started if there is none, and its last progress.
 
     That of a lost head keeps its name until its successor has learned of the loss.

@@ -65,18 +65,18 @@ class Reporter:
         self._event("start", config_hash=config.attempt.config_hash)
         self._thread.start()
 
-    def stage(self, stage: Stage) -> None:
+    def report_stage(self, stage: Stage) -> None:
         """Report the current stage; repeating it has no effect."""
         self._stage = stage
         self._show_stage()
 
-    def waiting(self, outages: Sequence[EndpointOutage]) -> None:
+    def report_outages(self, outages: Sequence[EndpointOutage]) -> None:
         """Report the services that keep the attempt from going on; none: it goes on."""
         if list(outages) != self._progress.waiting_for:
             self._update(waiting_for=list(outages))
             self._show_stage()
 
-    def resumed(
+    def report_resume(
         self,
         step: int,
         checkpoint: CheckpointRef | None = None,
@@ -95,15 +95,15 @@ class Reporter:
         reasons = {s.path: s.reason for s in skipped}
         self._event("resume", checkpoint=path, skipped=reasons)
 
-    def pinned(self, values: Mapping[str, str]) -> None:
+    def report_pinned(self, values: Mapping[str, str]) -> None:
         """Report what Auto chose; the choice is pinned for all attempts."""
         self._update(pinned=dict(values))
 
-    def measure(self, probe: Probe) -> None:
+    def add_probe(self, probe: Probe) -> None:
         """Add a probe."""
-        self._thread.measure(probe)
+        self._thread.add_probe(probe)
 
-    def replaced(self, happened: Sequence[str]) -> None:
+    def report_replacements(self, happened: Sequence[str]) -> None:
         """Report in-place replacements; `happened` lists all of them so far."""
         for message in happened[self._replacements :]:
             self._event("in_place", message=message)
@@ -111,32 +111,34 @@ class Reporter:
             self._replacements = len(happened)
             self._update(in_place=list(happened[-MAX_IN_PLACE:]))
 
-    def step(self, record: StepRecord) -> None:
+    def report_step(self, record: StepRecord) -> None:
         """Report a finished step."""
         self._recent.append(record)
         median = statistics.median(each.step_seconds for each in self._recent)
         self._update(step=record.step, seconds_per_step=median)
-        self._thread.put(record)
+        self._thread.enqueue(record)
 
-    def saved(self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None") -> None:
+    def report_save(
+        self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None"
+    ) -> None:
         """Report a complete checkpoint, how long saving it took, and the best one that is kept."""
         self._update(checkpoint=checkpoint, save_seconds=seconds, **_best(best))
         self._event("checkpoint", path=checkpoint.path, seconds=seconds, **_best(best))
 
-    def exported(self, folder: Path, best: "Checkpoint | None") -> None:
+    def report_export(self, folder: Path, best: "Checkpoint | None") -> None:
         """Report the exported model, which is the newest, and where the best one is."""
         told = f"; the best was step {best.marker.step}: {best.folder}" if best else ""
         log.info("exported the model of step %d to %s%s", self._progress.step, folder, told)
         self._event("export", path=str(folder), **_best(best))
 
-    def backed_up(self, outcomes: "Sequence[BackupOutcome]") -> None:
+    def report_backups(self, outcomes: "Sequence[BackupOutcome]") -> None:
         """Report finished backups; a failure stays reported until one succeeds."""
         for each in outcomes:
             self._event("backup", of_step=each.step, failure=each.failure)
             done = self._progress.backup_step if each.failure else each.step
             self._update(backup_step=done, backup_failure=each.failure[:MAX_MESSAGE])
 
-    def validated(self, when: str, step: int, result: "ValidationResult") -> None:
+    def report_validation(self, when: str, step: int, result: "ValidationResult") -> None:
         """Report a validation `before`, `during` or `after` training."""
         self._event("validation", when=when, **{**asdict(result), "step": step})
 
@@ -162,7 +164,7 @@ class Reporter:
         self._progress = self._progress.model_copy(update=changes)
 
     def _event(self, event: str, **values: Any) -> None:
-        self._thread.put({"event": event, "step": self._progress.step, **values})
+        self._thread.enqueue({"event": event, "step": self._progress.step, **values})
 
     def _current(self) -> Progress:
         """Return the current progress (called by the thread)."""

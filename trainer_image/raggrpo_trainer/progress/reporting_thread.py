@@ -69,11 +69,11 @@ class ReportingThread(threading.Thread):
         self._unwritten: Counter[str] = Counter()
         self._bug: BaseException | None = None
 
-    def measure(self, probe: Probe) -> None:
+    def add_probe(self, probe: Probe) -> None:
         """Add a probe, effective from the next step."""
         self._probes.append(probe)
 
-    def put(self, record: Record) -> None:
+    def enqueue(self, record: Record) -> None:
         """Queue a record; if the queue is full because the disk hangs, count it as lost."""
         self._raise_bug()
         try:

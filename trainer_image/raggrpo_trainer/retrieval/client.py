@@ -35,7 +35,7 @@ from raggrpo_trainer.sample_failures import RetrievalFailed, source_of
 
 from .micro_batch import MicroBatcher
 from .passage import Columns, Passage, Query
-from .protocols import column_names, parse_answer, request_for
+from .protocols import column_names, parse_response, request_for
 
 logger = logging.getLogger(__name__)
 
@@ -133,10 +133,10 @@ class RetrievalClient:
         self._log(endpoint, sample, started, f"{status}, {len(passages)} passages")
         return passages
 
-    async def ask_once(self, endpoint: str, query: Query) -> Passages:
+    async def call_once(self, endpoint: str, query: Query) -> Passages:
         """Make one call without cache, batching or retries. Raises CallFailed."""
         asked = self._endpoints[endpoint]
-        return await asked.ask_once(query, asked.spec.timeout_seconds)
+        return await asked.call_once(query, asked.spec.timeout_seconds)
 
     async def warm_up(
         self, endpoint: str, limit_seconds: float, columns: Columns | None = None
@@ -157,7 +157,7 @@ class RetrievalClient:
         try:
             await self._ask_until_answered(asked, query, limit_seconds)
             answered = time.monotonic()
-            await asked.ask_once(query, asked.spec.timeout_seconds)
+            await asked.call_once(query, asked.spec.timeout_seconds)
         except CallFailed as failure:
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
@@ -182,7 +182,7 @@ class RetrievalClient:
         while True:
             left = limit_seconds if outages else max(deadline - time.monotonic(), 0.0)
             try:
-                await asked.ask_once(query, left)
+                await asked.call_once(query, left)
                 break
             except CallFailed as failure:
                 is_late = time.monotonic() + WARM_UP_PAUSE_SECONDS > deadline
@@ -229,17 +229,17 @@ class _Endpoint:
     async def ask(self, query: Query) -> Passages:
         if not self.spec.cache:
             return await self._ask_anew(query)
-        return await self._answers.answer(query, lambda: self._ask_anew(query))
+        return await self._answers.get(query, lambda: self._ask_anew(query))
 
-    async def ask_once(self, query: Query, timeout_seconds: float) -> Passages:
+    async def call_once(self, query: Query, timeout_seconds: float) -> Passages:
         answer = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
-        [passages] = self.service.parsed(answer, lambda each: parse_answer(self.spec, each, 1))
+        [passages] = self.service.parse(answer, lambda each: parse_response(self.spec, each, 1))
         return passages
 
     async def _ask_anew(self, query: Query) -> Passages:
         match self.spec.protocol:
             case EndpointProtocol.SEARCH_R1:
-                return await self._batcher.ask(query)
+                return await self._batcher.submit(query)
             case EndpointProtocol.RAG_CHAT | EndpointProtocol.HTTP:
                 [passages] = await self._post([query])
                 return passages
@@ -264,7 +264,7 @@ class _Endpoint:
         try:
             return await self.service.post(
                 request_for(self.spec, queries),
-                lambda answer: parse_answer(self.spec, answer, len(queries)),
+                lambda answer: parse_response(self.spec, answer, len(queries)),
                 retry,
             )
         except CallFailed as failure:

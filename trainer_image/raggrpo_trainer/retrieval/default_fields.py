@@ -5,12 +5,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-TEXTS = ("text", "contents", "content", "passage", "page_content", "snippet", "document.text",
+TEXT_PATHS = ("text", "contents", "content", "passage", "page_content", "snippet", "document.text",
          "document.contents", "document.content", "node.text", "_source.text", "_source.contents",
          "_source.content", "metadata.text", "payload.text", "body", "document", "$")  # fmt: skip
-IDS = ("id", "_id", "doc_id", "document_id", "chunk_id", "document.id", "node.id", "metadata.id",
-       "uuid")  # fmt: skip
-SCORES = ("score", "_score", "similarity", "relevance", "relevance_score", "rerank_score")
+ID_PATHS = ("id", "_id", "doc_id", "document_id", "chunk_id", "document.id", "node.id",
+            "metadata.id", "uuid")  # fmt: skip
+SCORE_PATHS = ("score", "_score", "similarity", "relevance", "relevance_score", "rerank_score")
 """The usual names, best first. Never a distance, of which less is better."""
 
 _OTHER: Final = re.compile(
@@ -24,7 +24,7 @@ NAMED: Final = 1_000_000
 """Counted for a text under a usual name, beside its length."""
 
 
-def likely_text(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
+def guess_text_path(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
     """Return the path of the leaf that is most likely the text, and how likely; empty and 0: none.
 
     `items` leads to the results, for bare texts, whose name is that of their list.
@@ -34,7 +34,7 @@ def likely_text(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
         for at, each in leaves.items()
         if isinstance(each, str) and not _OTHER.fullmatch(_last(items if at == "$" else at))
     }
-    named = [at for at in TEXTS if at in texts and at != "$"]
+    named = [at for at in TEXT_PATHS if at in texts and at != "$"]
     named += [at for at in texts if _has(at, ("text", "content", "body", "passage"))]
     if named:
         return named[0], NAMED + len(texts[named[0]])
@@ -42,18 +42,18 @@ def likely_text(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
     return max(prose.items(), key=lambda item: item[1], default=("", 0))
 
 
-def likely_id(leaves: Mapping[str, Any]) -> str:
+def guess_id_path(leaves: Mapping[str, Any]) -> str:
     """Return the path of the leaf that is named like an id, empty if none is."""
-    return _named(leaves, IDS, ("id", "ref", "key", "sku", "uuid"), (str, int))
+    return _named(leaves, ID_PATHS, ("id", "ref", "key", "sku", "uuid"), (str, int))
 
 
-def likely_score(numbers: Mapping[str, Any]) -> str:
+def guess_score_path(numbers: Mapping[str, Any]) -> str:
     """Return the path of the number that is named like a score, empty if none is."""
-    found = _named(numbers, SCORES, ("score", "rel", "sim", "rank_score"), (int, float, str))
+    found = _named(numbers, SCORE_PATHS, ("score", "rel", "sim", "rank_score"), (int, float, str))
     return found or next((at for at in numbers if at.endswith("score[0].value")), "")
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Return a finite number, which may be written as text, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

@@ -40,7 +40,7 @@ class MicroBatcher(Generic[Q, A]):
         self._open: _Batch[Q] | None = None
         self._outcomes: asyncio.Task[Sequence[A | BaseException]]
 
-    async def ask(self, query: Q) -> A:
+    async def submit(self, query: Q) -> A:
         """Return the answer to `query`, asked as part of a batch."""
         if self._open is None:
             self._open = _Batch()

@@ -25,12 +25,12 @@ from raggrpo_api.spec.retrieval import (
     RetrievalEndpoint,
 )
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.http.diagnosis import told_error
+from raggrpo_trainer.http.diagnosis import reported_error
 from raggrpo_trainer.http.json_service import Request
-from raggrpo_trainer.http.responses import as_object
+from raggrpo_trainer.http.responses import require_object
 
 from .passage import Passage, Query
-from .response_mapping import passages_in
+from .response_mapping import map_response
 
 
 def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
@@ -60,10 +60,10 @@ def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Reques
             assert_never(endpoint.protocol)
     if not endpoint.extra_body:
         return Request(own)
-    return Request({**filled_by_sample(endpoint.extra_body, _values(endpoint, queries)), **own})
+    return Request({**fill_template(endpoint.extra_body, _values(endpoint, queries)), **own})
 
 
-def parse_answer(
+def parse_response(
     endpoint: RetrievalEndpoint, answer: Any, num_queries: int
 ) -> list[tuple[Passage, ...]]:
     """Return each query's passages, in the endpoint's order.
@@ -76,10 +76,10 @@ def parse_answer(
     try:
         found = _parsed(endpoint, answer, num_queries)
     except CallFailed:
-        if said := told_error(answer):
+        if said := reported_error(answer):
             raise said from None
         raise
-    if not any(found) and (said := told_error(answer)):
+    if not any(found) and (said := reported_error(answer)):
         raise said
     return found
 
@@ -89,11 +89,11 @@ def _parsed(
 ) -> list[tuple[Passage, ...]]:
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
-            return _search_r1(as_object(answer), num_queries)
+            return _search_r1(require_object(answer), num_queries)
         case EndpointProtocol.RAG_CHAT:
-            return [passages_in(answer, endpoint.response, needs_score=_weighs(endpoint))]
+            return [map_response(answer, endpoint.response, needs_score=_weighs(endpoint))]
         case EndpointProtocol.HTTP:
-            found = passages_in(answer, endpoint.response, needs_score=_weighs(endpoint))
+            found = map_response(answer, endpoint.response, needs_score=_weighs(endpoint))
             return [found[: endpoint.top_k]]
         case _:
             assert_never(endpoint.protocol)
@@ -113,8 +113,8 @@ def _templated(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request
     [query] = queries
     values = _values(endpoint, [query])
     quoted = {name: quote(_as_text(value), safe="") for name, value in values.items()}
-    url = filled_by_sample(endpoint.url, quoted)
-    body = None if endpoint.method is HttpMethod.GET else filled_by_sample(endpoint.body, values)
+    url = fill_template(endpoint.url, quoted)
+    body = None if endpoint.method is HttpMethod.GET else fill_template(endpoint.body, values)
     return Request(body, method=endpoint.method, url=url)
 
 
@@ -133,7 +133,7 @@ def _values(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, 
     return own | shared
 
 
-def filled_by_sample(
+def fill_template(
     template: Any, values: Mapping[str, Any], fill: Callable[..., Any] = filled
 ) -> Any:
     """Return a template filled. Raises CallFailed with a placeholder that has no value."""

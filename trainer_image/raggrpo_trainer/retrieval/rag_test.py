@@ -113,7 +113,7 @@ class _Test:
         async with self._client(endpoint) as client:
             began = time.monotonic()
             try:
-                passages = await client.ask_once(endpoint.name, query)
+                passages = await client.call_once(endpoint.name, query)
             except CallFailed as failure:
                 return Variant(name=name, failure=str(failure))
             return Variant(name=name, passages=len(passages), seconds=time.monotonic() - began)
@@ -125,7 +125,7 @@ class _Test:
         async def ask_until(client: RetrievalClient, end: float) -> None:
             while (asked := time.monotonic()) < end:
                 try:
-                    await client.ask_once(endpoint.name, self._query(next(numbers)))
+                    await client.call_once(endpoint.name, self._query(next(numbers)))
                 except CallFailed as failure:
                     found.failures[failure.cause] += 1
                     await asyncio.sleep(PAUSE_SECONDS)

@@ -11,13 +11,21 @@ from typing import Any
 from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.retrieval import ResponseMapping
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.http.diagnosis import has_error, service_error, told_error
+from raggrpo_trainer.http.diagnosis import has_error, reported_error, service_error
 from raggrpo_trainer.http.responses import Stream
 
-from .default_fields import IDS, SCORES, TEXTS, likely_id, likely_score, likely_text, number
+from .default_fields import (
+    ID_PATHS,
+    SCORE_PATHS,
+    TEXT_PATHS,
+    guess_id_path,
+    guess_score_path,
+    guess_text_path,
+    parse_number,
+)
 from .passage import Passage
 
-ITEMS = ("results", "result", "hits.hits", "hits", "documents", "docs", "passages", "items",
+ITEMS_PATHS = ("results", "result", "hits.hits", "hits", "documents", "docs", "passages", "items",
          "matches", "data", "data.results", "$")  # fmt: skip
 """The usual names, best first."""
 
@@ -30,13 +38,13 @@ IN_ITEM_LEVELS = 3
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_@:-]{1,64}")
 
 
-class DoesNotFit(CallFailed):
+class MappingMismatch(CallFailed):
     """An answer in which the mapping finds nothing; `shape` shows it whole."""
 
     def __init__(self, problem: "_Unfit", answer: Any, *, needs_score: bool = False) -> None:
-        proposal = proposed(answer, needs_score=needs_score)
+        proposal = suggested_mapping(answer, needs_score=needs_score)
         self.shape = shape(answer)
-        remedy = f"set {written(proposal)}; " if proposal else ""
+        remedy = f"set {as_spec(proposal)}; " if proposal else ""
         shown = self.shape[:SHOWN_CHARACTERS]
         if problem.place > 1:  # the results before it fit
             shown = f"{shape(problem.item)[:SHOWN_CHARACTERS]} as result {problem.place}"
@@ -51,7 +59,7 @@ class _Unfit(ValueError):
         self.item, self.place = item, place
 
 
-def passages_in(
+def map_response(
     answer: Any, mapping: ResponseMapping, *, needs_score: bool = False
 ) -> tuple[Passage, ...]:
     """Return an answer's passages in its order.
@@ -66,7 +74,7 @@ def passages_in(
         raise service_error(said)
     fits, joined = False, tuple[Passage, ...]()
     for event in answer.events:
-        if has_error(event) and (error := told_error(event)):
+        if has_error(event) and (error := reported_error(event)):
             raise error
         try:
             found = _read(event, mapping, needs_score)
@@ -74,7 +82,7 @@ def passages_in(
             found = ()
         else:
             fits = True
-        if not found and (error := told_error(event)):
+        if not found and (error := reported_error(event)):
             raise error
         joined = _joined_with(joined, found)
     return joined if fits else _passages({"events": answer.events}, mapping, needs_score)
@@ -85,20 +93,20 @@ def shape(value: Any) -> str:
     return _shape(value.events if isinstance(value, Stream) else value, SHOWN_LEVELS)
 
 
-def proposed(answer: Any, *, needs_score: bool = False) -> ResponseMapping | None:
+def suggested_mapping(answer: Any, *, needs_score: bool = False) -> ResponseMapping | None:
     """Return a mapping that fits an answer, or None if it holds no list of texts."""
     best, longest = None, 0
     for path, items in _lists(answer, "$", PROPOSED_LEVELS):
         leaves = dict(_leaves(items[0], "", IN_ITEM_LEVELS))
-        text, length = likely_text(leaves, path)
+        text, length = guess_text_path(leaves, path)
         if length <= longest:
             continue
         mapping = ResponseMapping(
             items=path,
-            id=likely_id({at: each for at, each in leaves.items() if at != text}),
+            id=guess_id_path({at: each for at, each in leaves.items() if at != text}),
             text=text,
-            score=likely_score(
-                {at: each for at, each in leaves.items() if number(each) is not None}
+            score=guess_score_path(
+                {at: each for at, each in leaves.items() if parse_number(each) is not None}
             ),
         )
         try:
@@ -109,7 +117,7 @@ def proposed(answer: Any, *, needs_score: bool = False) -> ResponseMapping | Non
     return best
 
 
-def written(mapping: ResponseMapping) -> str:
+def as_spec(mapping: ResponseMapping) -> str:
     """Return a mapping as one writes it in a job."""
     fields = {name: path for name, path in mapping.model_dump().items() if path}
     return f"response: {{{', '.join(f'{name}: {_quoted(p)}' for name, p in fields.items())}}}"
@@ -119,13 +127,13 @@ def _passages(answer: Any, mapping: ResponseMapping, needs_score: bool) -> tuple
     try:
         return _read(answer, mapping, needs_score)
     except _Unfit as error:
-        raise DoesNotFit(error, answer, needs_score=needs_score) from None
+        raise MappingMismatch(error, answer, needs_score=needs_score) from None
 
 
 def _read(answer: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
     """Return the passages. Raises _Unfit naming what is missing and where."""
     problem: _Unfit | None = None
-    for path in [mapping.items] if mapping.items else ITEMS:
+    for path in [mapping.items] if mapping.items else ITEMS_PATHS:
         items = _items(path, answer)
         if items is None:
             continue
@@ -158,17 +166,17 @@ def _items(path: str, answer: Any) -> list[Any] | None:
 
 def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
     """Return one result. Raises ValueError naming what it lacks."""
-    text = _first(item, mapping.text, TEXTS)
+    text = _first(item, mapping.text, TEXT_PATHS)
     match text:
         case [str() as only]:  # a field of several values that has one
             text = only
     if not isinstance(text, str):
         raise ValueError(f"has no text at {mapping.text or 'a usual name'}")
-    key = _first(item, mapping.id, IDS)
+    key = _first(item, mapping.id, ID_PATHS)
     if mapping.id and not isinstance(key, str | int | float):
         raise ValueError(f"has no id at {mapping.id}")
-    found = _first(item, mapping.score, SCORES)
-    score = number(found)
+    found = _first(item, mapping.score, SCORE_PATHS)
+    score = parse_number(found)
     if score is None and (mapping.score or needs_score or found is not None):
         raise ValueError(f"has no finite score at {mapping.score or 'a usual name'}")
     # Without ids, the text itself identifies a passage.

@@ -13,9 +13,9 @@ from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.diagnosis import has_error, service_error
-from raggrpo_trainer.http.responses import as_object
+from raggrpo_trainer.http.responses import require_object
 
-from .worker import as_number
+from .worker import finite_number
 
 READ_CHARACTERS: Final = 16_384
 """Of a reply, from its end: a grade comes last."""
@@ -33,12 +33,12 @@ _NAMED: Final = regex.compile(
 _FENCED: Final = regex.compile(r"```(?:json)?\s*(.*?)```", regex.DOTALL)
 
 
-def grade_in(spec: JudgeSpec, answer: Any) -> float:
+def parse_grade(spec: JudgeSpec, answer: Any) -> float:
     """Return the grade in a chat completion, scaled so that lowest is 0 and highest 1.
 
     Raises CallFailed: MissingField without a reply, NotANumber without one grade within the range.
     """
-    reply = _reply(as_object(answer))
+    reply = _reply(require_object(answer))
     if spec.score_path:
         grade = _at_path(spec.score_path, reply)
     elif spec.score_pattern:
@@ -110,7 +110,7 @@ def _number(value: Any, reply: str) -> float:
         number = float(value) if isinstance(value, str) else value
     except ValueError as error:
         raise _no_grade(f"the judge's grade is no number: {_shown(reply)}") from error
-    return as_number(None if isinstance(number, bool) else number)
+    return finite_number(None if isinstance(number, bool) else number)
 
 
 def _no_grade(detail: str) -> CallFailed:

@@ -19,9 +19,9 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
-from raggrpo_trainer.http.responses import as_object
+from raggrpo_trainer.http.responses import require_object
 
-from .worker import IMPORT_SECONDS, as_number, load_function, raised
+from .worker import IMPORT_SECONDS, finite_number, load_function, raised
 
 NUM_PROCESSES = min(4, os.cpu_count() or 1)
 JUDGE_CONCURRENCY = 64
@@ -80,7 +80,7 @@ class CoroutineReward:
             if limit.expired():
                 raise _timed_out(self._timeout_seconds) from error
             raise raised(error) from error
-        return as_number(value)
+        return finite_number(value)
 
     async def close(self) -> None:
         """Do nothing: every call ends with its caller."""
@@ -186,10 +186,10 @@ class HttpJudge:
 
 
 def _judge_score(answer: Any) -> float:
-    scored = as_object(answer)
+    scored = require_object(answer)
     if "score" not in scored:
         raise CallFailed(FailureCause.MISSING_FIELD, "score: Field required")
-    return as_number(scored["score"])
+    return finite_number(scored["score"])
 
 
 def _timed_out(seconds: float) -> CallFailed:

@@ -16,9 +16,9 @@ from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.shared_calls import SharedCalls
-from raggrpo_trainer.retrieval.protocols import filled_by_sample
+from raggrpo_trainer.retrieval.protocols import fill_template
 
-from .grades import grade_in
+from .grades import parse_grade
 
 CACHED_GRADES: Final = 10_000
 
@@ -55,19 +55,19 @@ class JudgeReward:
     async def score(self, sample: Mapping[str, Any]) -> float:
         """Return the grade, 0 to 1. Raises CallFailed."""
         values = _values(sample)
-        body = filled_by_sample(self._spec, values, _body)
+        body = fill_template(self._spec, values, _body)
         if not self._spec.cache:
             return await self._grade(body)
         # Without a value of its own for every call, such as {message_id}.
         key = json.dumps(_body(self._spec, values | {"message_id": ""}), sort_keys=True)
-        return await self._grades.answer(key, lambda: self._grade(body))
+        return await self._grades.get(key, lambda: self._grade(body))
 
     async def close(self) -> None:
         """End the calls in flight."""
         await self._tasks.close()
 
     async def _grade(self, body: Mapping[str, Any]) -> float:
-        return await self._service.post(Request(body), partial(grade_in, self._spec))
+        return await self._service.post(Request(body), partial(parse_grade, self._spec))
 
 
 def _values(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def load_function(target: str) -> Callable[[dict[str, Any]], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def as_number(value: object) -> float:
+def finite_number(value: object) -> float:
     """Return the reward as a float. Raises CallFailed (NotANumber) for NaN, infinity and text."""
     try:
         number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def _answer(function: Callable[[dict[str, Any]], Any], sample: dict[str, Any]) -
         failure = raised(error)
         return {"cause": failure.cause, "detail": failure.detail}
     try:
-        return {"score": as_number(value)}
+        return {"score": finite_number(value)}
     except CallFailed as failure:
         return {"cause": failure.cause, "detail": failure.detail}
 

@@ -160,7 +160,7 @@ class Collector:
                     )
                 except SampleFailed as error:
                     return error
-                ledger.succeeded(prompt.index, source_of(endpoint.name))
+                ledger.record_success(prompt.index, source_of(endpoint.name))
                 texts += [p.text for p in found]
         return tuple(texts)
 
@@ -199,7 +199,7 @@ class Collector:
         )
 
     async def _single(self, sample: Sample, future: "asyncio.Future[Generation]") -> None:
-        sample.take(await future)
+        sample.append_generation(await future)
 
     async def _search(self, batch: Batch, sample: Sample) -> None:
         """Generate; whenever the policy asks, search and continue, at most maxTurns times."""
@@ -208,7 +208,7 @@ class Collector:
         for turn in range(retrieval.max_turns + 1):
             [future] = self._pool.submit([self._request(batch, sample, turn)])
             generation = await future
-            sample.take(generation)
+            sample.append_generation(generation)
             text = self._decode(generation.token_ids)
             room = self._config.data.max_response_length - len(sample.token_ids)
             if SEARCH_END not in text or turn == retrieval.max_turns or room <= 1:
@@ -217,7 +217,7 @@ class Collector:
             if query is None:
                 return
             if not query:
-                sample.insert(self._tokens(NO_QUERY)[: room - 1])
+                sample.append_retrieved(self._tokens(NO_QUERY)[: room - 1])
                 continue
             try:
                 found = await self._retrieval.retrieve(
@@ -229,9 +229,9 @@ class Collector:
             except SampleFailed as error:
                 _failed(sample, error, batch.ledger)
                 return
-            batch.ledger.succeeded(sample.name, source_of(endpoint.name))
+            batch.ledger.record_success(sample.name, source_of(endpoint.name))
             sample.passages += tuple(p.text for p in found)
-            sample.insert(self._information([p.text for p in found])[: room - 1])
+            sample.append_retrieved(self._information([p.text for p in found])[: room - 1])
 
     def _information(self, passages: Sequence[str]) -> list[int]:
         """Return a search result as tokens, each passage cut to maxPassageTokens."""
@@ -322,7 +322,7 @@ def _samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:
 
 
 def _failed(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sample:
-    ledger.failed(sample.name, error)
+    ledger.record_failure(sample.name, error)
     sample.failure = str(error)
     return sample
 

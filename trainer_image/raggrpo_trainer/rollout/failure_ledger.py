@@ -23,12 +23,12 @@ class FailureLedger:
         self._samples: set[Hashable] = set()
         self._failed: set[Hashable] = set()
 
-    def succeeded(self, sample: Hashable, source: str) -> None:
+    def record_success(self, sample: Hashable, source: str) -> None:
         """Count a successful call to `source` (named as in SampleFailed)."""
         self._samples.add(sample)
         self._tallies.setdefault(source, _Tally()).calls += 1
 
-    def failed(self, sample: Hashable, failure: SampleFailed) -> None:
+    def record_failure(self, sample: Hashable, failure: SampleFailed) -> None:
         """Count a failed call and its sample."""
         self._samples.add(sample)
         self._failed.add(sample)

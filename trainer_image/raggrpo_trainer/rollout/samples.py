@@ -38,13 +38,13 @@ class Sample:
         """Return the completion in the form the trainer expects."""
         return Completion(tuple(self.token_ids), tuple(self.sampled), tuple(self.logprobs))
 
-    def take(self, generation: Generation) -> None:
+    def append_generation(self, generation: Generation) -> None:
         """Append tokens sampled by the policy."""
         self.token_ids += generation.token_ids
         self.sampled += [True] * len(generation.token_ids)
         self.logprobs += generation.logprobs
 
-    def insert(self, token_ids: Sequence[int]) -> None:
+    def append_retrieved(self, token_ids: Sequence[int]) -> None:
         """Append retrieved tokens, which the policy reads but never trains on."""
         self.token_ids += token_ids
         self.sampled += [False] * len(token_ids)

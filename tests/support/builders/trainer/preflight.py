@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Check, CheckId, PreflightResult
-from raggrpo_trainer.preflight.weights import measured_tensors
+from raggrpo_trainer.preflight.weights import expected_tensors
 from support.builders.data.rows import write_rows
 from support.builders.trainer.reports import a_config
 
@@ -36,7 +36,7 @@ def a_model_folder(folder: Path, **config: Any) -> Path:
         "max_position_embeddings": 2048,
     }
     (folder / "config.json").write_text(json.dumps({**shape, **config}))
-    tensors = {n: np.zeros(size, np.float32) for n, size in measured_tensors(shape).items()}
+    tensors = {n: np.zeros(size, np.float32) for n, size in expected_tensors(shape).items()}
     names = {name: f"{'ab'[place % 2]}.safetensors" for place, name in enumerate(tensors)}
     for file in ("a.safetensors", "b.safetensors"):
         save_file({n: tensors[n] for n, of in names.items() if of == file}, folder / file)

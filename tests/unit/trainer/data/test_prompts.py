@@ -267,8 +267,8 @@ async def test_preparing_ahead_moves_no_cursor_and_changes_no_batch(composer: Co
 async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> None:
     config = a_config().model_copy(update={"skipped_steps": [7]})
     source, cursor = PromptSource(config, PROMPTS), Cursor(0, 3)
-    assert source.start_of(6, cursor, 3) == cursor
-    assert source.start_of(7, cursor, 3) == Cursor(0, 6)
+    assert source.batch_start(6, cursor, 3) == cursor
+    assert source.batch_start(7, cursor, 3) == Cursor(0, 6)
 
 
 @pytest.mark.row("A18")

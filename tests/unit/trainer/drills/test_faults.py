@@ -16,42 +16,42 @@ def faults(text: str, attempt: int = 1) -> Faults:
 def test_a_fault_is_due_once_at_its_step() -> None:
     found = faults("kill-rank@step=5; nan@step=5")
 
-    assert found.due("kill-rank", step=4) == ""
-    assert found.due("kill-driver", step=5) == ""
-    assert found.due("kill-rank", step=5) == "kill-rank"
-    assert found.due("kill-rank", step=5) == ""
-    assert found.due("nan", step=5) == "nan"
+    assert found.take_due("kill-rank", step=4) == ""
+    assert found.take_due("kill-driver", step=5) == ""
+    assert found.take_due("kill-rank", step=5) == "kill-rank"
+    assert found.take_due("kill-rank", step=5) == ""
+    assert found.take_due("nan", step=5) == "nan"
 
 
 def test_a_fault_of_a_save_strikes_at_its_phase_the_shards_by_default() -> None:
     found = faults("kill-driver@save=10:complete,kill-rank@save=10")
-    assert found.due("kill-driver", step=10) == ""
-    assert found.due("kill-driver", save=10, phase="shards") == ""
-    assert found.due("kill-driver", save=10, phase="complete") == "kill-driver"
-    assert found.due("kill-rank", save=10, phase="shards") == "kill-rank"
+    assert found.take_due("kill-driver", step=10) == ""
+    assert found.take_due("kill-driver", save=10, phase="shards") == ""
+    assert found.take_due("kill-driver", save=10, phase="complete") == "kill-driver"
+    assert found.take_due("kill-rank", save=10, phase="shards") == "kill-rank"
 
 
 def test_what_follows_the_moment_is_the_argument() -> None:
     found = faults("slow-step@step=9:2.5,pause@save=6:complete:4")
-    assert found.due("slow-step", step=9) == "2.5"
-    assert found.due("pause", save=6, phase="complete") == "4"
+    assert found.take_due("slow-step", step=9) == "2.5"
+    assert found.take_due("pause", save=6, phase="complete") == "4"
 
 
 @pytest.mark.parametrize(("attempt", "due"), [(1, "ac"), (2, "bc"), (3, "c")])
 def test_a_fault_strikes_in_its_attempt_the_first_by_default(attempt: int, due: str) -> None:
     text = "slow-step@step=1:a,slow-step@step=2:b@attempt=2,slow-step@step=3:c@attempt=0"
     found = faults(text, attempt)
-    assert "".join(found.due("slow-step", step=step) for step in (1, 2, 3)) == due
+    assert "".join(found.take_due("slow-step", step=step) for step in (1, 2, 3)) == due
 
 
 def test_a_fault_of_the_start_takes_no_step() -> None:
-    assert faults("wrong-resume@attempt=2", 2).due("wrong-resume") == "wrong-resume"
-    assert faults("wrong-resume@attempt=2", 1).due("wrong-resume") == ""
+    assert faults("wrong-resume@attempt=2", 2).take_due("wrong-resume") == "wrong-resume"
+    assert faults("wrong-resume@attempt=2", 1).take_due("wrong-resume") == ""
 
 
 def test_without_the_variable_nothing_strikes() -> None:
-    assert Faults.from_env({}, 1).due("nan", step=1) == ""
-    assert faults(" , ;").due("nan", step=1) == ""
+    assert Faults.from_env({}, 1).take_due("nan", step=1) == ""
+    assert faults(" , ;").take_due("nan", step=1) == ""
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
         },
     )
     reporter = Reporter(config, 1, publish=published)
-    outages = Outages(reporter.waiting)
+    outages = Outages(reporter.report_outages)
     asking = {"outages": outages} if waits else {}
     async with (
         RetrievalClient(config.retrieval, {}, retry=ONE_TRY, **asking) as retrieval,

@@ -4,7 +4,7 @@ import pytest
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy
-from raggrpo_trainer.http.pool import Answer, HttpPool, proxy_of
+from raggrpo_trainer.http.pool import Answer, HttpPool, proxy_for
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_environments_proxy_is_used_unless_it_excepts_the_host(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert proxy_of(url) == proxy
+    assert proxy_for(url) == proxy
 
 
 async def served(answer: bytes) -> tuple[asyncio.Server, str, list[bytes]]:

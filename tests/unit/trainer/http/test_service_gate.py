@@ -10,15 +10,15 @@ from raggrpo_api.trainer.progress import EndpointOutage
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import (
-    MOST_FELLED,
-    OUTAGES_BEFORE_ALONE,
+    MAX_SERIAL_OUTAGES,
+    OUTAGES_BEFORE_SERIAL,
     GateOptions,
     JsonService,
     Request,
     RetryPolicy,
 )
 from raggrpo_trainer.http.pool import Answer, HttpPool
-from raggrpo_trainer.http.service_gate import QUIET_SECONDS
+from raggrpo_trainer.http.service_gate import HANG_SECONDS
 from raggrpo_trainer.progress.outages import Outages
 from support.processes.simulated_time import simulated
 
@@ -194,7 +194,7 @@ def test_a_question_that_fells_the_service_time_and_again_fails_in_the_end() -> 
     assert isinstance(poison, CallFailed)
     assert answers(others) == innocent
     times = sum("poison" in content for _, content in world.pool.asked)
-    assert times <= OUTAGES_BEFORE_ALONE + MOST_FELLED + 1 + RETRY.retries
+    assert times <= OUTAGES_BEFORE_SERIAL + MAX_SERIAL_OUTAGES + 1 + RETRY.retries
 
 
 def test_calls_that_mostly_fail_open_the_circuit_though_a_probe_is_answered() -> None:
@@ -227,7 +227,7 @@ def test_a_service_that_hangs_is_told_before_its_calls_time_out() -> None:
         return await world.later(11, "a", "b")
 
     assert answers(simulated(story())) == ["a", "b"]
-    assert world.told[0] == (pytest.approx(11 + QUIET_SECONDS), ["endpoint kb"])
+    assert world.told[0] == (pytest.approx(11 + HANG_SECONDS), ["endpoint kb"])
     assert world.causes[0] == "Timeout: no answer for 20 s"
 
 
@@ -235,7 +235,7 @@ def test_a_service_that_is_always_slow_is_not_down() -> None:
     world = World(lambda *_: 45.0, timeout_seconds=120)
 
     async def story() -> list[Any]:
-        world.service._gate.took(45.0)  # type: ignore[union-attr]  # as warming shows
+        world.service._gate.record_latency(45.0)  # type: ignore[union-attr]  # as warming shows
         return await world.step("a", "b")
 
     assert answers(simulated(story())) == ["a", "b"]

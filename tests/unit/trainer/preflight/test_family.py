@@ -8,11 +8,11 @@ from raggrpo_api.memory.model_families import family_of
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.preflight import CheckState
 from raggrpo_trainer.preflight.family import (
+    best_layout,
     check_family,
     engine_architectures,
     engine_problems,
-    from_experiment,
-    layout_of,
+    layout_from_experiment,
 )
 from support.builders.trainer.preflight import a_fit_config
 
@@ -40,7 +40,7 @@ def test_the_best_exact_layout_is_chosen(
 ) -> None:
     family = family_of({"architectures": ["X"], "layer_types": ["linear_attention"]})
     found = {"problem": "", "layouts": {SHARED: shared, PADDED: padded}}
-    assert from_experiment(family, found).row_layout is layout
+    assert layout_from_experiment(family, found).row_layout is layout
 
 
 @pytest.mark.row("D2")
@@ -52,7 +52,7 @@ def test_a_window_as_long_as_every_row_is_full_attention(
     window: int | None, longest: int, layout: RowLayout, tmp_path: Path
 ) -> None:
     family = family_of(ordinary("MistralForCausalLM", sliding_window=window))
-    assert layout_of(family, tmp_path, longest).row_layout is layout
+    assert best_layout(family, tmp_path, longest).row_layout is layout
 
 
 def test_qwen_names_a_window_that_it_does_not_use() -> None:
@@ -67,8 +67,8 @@ def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(
 ) -> None:
     rope = {"rope_type": kind, "original_max_position_embeddings": 64}
     family = family_of(ordinary("LlamaForCausalLM", rope_parameters=rope))
-    assert layout_of(family, tmp_path, 64).row_layout is SHARED
-    refused = layout_of(family, tmp_path, 65)
+    assert best_layout(family, tmp_path, 64).row_layout is SHARED
+    refused = best_layout(family, tmp_path, 65)
     assert refused.row_layout is None
     assert "shorten data.maxPromptLength" in refused.why
 

@@ -25,7 +25,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId, CheckState, Facts, PreflightResult
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.checkpoint.fence import Fence
-from raggrpo_trainer.preflight.finding import judged, not_evaluated
+from raggrpo_trainer.preflight.finding import finding_for, not_evaluated
 from raggrpo_trainer.preflight.model import check_model
 from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_bytes
 from support.builders.data.rows import write_rows
@@ -628,8 +628,10 @@ async def test_a_name_that_nobody_knows_is_a_mistake_and_no_outage(tmp_path: Pat
 
 @pytest.mark.parametrize("code", [ExitCode.PREFLIGHT_FAILED, ExitCode.DATA_ERROR])
 def test_an_outage_beside_another_failure_is_not_waited_for(code: ExitCode) -> None:
-    down = judged(CheckId.RETRIEVAL_REACHABLE, ["kb refuses"], "", ExitCode.RETRIEVAL_UNAVAILABLE)
-    other = judged(CheckId.PATHS, ["wrong"], "", code)
+    down = finding_for(
+        CheckId.RETRIEVAL_REACHABLE, ["kb refuses"], "", ExitCode.RETRIEVAL_UNAVAILABLE
+    )
+    other = finding_for(CheckId.PATHS, ["wrong"], "", code)
     assert exit_code([down, other]) == exit_code([other, down]) == code
     assert exit_code([down]) == ExitCode.RETRIEVAL_UNAVAILABLE
 
@@ -970,8 +972,8 @@ async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, 
 
 
 def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
-    findings = [judged(check, [], "evidence " * 60) for check in list(CheckId)[:9]]
-    findings.append(judged(CheckId.REWARD_CODE, ["reason " * 60], ""))
+    findings = [finding_for(check, [], "evidence " * 60) for check in list(CheckId)[:9]]
+    findings.append(finding_for(CheckId.REWARD_CODE, ["reason " * 60], ""))
     facts = Facts(parameters=7_000_000_000, schema_digest="d" * 16)
     result = result_of(facts, findings)
 
@@ -984,7 +986,7 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
 
 @pytest.mark.parametrize("text", ["密" * 5000, '"\\' * 3000, "\x00\x1b\n" * 2000, "x" * 10_000])
 def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
-    findings = [judged(check, [text], "") for check in CheckId]
+    findings = [finding_for(check, [text], "") for check in CheckId]
     facts = Facts(parameters=10**13, ray_version="2.60.0", schema_digest="d" * 16)
     result = result_of(facts, findings)
 
@@ -1005,7 +1007,7 @@ def test_evidence_that_fits_is_whole() -> None:
 )
 def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected: int) -> None:
     ids = list(CheckId)
-    findings = [judged(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
+    findings = [finding_for(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
     assert result_of(Facts(), findings).exit_code == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
-from raggrpo_trainer.progress.progress_actor import host_of
+from raggrpo_trainer.progress.progress_actor import listen_host
 from raggrpo_trainer.progress.progress_server import ProgressServer
 
 PROGRESS = Progress(attempt=1, stage=Stage.TRAINING, step=3)
@@ -91,7 +91,7 @@ def test_other_machines_reach_it_only_in_a_cluster_and_with_a_token(
     node: str, token: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: node)
-    assert host_of(token) == host
+    assert listen_host(token) == host
 
 
 def test_a_scraper_needs_no_token() -> None:

@@ -49,7 +49,7 @@ def test_the_pace_is_the_median_of_as_many_last_steps_as_the_job_says(tmp_path: 
         changes = {} if window is None else {"monitoring.historyWindow": window}
         reporter = Reporter(a_config(tmp_path, changes), 3, publish=published)
         for step, seconds in enumerate(lasted, 1):
-            reporter.step(a_step(step, step_seconds=seconds))
+            reporter.report_step(a_step(step, step_seconds=seconds))
         reporter.close()
         assert published.progresses[-1].seconds_per_step == pace
 
@@ -58,7 +58,7 @@ def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path
     published = Published()
     reporter = Reporter(a_config(tmp_path), 3, publish=published)
     for step in range(9, 12):
-        reporter.step(a_step(step, weight_update_ratio=1e-3 if step == 10 else None))
+        reporter.report_step(a_step(step, weight_update_ratio=1e-3 if step == 10 else None))
     reporter.close()
 
     found = [each.get("weight_update_ratio") for each in read_history(tmp_path / "logs")]
@@ -73,10 +73,10 @@ def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> No
     published = Published()
     reporter = Reporter(a_config(tmp_path), 3, publish=published)
 
-    reporter.resumed(4)
-    reporter.stage(Stage.TRAINING)
+    reporter.report_resume(4)
+    reporter.report_stage(Stage.TRAINING)
     for step, seconds in ((5, 1.0), (6, 9.0), (7, 2.0)):
-        reporter.step(a_step(step, step_seconds=seconds, reward_mean=step / 10))
+        reporter.report_step(a_step(step, step_seconds=seconds, reward_mean=step / 10))
     reporter.close()
 
     last = published.progresses[-1]
@@ -90,7 +90,7 @@ def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
     for step in range(1, 31):
-        reporter.step(a_step(step, step_seconds=100.0 if step <= 10 else 1.0 + step % 3))
+        reporter.report_step(a_step(step, step_seconds=100.0 if step <= 10 else 1.0 + step % 3))
     reporter.close()
 
     assert published.progresses[-1].seconds_per_step == 2.0
@@ -102,8 +102,8 @@ def test_a_failed_backup_is_told_until_one_succeeds(
 ) -> None:
     published = Published()
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
-    reporter.backed_up([BackupOutcome(10), BackupOutcome(20, "down")])
-    reporter.backed_up([BackupOutcome(step) for step in later])
+    reporter.report_backups([BackupOutcome(10), BackupOutcome(20, "down")])
+    reporter.report_backups([BackupOutcome(step) for step in later])
     reporter.close()
 
     last = published.progresses[-1]
@@ -115,7 +115,7 @@ def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
     for step, seconds in enumerate((1.0, 9.0, 2.0), start=1):
         parts = {"generate": seconds, "train": 1.0}
-        reporter.step(a_step(step, seconds=parts, step_seconds=seconds + 1.5))
+        reporter.report_step(a_step(step, seconds=parts, step_seconds=seconds + 1.5))
     reporter.close()
 
     parts = {"generate": 2.0, "train": 1.0, "other": 0.5}
@@ -126,7 +126,7 @@ def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
 def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None:
     published, now = Published(), [100.0]
     reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
-    reporter.stage(Stage.LOADING_MODEL)
+    reporter.report_stage(Stage.LOADING_MODEL)
     published.wait_for(lambda p: p.stage is Stage.LOADING_MODEL)
     now[0] = 130.0
 
@@ -137,9 +137,9 @@ def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None
 def test_saying_a_stage_again_does_not_restart_its_time(tmp_path: Path) -> None:
     published, now = Published(), [0.0]
     reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
-    reporter.stage(Stage.TRAINING)
+    reporter.report_stage(Stage.TRAINING)
     now[0] = 5.0
-    reporter.stage(Stage.TRAINING)
+    reporter.report_stage(Stage.TRAINING)
     reporter.close()
 
     assert published.progresses[-1].stage_seconds == 5.0
@@ -153,12 +153,12 @@ def test_an_outage_is_a_stage_of_its_own_between_two_parts_of_the_interrupted_on
     log_dir = Path(config.monitoring.log_dir)
     reporter = Reporter(config, 1, publish=published, clock=lambda: now[0])
     outage = EndpointOutage(name="endpoint kb", since="2026-11-21T12:00:00Z", cause="Timeout")
-    reporter.stage(Stage.TRAINING)
+    reporter.report_stage(Stage.TRAINING)
     now[0] = 5.0
-    reporter.waiting([outage])
+    reporter.report_outages([outage])
     now[0] = 605.0
     during = published.wait_for(lambda progress: progress.waited_seconds == 600.0)
-    reporter.waiting([])
+    reporter.report_outages([])
     now[0] = 607.0
     reporter.close()
 
@@ -176,10 +176,10 @@ def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: P
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
     ref = CheckpointRef(step=10, path="/c/step_00000010.e1")
 
-    reporter.resumed(5, ref, None, [SkippedCheckpoint(path="/c/x", reason="torn")])
-    reporter.pinned({"precision": "FP32"})
+    reporter.report_resume(5, ref, None, [SkippedCheckpoint(path="/c/x", reason="torn")])
+    reporter.report_pinned({"precision": "FP32"})
     marker = Marker(10, 1, 1, 1, "", "", 0.8125, {}, BestBy.VALIDATION_EXACT_MATCH)
-    reporter.saved(ref, 1.5, Checkpoint(tmp_path, marker, a_meta(10)))
+    reporter.report_save(ref, 1.5, Checkpoint(tmp_path, marker, a_meta(10)))
     reporter.close(Failure(exit_code=14, message="loss is NaN"))
 
     last = published.progresses[-1]
@@ -196,10 +196,10 @@ def test_each_replacement_is_told_once_and_the_newest_are_shown(tmp_path: Path) 
     reporter = Reporter(config, 1, publish=published)
     happened = [f"engine {number} was lost" for number in range(20)]
 
-    reporter.replaced(happened[:1])
-    reporter.replaced(happened[:1])
-    reporter.replaced(happened)
-    reporter.replaced(happened)
+    reporter.report_replacements(happened[:1])
+    reporter.report_replacements(happened[:1])
+    reporter.report_replacements(happened)
+    reporter.report_replacements(happened)
     reporter.close()
 
     events = read_events(Path(config.monitoring.log_dir))
@@ -211,8 +211,8 @@ def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> N
     sizes: list[int] = []
     reporter = Reporter(a_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
     many = [SkippedCheckpoint(path="/c" * 500, reason="r" * 200)] * 100
-    reporter.resumed(0, skipped=many)
-    reporter.step(a_step(1))
+    reporter.report_resume(0, skipped=many)
+    reporter.report_step(a_step(1))
     reporter.close(Failure(exit_code=1, message="m" * 1000))
 
     assert max(sizes) < MAX_PROGRESS_BYTES
@@ -224,7 +224,7 @@ def test_every_step_is_in_the_history_with_seconds_that_add_up(tmp_path: Path) -
     reporter = Reporter(config, 2, publish=Published())
 
     for step in range(1, 41):
-        reporter.step(a_step(step))
+        reporter.report_step(a_step(step))
     reporter.close()
 
     history = read_history(Path(config.monitoring.log_dir))
@@ -239,13 +239,13 @@ def test_what_happened_to_the_attempt_is_in_the_history(tmp_path: Path) -> None:
     config, now = a_config(tmp_path), [0.0]
     reporter = Reporter(config, 1, publish=Published(), clock=lambda: now[0])
 
-    reporter.stage(Stage.LOADING_MODEL)
+    reporter.report_stage(Stage.LOADING_MODEL)
     now[0] = 7.0
-    reporter.resumed(0)
-    reporter.stage(Stage.TRAINING)
-    reporter.step(a_step(1))
-    reporter.saved(CheckpointRef(step=1, path="/c/1"), 0.5, None)
-    reporter.validated("after", 1, a_validation())
+    reporter.report_resume(0)
+    reporter.report_stage(Stage.TRAINING)
+    reporter.report_step(a_step(1))
+    reporter.report_save(CheckpointRef(step=1, path="/c/1"), 0.5, None)
+    reporter.report_validation("after", 1, a_validation())
     reporter.close(Failure(exit_code=75, message="stopped"))
 
     events = {r["event"]: r for r in read_events(Path(config.monitoring.log_dir))}
@@ -271,7 +271,7 @@ def test_light_writes_event_files_at_its_intervals(tmp_path: Path) -> None:
     reporter = Reporter(config, 1, publish=Published())
 
     for step in range(1, 21):
-        reporter.step(a_step(step))
+        reporter.report_step(a_step(step))
     reporter.close()
 
     assert steps_of(log_dir, "reward_mean") == [10, 20]
@@ -283,7 +283,7 @@ def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
     config = a_config(tmp_path, {"monitoring.mode": "Full"})
     reporter = Reporter(config, 1, publish=Published())
     for step in range(1, 6):
-        reporter.step(a_step(step))
+        reporter.report_step(a_step(step))
     reporter.close()
 
     assert steps_of(Path(config.monitoring.log_dir), "reward_mean") == [1, 2, 3, 4, 5]
@@ -294,7 +294,7 @@ def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
     config = a_config(tmp_path, {"monitoring.mode": "Off"})
     log_dir, published = Path(config.monitoring.log_dir), Published()
     reporter = Reporter(config, 1, publish=published)
-    reporter.step(a_step(1))
+    reporter.report_step(a_step(1))
     reporter.close()
 
     assert published.progresses[-1].step == 1
@@ -313,9 +313,9 @@ def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
 
     config = a_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
-    reporter.measure(Probe(5, read))
+    reporter.add_probe(Probe(5, read))
     for step in range(1, 13):
-        reporter.step(a_step(step))
+        reporter.report_step(a_step(step))
     reporter.close()
 
     history = read_history(Path(config.monitoring.log_dir))
@@ -329,9 +329,9 @@ def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path
     reporter = Reporter(config, 1, publish=published)
 
     for step in range(1, 5):
-        reporter.step(a_step(step, device_memory_bytes=step * 1000))
+        reporter.report_step(a_step(step, device_memory_bytes=step * 1000))
     for step in range(5, 7):
-        reporter.step(a_step(step))
+        reporter.report_step(a_step(step))
     reporter.close()
 
     shown = [(r["step"], r.get("device_memory_bytes")) for r in read_history(log_dir)]
@@ -346,7 +346,7 @@ def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) ->
     published = Published()
     reporter = Reporter(config, 1, publish=published)
     for step in range(1, 4):
-        reporter.step(a_step(step, rank_memory_bytes=step * 1000))
+        reporter.report_step(a_step(step, rank_memory_bytes=step * 1000))
     reporter.close()
 
     shown = {metric.name: float(metric.value) for metric in published.progresses[-1].metrics}
@@ -363,7 +363,7 @@ def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path:
     reporter = Reporter(a_config(tmp_path), 1, publish=published)
 
     for step in range(1, 4):
-        reporter.step(a_step(step))
+        reporter.report_step(a_step(step))
     reporter.close()
 
     last = published.progresses[-1]
@@ -386,7 +386,7 @@ def test_a_bug_in_the_reporting_thread_reaches_the_loop(tmp_path: Path) -> None:
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
     config = a_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
-    reporter.step(a_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))
+    reporter.report_step(a_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))
     reporter.close()
 
     [record] = read_history(Path(config.monitoring.log_dir))
@@ -407,7 +407,7 @@ def publish(progress, metrics):
 
 reporter = Reporter(a_config(Path(sys.argv[1])), 1, publish=publish)
 for step in (1, 2, 3):
-    reporter.step(a_step(step))
+    reporter.report_step(a_step(step))
 sys.stdin.read()
 """
 
@@ -471,10 +471,10 @@ def test_the_most_endpoints_of_a_job_leave_room_to_every_other_number(tmp_path: 
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()
     reporter = Reporter(a_config(tmp_path, {"monitoring.mode": "Full"}), 1, publish=published)
-    reporter.measure(flops_probe(1, parameters=10, peaks=[60.0]))
+    reporter.add_probe(flops_probe(1, parameters=10, peaks=[60.0]))
 
     record = a_step(1, device_memory_bytes=1, retrieval=dict.fromkeys(names, calls))
-    reporter.step(record)
+    reporter.report_step(record)
     reporter.close()
 
     shown = {metric.name: metric.value for metric in published.progresses[-1].metrics}

@@ -9,7 +9,7 @@ from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import JudgeSpec, RewardSpec
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.progress.outages import Outages
-from raggrpo_trainer.rewards.grades import grade_in
+from raggrpo_trainer.rewards.grades import parse_grade
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import FaultyServer, Received, Respond, serving
@@ -94,7 +94,7 @@ def test_grades_are_read_by_pattern_or_path(
     values: dict[str, Any], reply: str, expected: float
 ) -> None:
     spec = JudgeSpec.model_validate({"model": "m", "prompt": "{completion}", **values})
-    assert grade_in(spec, a_reply(reply)) == pytest.approx(expected)
+    assert parse_grade(spec, a_reply(reply)) == pytest.approx(expected)
 
 
 @pytest.mark.row("D14")
@@ -125,7 +125,7 @@ def test_a_reply_without_a_grade_fails_its_sample(
 ) -> None:
     spec = JudgeSpec.model_validate({"model": "m", "prompt": "{completion}", **values})
     with pytest.raises(CallFailed) as caught:
-        grade_in(spec, answer)
+        parse_grade(spec, answer)
     assert caught.value.cause is cause
     assert detail in caught.value.detail
 

@@ -6,12 +6,14 @@ from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
     ledger = FailureLedger()
     for sample in range(28):
-        ledger.succeeded(sample, "endpoint actor-8b")
+        ledger.record_success(sample, "endpoint actor-8b")
     for sample in range(28, 36):
         failure = RetrievalFailed("actor-8b", FailureCause.TIMEOUT, "no answer in 30 s")
-        ledger.failed(sample, failure)
+        ledger.record_failure(sample, failure)
     for sample in range(36, 40):
-        ledger.failed(sample, RetrievalFailed("actor-8b", FailureCause.HTTP_STATUS, "500 'boom'"))
+        ledger.record_failure(
+            sample, RetrievalFailed("actor-8b", FailureCause.HTTP_STATUS, "500 'boom'")
+        )
 
     assert ledger.message() == (
         "endpoint actor-8b: 12 of 40 calls failed (Timeout 8, HttpStatus 4), "
@@ -27,8 +29,10 @@ def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
 def test_message_has_an_example_of_the_commonest_cause() -> None:
     ledger = FailureLedger()
     for sample in range(5):
-        ledger.failed(sample, RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer in 30 s"))
-    ledger.failed(5, RetrievalFailed("kb", FailureCause.HTTP_STATUS, "500 'boom'"))
+        ledger.record_failure(
+            sample, RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer in 30 s")
+        )
+    ledger.record_failure(5, RetrievalFailed("kb", FailureCause.HTTP_STATUS, "500 'boom'"))
 
     assert ledger.message() == (
         "endpoint kb: 6 of 6 calls failed (Timeout 5, HttpStatus 1), "
@@ -38,9 +42,9 @@ def test_message_has_an_example_of_the_commonest_cause() -> None:
 
 def test_each_failing_source_gets_its_sentence_and_healthy_ones_none() -> None:
     ledger = FailureLedger()
-    ledger.succeeded("1/0", "endpoint healthy")
-    ledger.failed("1/0", RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer"))
-    ledger.failed("1/1", RewardFailed("Python", FailureCause.RAISED, "KeyError: 'x'"))
+    ledger.record_success("1/0", "endpoint healthy")
+    ledger.record_failure("1/0", RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer"))
+    ledger.record_failure("1/1", RewardFailed("Python", FailureCause.RAISED, "KeyError: 'x'"))
 
     assert ledger.message() == (
         "endpoint kb: 1 of 1 calls failed (Timeout 1), e.g. sample 1/0: no answer; "
@@ -51,8 +55,8 @@ def test_each_failing_source_gets_its_sentence_and_healthy_ones_none() -> None:
 def test_ratio_counts_a_sample_once_however_many_of_its_calls_fail() -> None:
     ledger = FailureLedger()
     assert ledger.ratio == 0.0
-    ledger.succeeded("a", "endpoint kb")
+    ledger.record_success("a", "endpoint kb")
     for endpoint in ("kb", "actor-8b"):
-        ledger.failed("b", RetrievalFailed(endpoint, FailureCause.TIMEOUT, "no answer"))
+        ledger.record_failure("b", RetrievalFailed(endpoint, FailureCause.TIMEOUT, "no answer"))
 
     assert ledger.ratio == 0.5

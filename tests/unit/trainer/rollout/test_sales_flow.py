@@ -11,7 +11,7 @@ from raggrpo_api.spec.retrieval import EndpointRole, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_retriever.corpus import Passage
 from raggrpo_retriever.index import Bm25Index
-from raggrpo_retriever.server import Shelf, build_app
+from raggrpo_retriever.server import IndexHolder, build_app
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.rollout.actor_output import parse_actor_output
@@ -27,7 +27,7 @@ CONTEXT = "客户：我想了解贷款利率"
 @asynccontextmanager
 async def a_knowledge_base() -> AsyncIterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    app = build_app(Shelf(Bm25Index(CORPUS)))
+    app = build_app(IndexHolder(Bm25Index(CORPUS)))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
